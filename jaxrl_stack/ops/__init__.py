@@ -1,0 +1,1 @@
+"""Array-in, array-out maths. Nothing in here knows about configs, modules or environments."""

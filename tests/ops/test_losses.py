@@ -1,0 +1,53 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_stack.ops import losses
+from jaxrl_stack.ops.dense import dense
+
+
+def test_surrogate_by_hand():
+    # Ratios 1, 2, 0.5 with clip 0.2: unclipped; clipped above for A > 0; for A < 0 the smaller (worse) one counts.
+    logp = jnp.log(jnp.array([1.0, 2.0, 2.0, 0.5, 0.5]))
+    advantages = jnp.array([3.0, 1.0, -1.0, 1.0, -1.0])
+    out = losses.clipped_surrogate(logp, jnp.zeros(5), advantages, 0.2)
+    np.testing.assert_allclose(out, [3.0, 1.2, -2.0, 0.5, -0.8], rtol=1e-6)
+
+
+def test_surrogate_has_no_gradient_beyond_the_clip():
+    gradient = jax.grad(lambda logp: losses.clipped_surrogate(logp, 0.0, 1.0, 0.2))
+    assert gradient(jnp.log(1.5)) == 0.0
+    np.testing.assert_allclose(gradient(jnp.log(1.1)), 1.1, rtol=1e-6)
+
+
+def test_clamped_squared_error():
+    error, clamped = losses.clamped_squared_error(jnp.array([1.0, 5.0]), jnp.array([0.0, 0.0]), 10.0)
+    np.testing.assert_array_equal(error, [1.0, 25.0])
+    np.testing.assert_array_equal(clamped, [1.0, 10.0])
+
+
+def test_explained_variance():
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=100).astype(np.float32)
+    prediction = (target + 0.5 * rng.normal(size=100)).astype(np.float32)
+    error = target - prediction
+    means = {
+        "target": target.mean(),
+        "target_sq": (target**2).mean(),
+        "error": error.mean(),
+        "error_sq": (error**2).mean(),
+    }
+    np.testing.assert_allclose(losses.explained_variance(means), 1 - error.var() / target.var(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "n", "m"), [((32,), 64, 64), ((32,), 4, 64), ((32,), 64, 2), ((4, 8), 20, 30)])
+def test_dense_has_the_gradients_of_autodiff(rows, n, m):
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, kernel = jax.random.normal(keys[0], (*rows, n)), jax.random.normal(keys[1], (n, m))
+    bias, cotangent = jax.random.normal(keys[2], (m,)), jax.random.normal(keys[3], (*rows, m))
+    out, pullback = jax.vjp(dense, x, kernel, bias)
+    expected, expected_pullback = jax.vjp(lambda x, w, b: x @ w + b, x, kernel, bias)
+    np.testing.assert_array_equal(out, expected)
+    for ours, theirs in zip(pullback(cotangent), expected_pullback(cotangent), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
