@@ -1,0 +1,299 @@
+"""Nested NumPy data (dicts, tuples and lists of arrays) and the gymnasium spaces that describe it.
+
+Everything here works on the host. Gymnasium is imported inside the functions: episodes without spaces need
+none of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Apply `fn` to the corresponding leaves of one or more equal structures.
+
+    Args:
+        fn: called with one leaf of `tree` and the leaves of `rest` at the same place.
+        tree: dicts, tuples (named ones too) and lists, nested at will; everything else, None included, is a
+            leaf.
+        rest: structures with the same keys and lengths as `tree`.
+
+    Raises:
+        ValueError: if a structure in `rest` differs from `tree`.
+    """
+    if isinstance(tree, Mapping):
+        for other in rest:
+            if not isinstance(other, Mapping) or other.keys() != tree.keys():
+                raise ValueError(f"expected a dict with the keys {list(tree)}, got {_describe(other)}")
+        return {key: tree_map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        for other in rest:
+            if not isinstance(other, (tuple, list)) or len(other) != len(tree):
+                raise ValueError(
+                    f"expected a {type(tree).__name__} of {len(tree)} items, got {_describe(other)}"
+                )
+        return _rebuild(tree, [tree_map(fn, *items) for items in zip(tree, *rest, strict=True)])
+    return fn(tree, *rest)
+
+
+def tree_leaves(tree: Any) -> Iterator[Any]:
+    """Yield the leaves of a structure, depth first."""
+    if isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from tree_leaves(value)
+    elif isinstance(tree, (tuple, list)):
+        for value in tree:
+            yield from tree_leaves(value)
+    else:
+        yield tree
+
+
+def batch(items: Sequence[Any]) -> Any:
+    """Stack n equally structured items into one structure whose leaves are `[n, ...]`.
+
+    Raises:
+        ValueError: if `items` is empty, or the structures or leaf shapes differ.
+    """
+    if not items:
+        raise ValueError("cannot batch an empty list: the structure of its items is unknown")
+    return tree_map(lambda *leaves: np.stack(leaves) if np.ndim(leaves[0]) else np.array(leaves), *items)
+
+
+def unbatch(tree: Any) -> list[Any]:
+    """Split a structure with leaves `[n, ...]` into a list of its n rows (views where a row is an array)."""
+    return [take(tree, row) for row in range(batch_size(tree))]
+
+
+def take(tree: Any, index: Any) -> Any:
+    """Index the leading axis of every leaf (int, slice or integer array)."""
+    return tree_map(lambda leaf: leaf[index], tree)
+
+
+def batch_size(tree: Any) -> int:
+    """Return the common size of the leading axis of all leaves.
+
+    Raises:
+        ValueError: if there is no leaf, a leaf has no axis, or the sizes differ.
+    """
+    shapes = [np.shape(leaf) for leaf in tree_leaves(tree)]
+    sizes = {shape[0] if shape else None for shape in shapes}
+    if len(sizes) != 1 or None in sizes:
+        raise ValueError(
+            f"batched data needs one leading axis of equal size in every leaf, got the shapes {shapes}"
+        )
+    return shapes[0][0]
+
+
+def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Return `values` as `dtype`, or None if that would change a value (but floats may be rounded)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = values.astype(dtype)
+    rounds = dtype.kind in "fc" and np.can_cast(values.dtype, dtype, "same_kind")
+    return cast if rounds or np.array_equal(cast, values) else None
+
+
+def full_like_item(item: Any, value: Any) -> Any:
+    """Return a structure like `item` whose numeric leaves are filled with the number `value`.
+
+    Leaves keep their shape, and their dtype where it can hold `value` (the smallest common dtype otherwise).
+    Where `item` has no leaves, or leaves that are not numbers, `value` itself is returned.
+    """
+    leaves = list(tree_leaves(item))
+    if not leaves or any(np.asarray(leaf).dtype.kind not in "biufc" for leaf in leaves):
+        return value
+
+    def fill(leaf: Any) -> Any:
+        dtype = np.asarray(leaf).dtype
+        if cast_lossless(np.asarray(value), dtype) is None:
+            dtype = np.promote_types(dtype, np.min_scalar_type(value))
+        filled = np.full(np.shape(leaf), value, dtype)[()]
+        return filled if isinstance(leaf, (np.ndarray, np.generic)) else filled.item()
+
+    return tree_map(fill, item)
+
+
+def space_struct(space: gym.Space) -> Any:
+    """Return the elementary spaces of `space`: in a dict for `Dict`, in a tuple for `Tuple`, else itself."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return {key: space_struct(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(space_struct(part) for part in space.spaces)
+    return space
+
+
+def blank_item(struct: Any) -> Any:
+    """Return a valid item for a `space_struct`: the first category of discrete spaces, zeros elsewhere.
+
+    Raises:
+        ValueError: if an elementary space has no fixed shape.
+    """
+    from gymnasium import spaces
+
+    def blank(space: gym.Space) -> np.ndarray:
+        if space.shape is None or space.dtype is None:
+            raise ValueError(f"items of the space {space} have no fixed shape, so there is no blank one")
+        item = np.zeros(space.shape, space.dtype)
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            item[...] = space.start
+        return item
+
+    return tree_map(blank, struct)
+
+
+def one_hot(data: Any, struct: Any) -> Any:
+    """One-hot encode the discrete leaves of an item, or of a batch of items.
+
+    Args:
+        data: structure of a `space_struct`, leaves with any number of leading axes.
+        struct: elementary spaces of `data`.
+
+    Returns:
+        `Discrete(n)` leaves `[...]` become float32 `[..., n]`; `MultiDiscrete` leaves become float32
+        `[..., sum(nvec)]`, the one-hot vectors side by side. Other leaves are returned as they are.
+
+    Raises:
+        ValueError: if a value lies outside its space.
+    """
+    from gymnasium import spaces
+
+    def encode(space: gym.Space, values: Any) -> Any:
+        if isinstance(space, spaces.Discrete):
+            sizes, start, trailing_axes = np.array([space.n]), np.array([space.start]), 0
+        elif isinstance(space, spaces.MultiDiscrete):
+            sizes, start, trailing_axes = space.nvec.reshape(-1), space.start.reshape(-1), space.nvec.ndim
+        else:
+            return values
+        values = np.asarray(values)
+        batch_shape = values.shape[: values.ndim - trailing_axes]
+        categories = values.reshape(*batch_shape, len(sizes)).astype(np.int64) - start
+        if values.dtype.kind not in "iu" or ((categories < 0) | (categories >= sizes)).any():
+            raise ValueError(f"cannot one-hot encode {values!r}: not in the space {space}")
+        columns = categories + np.cumsum(sizes) - sizes
+        encoded = np.zeros((*categories.shape[:-1], sizes.sum()), np.float32)
+        np.put_along_axis(encoded, columns, 1.0, axis=-1)
+        return encoded
+
+    return tree_map(encode, struct, data)
+
+
+def space_to_dict(space: gym.Space | None) -> dict[str, Any] | None:
+    """Describe a space with JSON types only; `space_from_dict` is the inverse.
+
+    Raises:
+        TypeError: for a space other than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and Tuple.
+    """
+    return None if space is None else _describe_space(space)
+
+
+def _describe_space(space: gym.Space) -> dict[str, Any]:
+    from gymnasium import spaces
+
+    match space:
+        case spaces.Box():
+            low, high = (_compact(bound) for bound in (space.low, space.high))
+            return {
+                "space": "box",
+                "low": low,
+                "high": high,
+                "shape": list(space.shape),
+                "dtype": _dtype_str(space),
+            }
+        case spaces.Discrete():
+            return {
+                "space": "discrete",
+                "n": int(space.n),
+                "start": int(space.start),
+                "dtype": _dtype_str(space),
+            }
+        case spaces.MultiDiscrete():
+            nvec, start = space.nvec.tolist(), space.start.tolist()
+            return {"space": "multi_discrete", "nvec": nvec, "start": start, "dtype": _dtype_str(space)}
+        case spaces.MultiBinary():
+            return {
+                "space": "multi_binary",
+                "n": space.n if isinstance(space.n, int) else np.array(space.n).tolist(),
+            }
+        case spaces.Text():
+            lengths = {"min_length": space.min_length, "max_length": space.max_length}
+            return {"space": "text", **lengths, "charset": "".join(sorted(space.character_set))}
+        case spaces.Dict():
+            return {
+                "space": "dict",
+                "spaces": [[key, _describe_space(part)] for key, part in space.spaces.items()],
+            }
+        case spaces.Tuple():
+            return {"space": "tuple", "spaces": [_describe_space(part) for part in space.spaces]}
+    raise TypeError(
+        f"cannot describe the space {space} as plain data (known: Box, Discrete, MultiDiscrete, MultiBinary, "
+        "Text, Dict, Tuple); set the space to None before saving"
+    )
+
+
+def space_from_dict(description: Mapping[str, Any] | None) -> gym.Space | None:
+    """Build the space that `space_to_dict` described.
+
+    Raises:
+        ValueError: if the description names an unknown kind of space.
+    """
+    return None if description is None else _build_space(description)
+
+
+def _build_space(description: Mapping[str, Any]) -> gym.Space:
+    from gymnasium import spaces
+
+    match description["space"]:
+        case "box":
+            shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
+            low, high = (np.broadcast_to(np.array(description[key], dtype), shape) for key in ("low", "high"))
+            return spaces.Box(low, high, shape, dtype.type)
+        case "discrete":
+            dtype = np.dtype(description["dtype"]).type
+            return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
+        case "multi_discrete":
+            dtype = np.dtype(description["dtype"]).type
+            return spaces.MultiDiscrete(description["nvec"], dtype=dtype, start=description["start"])
+        case "multi_binary":
+            return spaces.MultiBinary(description["n"])
+        case "text":
+            lengths = {"min_length": description["min_length"], "max_length": description["max_length"]}
+            return spaces.Text(**lengths, charset=description["charset"])
+        case "dict":
+            # gymnasium sorts the keys of a plain dict, and keeps the order of an OrderedDict.
+            return spaces.Dict(OrderedDict((key, _build_space(part)) for key, part in description["spaces"]))
+        case "tuple":
+            return spaces.Tuple([_build_space(part) for part in description["spaces"]])
+    raise ValueError(f"unknown kind of space {description['space']!r} in {dict(description)}")
+
+
+def _compact(bound: np.ndarray) -> Any:
+    """Bounds are mostly uniform; an image space should not become a list of 30,000 numbers."""
+    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
+
+
+def _dtype_str(space: gym.Space) -> str:
+    return np.dtype(space.dtype).str
+
+
+def _rebuild(like: Any, items: list[Any]) -> Any:
+    if isinstance(like, list):
+        return items
+    if type(like) is tuple:
+        return tuple(items)
+    return type(like)(*items)  # A named tuple takes its fields one by one.
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {list(value)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)} items"
+    return f"{type(value).__name__}"
