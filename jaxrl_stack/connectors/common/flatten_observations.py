@@ -1,0 +1,97 @@
+"""Nested observations to one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import flatten_observation, flatten_space
+
+
+class FlattenObservations(ConnectorV2):
+    """Makes one float32 vector of every observation; Discrete parts become one-hot.
+
+    Args:
+        input_observation_space: Any observation space, nested or not.
+        input_action_space: See ConnectorV2.
+        multi_agent: See ConnectorV2.
+        agent_ids: RLlib flattens for these agents only. Batches have module ids here, so only None is taken.
+        as_learner_connector: The piece stands in a learner pipeline: columns are ``[T, B, ...]``, FINAL_OBS
+            and NEXT_OBS are flattened, too, and vectors that the env-to-module pipeline has flattened already
+            pass through.
+        keys_to_remove: Keys of a Dict space that are dropped instead of flattened.
+
+    Raises:
+        ValueError: ``agent_ids`` is given, or a key to remove is not in the space.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        multi_agent: bool = False,
+        agent_ids: Collection[Any] | None = None,
+        as_learner_connector: bool = False,
+        keys_to_remove: list[str] | None = None,
+        **kwargs,
+    ):
+        if agent_ids is not None:
+            raise ValueError(
+                f"FlattenObservations(agent_ids={agent_ids!r}): batches are keyed by module id here. Leave "
+                "`agent_ids` out, and give the agents that need no flattening a module of their own."
+            )
+        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        self._as_learner_connector = as_learner_connector
+        self._keys_to_remove = list(keys_to_remove or ())
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        """A rank-1 float32 Box."""
+        del input_action_space
+        return self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
+
+    def _kept(self, space):
+        if not self._keys_to_remove:
+            return space
+        import gymnasium as gym
+
+        if not isinstance(space, gym.spaces.Dict):
+            raise ValueError(f"FlattenObservations(keys_to_remove=...) needs a Dict space, got {space}.")
+        missing = [key for key in self._keys_to_remove if key not in space.spaces]
+        if missing:
+            raise ValueError(
+                f"FlattenObservations(keys_to_remove={self._keys_to_remove}): the space has no {missing}, "
+                f"only {list(space.spaces)}."
+            )
+        return gym.spaces.Dict({key: sub for key, sub in space.items() if key not in self._keys_to_remove})
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces OBS by float32 ``[B, D]`` (learner: ``[T, B, D]``)."""
+        del ctx
+        spaces = self._observation_spaces()
+        columns = [Columns.OBS]
+        if self._as_learner_connector:
+            columns += [Columns.FINAL_OBS, Columns.NEXT_OBS]
+        batch = dict(batch)
+        for module_id, data in batch.items():
+            space = self._space_of(spaces, module_id)
+            batch[module_id] = {
+                name: self._flatten(space, value) if name in columns else value
+                for name, value in data.items()
+            }
+        return state, batch
+
+    def _flatten(self, space, observation: Any) -> Any:
+        kept = self._kept(space)
+        num_leading = 2 if self._as_learner_connector else 1
+        is_array = not isinstance(observation, dict | tuple | list)
+        shape = np.shape(observation)[num_leading:] if is_array else None
+        if self._as_learner_connector and shape == flatten_space(kept).shape:
+            return observation
+        if kept is not space:
+            observation = {key: observation[key] for key in kept.spaces}
+        return flatten_observation(kept, observation, batch_dims=num_leading)

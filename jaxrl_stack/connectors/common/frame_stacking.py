@@ -1,0 +1,111 @@
+"""The last few observations side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+
+
+class FrameStacking(ConnectorV2):
+    """Concatenates the last ``num_frames`` observations along the last axis, the oldest first.
+
+    Frames from before the start of the episode are zeros. ``[..., 1]`` becomes ``[..., num_frames]``; more
+    channels, ``[..., C]``, become ``[..., num_frames * C]``.
+
+    In a learner pipeline (``as_learner_connector=True``) there is nothing left to stack: rollouts record the
+    module's inputs, which the env-to-module pipeline has stacked. The piece then declares the stacked space
+    and checks that the recorded observations have it.
+
+    Args:
+        input_observation_space: A Box of rank 1 or more.
+        input_action_space: See ConnectorV2.
+        num_frames: How many frames, 1 or more.
+        multi_agent: See ConnectorV2.
+        as_learner_connector: The piece stands in a learner pipeline.
+
+    Raises:
+        ValueError: ``num_frames`` < 1, or an observation space without an axis to stack along.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        num_frames: int = 1,
+        multi_agent: bool = False,
+        as_learner_connector: bool = False,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        if isinstance(num_frames, bool) or not isinstance(num_frames, int) or num_frames < 1:
+            raise ValueError(f"{type(self).__name__}(num_frames={num_frames!r}): give an int of 1 or more.")
+        self.num_frames = num_frames
+        self._as_learner_connector = as_learner_connector
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        """A Box whose last axis is ``num_frames`` times as long."""
+        del input_action_space
+        return self._map_spaces(self._stacked_space, input_observation_space)
+
+    def _stacked_space(self, space):
+        import gymnasium as gym
+
+        if not isinstance(space, gym.spaces.Box) or not space.shape:
+            raise ValueError(
+                f"{type(self).__name__} stacks along the last axis of a Box, but the observation space is "
+                f"{space}. Put FlattenObservations (nested or discrete spaces) or an ObservationPreprocessor "
+                "in front of it."
+            )
+        if self.num_frames == 1:
+            return space
+        # Frames from before the episode are 0, which the environment's own bounds may exclude.
+        low, high = np.minimum(space.low, 0), np.maximum(space.high, 0)
+        repeats = (*(1 for _ in space.shape[:-1]), self.num_frames)
+        return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=space.dtype.type)
+
+    def init(self, num_envs: int) -> Any:
+        """``{module_id: the num_frames - 1 frames before, [B, ..., (num_frames - 1) * C]}``, zeros."""
+        if self._as_learner_connector or self.num_frames == 1:
+            return ()
+        history = {}
+        for module_id, space in self._observation_spaces().items():
+            *leading, stacked_width = self._stacked_space(space).shape
+            width = stacked_width - stacked_width // self.num_frames
+            history[module_id] = jnp.zeros((num_envs, *leading, width), space.dtype)
+        return history
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``; ``ctx.reset`` drops the history."""
+        if self._as_learner_connector:
+            self._check_stacked(batch)
+            return state, batch
+        if self.num_frames == 1:
+            return state, batch
+        state, batch = dict(state), dict(batch)
+        for key, module_id in self._state_keys(batch):
+            observation = jnp.asarray(batch[module_id][Columns.OBS])
+            reset = jnp.reshape(ctx.reset, (-1, *(1 for _ in observation.shape[1:])))
+            history = jnp.where(reset, jnp.zeros_like(state[key]), state[key])
+            frames = jnp.concatenate([history, observation], axis=-1)
+            state[key] = frames[..., observation.shape[-1] :]
+            batch[module_id] = {**batch[module_id], Columns.OBS: frames}
+        return state, batch
+
+    def _check_stacked(self, batch: dict[str, Any]) -> None:
+        spaces = self._observation_spaces()
+        for module_id, columns in batch.items():
+            expected = self._stacked_space(self._space_of(spaces, module_id)).shape
+            shape = np.shape(columns[Columns.OBS])
+            if shape[-len(expected) :] != expected:
+                raise ValueError(
+                    f"{type(self).__name__}(num_frames={self.num_frames}) expects recorded observations of "
+                    f"shape {expected} for module {module_id!r}, got {shape}. Add "
+                    f"FrameStackingEnvToModule(num_frames={self.num_frames}) to the env-to-module pipeline: "
+                    "rollouts record the module's inputs, and the learner stacks nothing."
+                )

@@ -1,0 +1,514 @@
+"""A chain of connectors that is itself a connector."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import (
+    PURE_SIGNATURE,
+    ConnectorContext,
+    ConnectorV2,
+    StandaloneModule,
+    check_state,
+    nest,
+    strong_array,
+)
+from jaxrl_stack.utils.spaces import zeros
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class ConnectorPipelineV2(ConnectorV2):
+    """Connectors run one after the other; the state is ``{piece name: state of the piece}``.
+
+    A piece's name is its class name; further pieces of the same class get ``_1``, ``_2``, … Names stay what
+    they are while pieces are inserted and removed around them, so states always find their piece. Spaces are
+    chained: each piece's input spaces are the output spaces of the piece before it.
+
+    Args:
+        input_observation_space: Space of the observations that enter the first piece; None takes the first
+            piece's.
+        input_action_space: Likewise for actions.
+        connectors: The pieces, in order.
+
+    Raises:
+        TypeError: A member is not a ConnectorV2.
+        ValueError: One object is a member twice.
+    """
+
+    env_axis = 0  # where the environments are in a batch's leaves
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        connectors: Sequence[ConnectorV2] | None = None,
+        **kwargs,
+    ):
+        pieces = list(connectors or ())
+        if pieces and isinstance(pieces[0], ConnectorV2):
+            if input_observation_space is None:
+                input_observation_space = pieces[0].input_observation_space
+            if input_action_space is None:
+                input_action_space = pieces[0].input_action_space
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        self._members: list[tuple[str, ConnectorV2]] = []
+        self._are_spaces_chained = False
+        for piece in pieces:
+            self._insert(len(self._members), piece)
+        self._fix_spaces()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}([{', '.join(repr(piece) for piece in self)}])"
+
+    # --- Members
+
+    @property
+    def connectors(self) -> list[ConnectorV2]:
+        """The pieces in order; a new list, so that changes go through ``append``, ``remove``, …"""
+        return [piece for _, piece in self._members]
+
+    @property
+    def names(self) -> list[str]:
+        """The pieces' names in order."""
+        return [name for name, _ in self._members]
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[ConnectorV2]:
+        return iter(self.connectors)
+
+    def __getitem__(self, key: int | str | type) -> ConnectorV2 | list[ConnectorV2]:
+        """The piece at an index or of a name, or the list of all pieces of a class."""
+        if isinstance(key, int):
+            return self._members[key][1]
+        if isinstance(key, str):
+            return self._members[self._index_of(key)][1]
+        return [piece for piece in self if isinstance(piece, key)]
+
+    def append(self, connector: ConnectorV2) -> None:
+        """Add a piece behind the last one."""
+        self._insert(len(self._members), connector)
+        self._fix_spaces()
+
+    def prepend(self, connector: ConnectorV2) -> None:
+        """Add a piece before the first one."""
+        self._insert(0, connector)
+        self._fix_spaces()
+
+    def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
+        """Add a piece before the first one of that name or class, and return it."""
+        self._insert(self._index_of(name_or_class), connector)
+        self._fix_spaces()
+        return connector
+
+    def insert_after(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
+        """Add a piece behind the first one of that name or class, and return it."""
+        self._insert(self._index_of(name_or_class) + 1, connector)
+        self._fix_spaces()
+        return connector
+
+    def remove(self, name_or_class: str | type) -> None:
+        """Take out the first piece of that name or class.
+
+        Raises:
+            ValueError: There is none.
+        """
+        del self._members[self._index_of(name_or_class)]
+        self._fix_spaces()
+
+    def _index_of(self, name_or_class: str | type) -> int:
+        matches: Sequence[Callable[[str, ConnectorV2], bool]]
+        if isinstance(name_or_class, str):
+            matches = [lambda name, piece: name == name_or_class]
+        else:
+            # The class itself wins over a subclass of it that stands further in front.
+            matches = [
+                lambda name, piece: type(piece) is name_or_class,
+                lambda name, piece: isinstance(piece, name_or_class),
+            ]
+        for match in matches:
+            for index, (name, piece) in enumerate(self._members):
+                if match(name, piece):
+                    return index
+        wanted = name_or_class if isinstance(name_or_class, str) else name_or_class.__name__
+        raise ValueError(f"No piece {wanted!r} in this {type(self).__name__}; its pieces are {self.names}.")
+
+    def _insert(self, index: int, piece: ConnectorV2) -> None:
+        if isinstance(piece, type) and issubclass(piece, ConnectorV2):
+            raise TypeError(
+                f"{piece.__name__} is a class; add an instance to the pipeline: {piece.__name__}()."
+            )
+        if not isinstance(piece, ConnectorV2):
+            raise TypeError(
+                f"A pipeline's pieces are ConnectorV2 objects, got {piece!r} ({type(piece).__name__})."
+            )
+        if any(piece is member for member in self):
+            raise ValueError(
+                f"This {type(piece).__name__} object is in the pipeline already; add a second one."
+            )
+        base = name = type(piece).__name__
+        suffix = 0
+        while name in self.names:
+            suffix += 1
+            name = f"{base}_{suffix}"
+        self._members.insert(index, (name, piece))
+
+    # --- Spaces
+
+    def _set_input_spaces(self, observation_space, action_space) -> None:
+        super()._set_input_spaces(observation_space, action_space)
+        self._fix_spaces()
+
+    def _fix_spaces(self) -> None:
+        self._are_spaces_chained = False
+        # With one of the two spaces still to come, a piece that needs both would fail without reason.
+        if self._input_observation_space is not None and self._input_action_space is not None:
+            self._chain_spaces()
+
+    def _chain_spaces(self) -> None:
+        """Hand every piece the output spaces of the one before it."""
+        if self._are_spaces_chained:
+            return
+        spaces = self._input_observation_space, self._input_action_space
+        if spaces != (None, None):
+            for index, (name, piece) in enumerate(self._members):
+                with self._naming(index, name):
+                    piece._set_input_spaces(*spaces)
+                    spaces = piece.observation_space, piece.action_space
+        self._outputs = spaces
+        self._are_spaces_chained = True
+
+    def _output_spaces(self) -> tuple[Any, Any]:
+        self._chain_spaces()
+        return self._outputs
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The last piece's output space, for the given input spaces, which the pipeline takes over."""
+        self._set_input_spaces(input_observation_space, input_action_space)
+        return self.observation_space
+
+    def recompute_output_action_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The last piece's action space, for the given input spaces, which the pipeline takes over."""
+        self._set_input_spaces(input_observation_space, input_action_space)
+        return self.action_space
+
+    # --- The pure core
+
+    @property
+    def host_pieces(self) -> dict[str, ConnectorV2]:
+        """Name -> piece written for RLlib's ``__call__``; in pipelines inside this one, ``"outer/inner"``."""
+        found = {}
+        for name, piece in self._members:
+            if piece.is_host_piece:
+                found[name] = piece
+            elif isinstance(piece, ConnectorPipelineV2):
+                found |= {f"{name}/{inner}": sub for inner, sub in piece.host_pieces.items()}
+        return found
+
+    def check_pure(self) -> None:
+        """Make sure that the whole pipeline can be compiled.
+
+        Raises:
+            TypeError: A host piece is in it; the message names it and shows the pure form.
+        """
+        if self.is_host_piece:
+            raise TypeError(_not_pure([type(self).__name__], "the environments run on the device"))
+        if self.host_pieces:
+            raise TypeError(_not_pure(list(self.host_pieces), f"{type(self).__name__} is compiled"))
+
+    @staticmethod
+    def make_context(**fields: Any) -> ConnectorContext:
+        """A `ConnectorContext`, for callers of a lower layer, which cannot import the class."""
+        return ConnectorContext(**fields)
+
+    def init(self, num_envs: int) -> dict[str, Any]:
+        """Fresh state of all pieces, ``{piece name: state}``."""
+        self._chain_spaces()
+        state = {}
+        for index, (name, piece) in enumerate(self._members):
+            with self._naming(index, name):
+                state[name] = jax.tree.map(strong_array, piece.init(num_envs))
+        return state
+
+    def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
+        """Run all pieces in order. An exception inside a piece gets a note with its name and position.
+
+        Raises:
+            TypeError: A piece is a host piece, or returned something else than ``(state, batch)``, or a state
+                of other structure, shapes or dtypes.
+        """
+
+        def step(piece: ConnectorV2, piece_state, batch, ctx):
+            if piece.is_host_piece:
+                raise TypeError(_not_pure([type(piece).__name__], "this pipeline is compiled"))
+            return piece.apply(piece_state, batch, ctx)
+
+        return self._run(step, state, batch, ctx)
+
+    def _apply_on_host(self, state, batch, ctx: ConnectorContext, host_arguments: dict[str, Any]):
+        if self.is_host_piece:
+            return super()._apply_on_host(state, batch, ctx, host_arguments)
+
+        def step(piece: ConnectorV2, piece_state, batch, ctx):
+            return piece._apply_on_host(piece_state, batch, ctx, host_arguments)
+
+        return self._run(step, state, batch, ctx)
+
+    def _run(self, step: Callable, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
+        self._chain_spaces()
+        if set(state) != set(self.names):
+            raise ValueError(
+                f"The state given to this {type(self).__name__} is for the pieces {sorted(state)}, but its "
+                f"pieces are {sorted(self.names)}. Make the state with `pipeline.init(num_envs)` after the "
+                "last change."
+            )
+        # Copies of the two dict levels: a piece that assigns a column in place does not reach the caller's
+        # batch.
+        batch = {module_id: dict(columns) for module_id, columns in batch.items()}
+        new_state = {}
+        for index, (name, piece) in enumerate(self._members):
+            with self._naming(index, name):
+                result = step(
+                    piece,
+                    state[name],
+                    batch,
+                    dataclasses.replace(ctx, key=self._key_for(index, piece, ctx.key)),
+                )
+                piece_state, batch = _checked_output(result)
+                new_state[name] = check_state(state[name], piece_state)
+        return new_state, batch
+
+    @staticmethod
+    def _key_for(index: int, piece: ConnectorV2, key: jax.Array | None) -> jax.Array | None:
+        # The piece in front draws from the step's key itself: the usual pipeline has one piece that draws,
+        # and a fold_in per step is measurable in a small rollout. The others get folds with the largest
+        # 32-bit numbers, which meet nothing that is drawn from the key itself. Folds that nobody reads are
+        # removed by the compiler.
+        if key is None or (index == 0 and not isinstance(piece, ConnectorPipelineV2)):
+            return key
+        return jax.random.fold_in(key, np.uint32(2**32 - 1 - index))
+
+    @contextlib.contextmanager
+    def _naming(self, index: int, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"In connector {name!r}, piece {index + 1} of {len(self)} of {type(self).__name__}."
+            )
+            raise
+
+    def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
+        """Every piece's statistics merged over the devices."""
+        return {name: piece.merge(state[name], axis_name) for name, piece in self._members}
+
+    def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
+        """Every piece's state for another set of environments."""
+        return {
+            name: jax.tree.map(strong_array, piece.rebatch(state[name], num_envs))
+            for name, piece in self._members
+        }
+
+    # --- Explaining
+
+    def explain(
+        self,
+        batch: dict[str, Any],
+        *,
+        rl_module=None,
+        ctx: ConnectorContext | None = None,
+    ) -> str:
+        """Print, and return, which columns each piece reads and leaves behind, with dtypes and shapes.
+
+        Nothing is computed: the pieces are traced with the shapes of ``batch``.
+
+        Args:
+            batch: ``{module_id: {column: arrays}}`` or ``{column: arrays}``; ``jax.ShapeDtypeStruct`` leaves
+                do, too.
+            rl_module: Module for pieces that ask for one.
+            ctx: Context; None makes one with a key, a reset mask, and zeros as previous actions and rewards.
+        """
+        nested, _ = nest(batch)
+        size = self._batch_size(nested, None)
+        if ctx is None:
+            ctx = ConnectorContext(
+                key=jax.random.key(0),
+                reset=np.zeros(size, bool),
+                prev_rewards={module_id: np.zeros(size, np.float32) for module_id in nested},
+                prev_actions=self._zero_actions(size),
+                step=np.zeros(2, np.uint32),
+                pure=None if rl_module is None else StandaloneModule(rl_module),
+            )
+        self._chain_spaces()
+        lines = [f"{type(self).__name__}: {len(self)} pieces, {size} environments"]
+        columns = _described_columns(nested)
+        lines += ["in", *(f"    {column:<40} {what}" for column, what in columns.items())]
+        for index, (name, piece) in enumerate(self._members):
+            lines.append(f"{index + 1} {name}")
+            if piece.is_host_piece:
+                lines.append("    host piece: what it puts out is not known before it runs")
+                break
+            with self._naming(index, name):
+                piece_ctx = dataclasses.replace(ctx, key=self._key_for(index, piece, ctx.key))
+                state = jax.eval_shape(lambda piece=piece: jax.tree.map(strong_array, piece.init(size)))
+                piece_state, nested = _checked_output(jax.eval_shape(piece.apply, state, nested, piece_ctx))
+                jax.eval_shape(check_state, state, piece_state)
+            before, columns = columns, _described_columns(nested)
+            for column, what in columns.items():
+                mark = " " if before.get(column) == what else "+" if column not in before else "*"
+                lines.append(f"  {mark} {column:<40} {what}")
+            lines += [f"  - {column}" for column in before if column not in columns]
+            leaves = jax.tree.leaves_with_path(state)
+            lines += [
+                f"    state{jax.tree_util.keystr(path)}: {_dtype_and_shape(leaf)}" for path, leaf in leaves
+            ]
+        text = "\n".join(lines)
+        print(text)
+        return text
+
+    def _zero_actions(self, size: int):
+        if self._input_action_space is None:
+            return None
+        return {module_id: zeros(space, (size,)) for module_id, space in self._action_spaces().items()}
+
+    def _batch_size(self, batch: Mapping[str, Any], episodes: Sequence[Any] | None) -> int:
+        leaves = jax.tree.leaves(batch)
+        if leaves:
+            return np.shape(leaves[0])[self.env_axis]
+        return super()._batch_size(batch, episodes)
+
+    # --- RLlib's object interface
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Host copies of the pieces' states, ``{piece name: state}``."""
+        self._chain_spaces()
+        return {name: piece.state for name, piece in self._members}
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        for name, piece_state in value.items():
+            self._members[self._index_of(name)][1].state = piece_state
+
+    def _resize(self, num_envs: int, all_reset: bool) -> None:
+        self._chain_spaces()
+        for index, (name, piece) in enumerate(self._members):
+            with self._naming(index, name):
+                piece._resize(num_envs, all_reset)
+
+    def get_checkpointable_components(self) -> list[tuple[str, ConnectorV2]]:
+        """``(name, piece)`` of all members."""
+        return list(self._members)
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build this pipeline again, pieces included."""
+        args, kwargs = super().get_ctor_args_and_kwargs()
+        return args, {**kwargs, "connectors": self.connectors}
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs,
+    ) -> dict[str, Any]:
+        """``{piece name: its state}``.
+
+        Args:
+            components: Names of the pieces to give; None gives all.
+            not_components: Names of pieces to leave out.
+            **kwargs: Handed to the pieces.
+        """
+        self._chain_spaces()
+        wanted = _names(components, self.names)
+        unwanted = _names(not_components, [])
+        for name in [*wanted, *unwanted]:
+            self._index_of(name)
+        return {
+            name: piece.get_state(**kwargs)
+            for name, piece in self._members
+            if name in wanted and name not in unwanted
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Hand each named piece its state; pieces that ``state`` does not name keep theirs.
+
+        Raises:
+            ValueError: A name that no piece has, or a state that does not fit its piece.
+        """
+        self._chain_spaces()
+        for name, piece_state in state.items():
+            index = self._index_of(name)
+            with self._naming(index, name):
+                self._members[index][1].set_state(piece_state)
+
+    def reset_state(self) -> None:
+        """Every piece back to its initial state."""
+        for piece in self:
+            piece.reset_state()
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One state out of several runners', piece by piece; states find their piece by name."""
+        return {
+            name: piece.merge_states([state[name] for state in states if name in state])
+            for name, piece in self._members
+            if any(name in state for state in states)
+        }
+
+
+def _not_pure(names: Sequence[str], where: str) -> str:
+    return (
+        f"Connector(s) {', '.join(map(repr, names))} override `__call__` (RLlib's form, which runs on the "
+        f"host), but {where}. Write them as pure functions:\n{PURE_SIGNATURE}\nor use a host environment, "
+        "whose runners take host pieces."
+    )
+
+
+def _checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"`apply` must return the tuple (state, batch), got {type(result).__name__}.")
+    batch = result[1]
+    if not isinstance(batch, dict) or not all(isinstance(columns, dict) for columns in batch.values()):
+        raise TypeError(
+            f"The batch that a connector returns is a dict {{module_id: {{column: arrays}}}}, got "
+            f"{_outline(batch)}."
+        )
+    return result
+
+
+def _outline(batch: Any) -> str:
+    if isinstance(batch, dict):
+        return "{" + ", ".join(f"{key!r}: {type(value).__name__}" for key, value in batch.items()) + "}"
+    return type(batch).__name__
+
+
+def _names(names: str | Collection[str] | None, default: Sequence[str]) -> Sequence[str]:
+    if names is None:
+        return default
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _described_columns(batch: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): _dtype_and_shape(leaf)
+        for path, leaf in jax.tree.leaves_with_path(batch)
+    }
+
+
+def _dtype_and_shape(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf).name}{list(np.shape(leaf))}"

@@ -1,0 +1,553 @@
+"""The connector interface: ``init`` and a pure ``apply`` over explicit state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization, struct
+
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.core.rl_module.functional import PureModule
+
+PURE_SIGNATURE = """\
+class MyConnector(ConnectorV2):
+    def init(self, num_envs: int):              # arrays only; leave it out if there is no state
+        return ()
+
+    def apply(self, state, batch, ctx):         # pure: new values instead of changes in place
+        return state, batch"""
+
+
+@struct.dataclass
+class ConnectorContext:
+    """What a connector may read besides its state and the batch; one frozen pytree.
+
+    Attributes:
+        params: Trained parameters of the MultiRLModule, ``{ref: array}``.
+        rest: Its other state, same layout.
+        key: PRNG key of this step; None where nothing may be drawn. A pipeline hands every piece a key of its
+            own.
+        settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
+        step: Lifetime env steps, uint32[2] (hi, lo).
+        reset: bool ``[B]``; True where the observation is the first of its episode (env-to-module only).
+        prev_actions: ``{module_id: actions}``, leaves ``[B, ...]``: the actions that led to these
+            observations, as the module gave them; zeros after a reset.
+        prev_rewards: ``{module_id: float32 [B]}``; zeros after a reset.
+        pure: The MultiRLModule's graph, for ``module``. Static, like everything below.
+        explore: Whether actions are sampled (True) or greedy (False).
+        update_statistics: False leaves running statistics as they are (final observations, evaluation).
+        axis_name: Name of the device axis, or None on one device.
+    """
+
+    params: Any = None
+    rest: Any = None
+    key: jax.Array | None = None
+    settings: Any = None
+    step: Any = None
+    reset: Any = None
+    prev_actions: Any = None
+    prev_rewards: Any = None
+    pure: PureModule | StandaloneModule | None = struct.field(pytree_node=False, default=None)
+    explore: bool = struct.field(pytree_node=False, default=True)
+    update_statistics: bool = struct.field(pytree_node=False, default=True)
+    axis_name: str | None = struct.field(pytree_node=False, default=None)
+
+    @property
+    def module(self) -> Any:
+        """The MultiRLModule with the current parameters; ``ctx.module[module_id]`` is one RLModule.
+
+        Raises:
+            ValueError: The context carries no module.
+        """
+        if self.pure is None:
+            raise ValueError(
+                "This connector asks for `ctx.module`, but the context has none. Pass `rl_module=` when "
+                "calling a pipeline on its own, or `pure=`, `params=` and `rest=` when building the "
+                "ConnectorContext."
+            )
+        return self.pure.bind(self.params, self.rest)
+
+
+class StandaloneModule:
+    """Stands for a PureModule where a built module is at hand, outside compiled code."""
+
+    def __init__(self, rl_module):
+        # A plain RLModule has no id level; connectors always look modules up by id.
+        self._modules = rl_module if isinstance(rl_module, MultiRLModule) else {DEFAULT_MODULE_ID: rl_module}
+
+    def bind(self, params, rest):
+        """The modules by id; they hold their own parameters, so both arguments are not used."""
+        del params, rest
+        return self._modules
+
+
+class ConnectorV2:
+    """One transform of data on its way between environment, module and learner.
+
+    A connector is a pair of pure functions, ``init(num_envs) -> state`` and ``apply(state, batch, ctx) ->
+    (state, batch)``, with RLlib's object around it: spaces, constructor, ``get_state`` and friends, which
+    work on ``state``, a host copy that pure code never sees. ``apply`` is traced by JAX, so the same piece
+    runs inside the compiled training step, on a host runner and on its own.
+
+    A subclass that overrides ``__call__`` (RLlib's form: episodes in, changes in place) instead of ``apply``
+    is a *host piece*: it runs on the actor driver only.
+
+    Args:
+        input_observation_space: Space of the observations that come in: of one environment, without batch
+            axis. With ``multi_agent=True`` a mapping from module id to such a space.
+        input_action_space: Likewise for the actions of the environment.
+        **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids.
+
+    Raises:
+        TypeError: An unknown keyword argument.
+    """
+
+    _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        **kwargs,
+    ):
+        self._multi_agent = bool(kwargs.pop("multi_agent", False))
+        # A subclass may hand its own named arguments up. A name that no class declares is a typo.
+        known = {name for cls in type(self).__mro__ for name in inspect.signature(cls.__init__).parameters}
+        known -= {"self", "args", "kwargs"}
+        if not kwargs.keys() <= known:
+            raise TypeError(
+                f"{type(self).__name__} got unknown argument(s) {sorted(kwargs.keys() - known)}; it knows "
+                f"{sorted(known)}."
+            )
+        self._input_observation_space = input_observation_space
+        self._input_action_space = input_action_space
+        self._outputs: Any = None
+        self._num_envs = 1
+        self._state: Any = None
+        self._calls = 0
+
+    def __new__(cls, *args, **kwargs):
+        # Remembered here, not in __init__, so that a subclass need not know about it.
+        self = super().__new__(cls)
+        self._ctor_args_and_kwargs = (args, kwargs)
+        return self
+
+    def __repr__(self) -> str:
+        args, kwargs = self._ctor_args_and_kwargs
+        shown = [repr(arg) for arg in args] + [
+            f"{name}={value!r}" for name, value in kwargs.items() if not name.startswith("input_")
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    # --- Spaces
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The space of the observations that come out; override it if that differs from the input's."""
+        del input_action_space
+        return input_observation_space
+
+    def recompute_output_action_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The action space behind this piece; override it if that differs from the input's."""
+        del input_observation_space
+        return input_action_space
+
+    def _output_spaces(self) -> tuple[Any, Any]:
+        if self._outputs is None:
+            spaces: tuple[Any, Any] = self._input_observation_space, self._input_action_space
+            self._outputs = (
+                None if spaces[0] is None else self.recompute_output_observation_space(*spaces),
+                None if spaces[1] is None else self.recompute_output_action_space(*spaces),
+            )
+        return self._outputs
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Space of the observations that come out; None while the input space is not known."""
+        return self._output_spaces()[0]
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Action space that comes out; None while the input space is not known."""
+        return self._output_spaces()[1]
+
+    @property
+    def input_observation_space(self) -> gym.Space | None:
+        """Space of the observations that come in. Setting it recomputes the output spaces."""
+        return self._input_observation_space
+
+    @input_observation_space.setter
+    def input_observation_space(self, value: gym.Space | None) -> None:
+        self._set_input_spaces(value, self._input_action_space)
+
+    @property
+    def input_action_space(self) -> gym.Space | None:
+        """The environment's action space. Setting it recomputes the output spaces."""
+        return self._input_action_space
+
+    @input_action_space.setter
+    def input_action_space(self, value: gym.Space | None) -> None:
+        self._set_input_spaces(self._input_observation_space, value)
+
+    def _set_input_spaces(self, observation_space, action_space) -> None:
+        if (observation_space, action_space) == (self._input_observation_space, self._input_action_space):
+            return  # keeps the host state
+        self._input_observation_space = observation_space
+        self._input_action_space = action_space
+        self._outputs = None
+        self._state = None  # its shapes follow the spaces
+
+    def _observation_spaces(self) -> dict[str, gym.Space]:
+        """Input observation space per module id."""
+        return self._spaces_by_module(self._input_observation_space, "observation")
+
+    def _action_spaces(self) -> dict[str, gym.Space]:
+        """Input action space per module id."""
+        return self._spaces_by_module(self._input_action_space, "action")
+
+    def _spaces_by_module(self, space, kind: str) -> dict[str, gym.Space]:
+        if space is None:
+            raise ValueError(
+                f"{type(self).__name__} needs the {kind} space that it works on, but `input_{kind}_space` is "
+                "None. Pass it to the constructor, or set it on the piece or its pipeline."
+            )
+        return dict(space.items()) if self._multi_agent else {DEFAULT_MODULE_ID: space}
+
+    def _map_spaces(self, function, space):
+        """``function`` of the space, or of each module's space."""
+        if not self._multi_agent:
+            return function(space)
+        import gymnasium as gym
+
+        return gym.spaces.Dict({module_id: function(sub) for module_id, sub in space.items()})
+
+    def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
+        """Space of a batch's module; a single-agent piece has one space, whatever the id."""
+        if not self._multi_agent and len(spaces) == 1:
+            return next(iter(spaces.values()))
+        if module_id not in spaces:
+            raise ValueError(
+                f"{type(self).__name__} got a batch for module {module_id!r}, but its input spaces are for "
+                f"{sorted(spaces)}."
+            )
+        return spaces[module_id]
+
+    def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """``(key in this piece's state, module id)`` of every module in a batch.
+
+        A single-agent piece keeps its state under the default id, so that the state does not depend on the
+        name that the only module has.
+        """
+        if self._multi_agent:
+            return [(module_id, module_id) for module_id in batch]
+        if len(batch) != 1:
+            raise ValueError(
+                f"{type(self).__name__} got a batch with the modules {sorted(batch)}. A piece for several "
+                "modules is made with multi_agent=True and has a space per module id."
+            )
+        return [(DEFAULT_MODULE_ID, next(iter(batch)))]
+
+    # --- The pure core
+
+    def init(self, num_envs: int) -> Any:
+        """Fresh state: a pytree of arrays, ``()`` for a piece without state.
+
+        Args:
+            num_envs: Length B of the leading axis of per-env state (frame stacks and the like).
+        """
+        del num_envs
+        return ()
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Transform a batch. Pure and jittable.
+
+        Args:
+            state: What ``init`` or the last ``apply`` returned.
+            batch: ``{module_id: {column: pytree}}``; leaves ``[B, ...]`` next to the environment, ``[T, B,
+                ...]`` in a learner pipeline.
+            ctx: Module, key, settings, reset mask.
+
+        Returns:
+            ``(state, batch)``: state with the structure, shapes and dtypes that came in; a new batch.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}"
+        )
+
+    def merge(self, state: Any, axis_name: str | None) -> Any:
+        """Merge statistics over the devices of an axis at the end of an iteration; default: the identity."""
+        del axis_name
+        return state
+
+    def rebatch(self, state: Any, num_envs: int) -> Any:
+        """The state for another set of environments: same statistics, fresh per-env state.
+
+        The default, ``init(num_envs)``, is right for a piece that keeps no statistics.
+        """
+        del state
+        return self.init(num_envs)
+
+    @property
+    def is_host_piece(self) -> bool:
+        """Whether this piece is written for RLlib's ``__call__`` and hence cannot be compiled."""
+        for cls in type(self).__mro__:
+            if "apply" in vars(cls):
+                return False
+            if "__call__" in vars(cls):
+                return True
+        return False
+
+    # --- RLlib's object interface, on a host copy of the state
+
+    def __call__(
+        self,
+        *,
+        rl_module=None,
+        batch: dict[str, Any] | None = None,
+        episodes: Sequence[Any] | None = None,
+        explore: bool | None = None,
+        shared_data: dict | None = None,
+        metrics=None,
+        **kwargs,
+    ) -> dict[str, Any]:
+        """Run ``apply`` once on the host copy of the state, outside compiled code.
+
+        Args:
+            rl_module: Module (RLModule or MultiRLModule) for pieces that ask for one.
+            batch: ``{module_id: {column: arrays}}`` or, for one module, ``{column: arrays}``; what comes back
+                has the same form.
+            episodes: Handed to host pieces.
+            explore: Sample actions (True, also for None) or take the greedy ones.
+            shared_data: Handed to host pieces.
+            metrics: Handed to host pieces.
+            **kwargs: ``reset`` (bool ``[B]``, default all False), ``prev_actions``, ``prev_rewards``,
+            ``key``,
+                ``settings``, ``step``: fields of the ConnectorContext; anything else goes to host pieces.
+
+        Returns:
+            The transformed batch. Without ``key``, draws come from a fixed key and the number of calls so
+            far.
+
+        Raises:
+            ValueError: The number of environments changed in the middle of the episodes whose history a piece
+                keeps.
+        """
+        fields = {name: kwargs.pop(name) for name in _CONTEXT_FIELDS if name in kwargs}
+        nested, is_flat = nest(batch or {})
+        if not nested and episodes:
+            nested, is_flat = self._from_episodes(episodes, fields)
+        size = self._batch_size(nested, episodes)
+        fields.setdefault("reset", np.zeros(size, bool))
+        self._resize(size, bool(np.all(fields["reset"])))
+        if fields.get("key") is None:
+            fields["key"] = jax.random.fold_in(jax.random.key(0), self._calls)
+        self._calls += 1
+        ctx = ConnectorContext(
+            pure=None if rl_module is None else StandaloneModule(rl_module),
+            explore=explore is None or bool(explore),
+            **fields,
+        )
+        host_arguments = {
+            "rl_module": rl_module,
+            "episodes": episodes,
+            "explore": explore,
+            "shared_data": shared_data,
+            "metrics": metrics,
+            **kwargs,
+        }
+        self.state, nested = self._apply_on_host(self.state, nested, ctx, host_arguments)
+        return next(iter(nested.values())) if is_flat else nested
+
+    def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """``(batch, whether it is flat)`` for a call with episodes but without a batch."""
+        del episodes, fields
+        return {}, False
+
+    def _resize(self, num_envs: int, all_reset: bool) -> None:
+        """Make the host state fit a batch of ``num_envs``."""
+        if self._state is None:
+            self._state = to_host(self.init(num_envs))
+        elif num_envs != self._num_envs:
+            shapes = [jax.eval_shape(lambda n=n: self.init(n)) for n in (self._num_envs, num_envs)]
+            if not all_reset and _shape_problem(*shapes) is not None:
+                raise ValueError(
+                    f"{type(self).__name__} holds per-environment history of {self._num_envs} "
+                    f"environment(s), but the batch has {num_envs}. Start new environments with "
+                    f"`reset=np.ones({num_envs}, bool)`, or call `reset_state()`."
+                )
+            self._state = to_host(self.rebatch(self._state, num_envs))
+        self._num_envs = num_envs
+
+    def _apply_on_host(self, state, batch, ctx: ConnectorContext, host_arguments: dict[str, Any]):
+        if self.is_host_piece:
+            return state, self(batch=batch, **host_arguments)
+        return self.apply(state, batch, ctx)
+
+    def _batch_size(self, batch: Mapping[str, Any], episodes: Sequence[Any] | None) -> int:
+        """Number of environments in a batch with leading axis B."""
+        leaves = jax.tree.leaves(batch)
+        return np.shape(leaves[0])[0] if leaves else len(episodes or ()) or self._num_envs
+
+    @property
+    def state(self) -> Any:
+        """Host copy (NumPy) of the state: what ``get_state``, ``set_state`` and ``__call__`` work on."""
+        return to_host(self.init(self._num_envs)) if self._state is None else self._state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._state = to_host(value)
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs,
+    ) -> dict[str, Any]:
+        """The host copy of the state as nested dicts of NumPy arrays; empty for a piece without state."""
+        del components, not_components, kwargs
+        return as_dict(self.state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over a state from ``get_state``; an empty dict changes nothing.
+
+        Raises:
+            ValueError: Names, shapes or dtypes do not fit this piece and its spaces.
+        """
+        if not state:
+            return
+        restored = restore(self.state, state, type(self).__name__)
+        num_envs = self._fitting_num_envs(restored)
+        self._state, self._num_envs = restored, num_envs
+
+    def _fitting_num_envs(self, restored) -> int:
+        """Number of environments for which ``init`` has the restored shapes."""
+        problem = _shape_problem(self.state, restored)
+        candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})
+        for num_envs in [self._num_envs, *candidates]:
+            expected = jax.eval_shape(lambda num_envs=num_envs: self.init(num_envs))
+            if _shape_problem(expected, restored) is None:
+                return num_envs
+        raise ValueError(f"State for {type(self).__name__} does not fit its spaces: {problem}")
+
+    def reset_state(self) -> None:
+        """Back to the initial state: empty statistics, no history."""
+        self._state = None
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One state out of several runners' ``get_state()``, each observation counted once.
+
+        Returns:
+            A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
+        """
+        del states
+        return {}
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build this piece again, with its current input spaces."""
+        args, kwargs = self._ctor_args_and_kwargs
+        spaces = {
+            "input_observation_space": self._input_observation_space,
+            "input_action_space": self._input_action_space,
+        }
+        return (), {**dict(zip(spaces, args, strict=False)), **kwargs, **spaces}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Parts with a state of their own: none, for a single piece."""
+        return []
+
+
+# `help` and `inspect.signature` read the signature off `__new__` where a class has one.
+setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__init__))  # noqa: B010 (a function)
+
+_COLUMN_NAMES = {value for name, value in vars(Columns).items() if name.isupper()}
+_CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "step")
+
+
+def to_host(state: Any) -> Any:
+    """A NumPy copy of a pytree of arrays, with the dtypes that JAX gives them."""
+    return jax.tree.map(
+        lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state
+    )
+
+
+def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
+    """An array without weak type: a weak leaf would make the next call of a compiled step compile again."""
+    return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
+
+
+def check_state(before: Any, after: Any) -> Any:
+    """``after`` with the exact dtypes of ``before``.
+
+    Raises:
+        TypeError: Structure, a shape or a dtype changed, naming the leaf.
+    """
+    problem = _shape_problem(before, after)
+    if problem is not None:
+        raise TypeError(
+            f"`apply` returned a state that differs from the one it got: {problem}. Return a state with the "
+            f"structure, shapes and dtypes that `init` made."
+        )
+    return jax.tree.map(lambda old, new: strong_array(new, old.dtype), before, after)
+
+
+class _Problem:
+    def __init__(self, path: str, expected: str, got: Any):
+        self.path, self.expected, self.got = path, expected, got
+
+    def __str__(self) -> str:
+        where = f"at {self.path!r}: " if self.path else ""
+        return f"{where}expected {self.expected}, got {_described(self.got)}"
+
+
+def _described(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf).name}{list(np.shape(leaf))}" if not isinstance(leaf, str) else leaf
+
+
+def _shape_problem(expected: Any, got: Any) -> _Problem | None:
+    structure, got_structure = jax.tree.structure(expected), jax.tree.structure(got)
+    if structure != got_structure:
+        return _Problem("", f"the structure {structure}", f"{got_structure}")
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(got), strict=True):
+        if np.shape(leaf) != np.shape(other) or leaf.dtype != jnp.result_type(other):
+            return _Problem(jax.tree_util.keystr(path), _described(leaf), other)
+    return None
+
+
+def as_dict(state: Any) -> dict[str, Any]:
+    """A pytree of arrays as nested dicts with string keys."""
+    plain = serialization.to_state_dict(state)
+    return plain if isinstance(plain, dict) else {"state": plain}
+
+
+def restore(template: Any, state: dict[str, Any], name: str) -> Any:
+    """What ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
+    plain = serialization.to_state_dict(template)
+    try:
+        restored = serialization.from_state_dict(
+            template, state if isinstance(plain, dict) else state["state"]
+        )
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"State for {name} does not fit: {error}") from error
+    return jax.tree.map(np.asarray, restored)
+
+
+def nest(batch: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """``(batch with the module id level, whether that level was added)``."""
+    if set(batch) & _COLUMN_NAMES:
+        return {DEFAULT_MODULE_ID: dict(batch)}, True
+    return {module_id: dict(sub) for module_id, sub in batch.items()}, False

@@ -1,0 +1,25 @@
+"""Connectors from the environment's observations to the module's inputs."""
+
+from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.connectors.env_to_module.env_to_module_pipeline import EnvToModulePipeline
+from jaxrl_stack.connectors.env_to_module.flatten_observations import FlattenObservations
+from jaxrl_stack.connectors.env_to_module.frame_stacking import FrameStacking, FrameStackingEnvToModule
+from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter
+from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
+    ObservationPreprocessor,
+    SingleAgentObservationPreprocessor,
+)
+from jaxrl_stack.connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
+
+__all__ = [
+    "EnvToModulePipeline",
+    "FlattenObservations",
+    "FrameStacking",
+    "FrameStackingEnvToModule",
+    "MeanStdFilter",
+    "ObservationPreprocessor",
+    "PrevActionsPrevRewards",
+    "SingleAgentObservationPreprocessor",
+]
+
+__getattr__ = absent(__name__)

@@ -1,0 +1,47 @@
+"""The pipeline between environment and module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import zeros
+
+
+class EnvToModulePipeline(ConnectorPipelineV2):
+    """From the environments' observations to the module's inputs.
+
+    The batch that enters is ``{module_id: {OBS: observations}}`` with leaves ``[B, ...]``. Called with
+    ``episodes`` and no batch (one running SingleAgentEpisode per environment), it starts from their last
+    observations, actions and rewards; pieces with a history keep it from call to call.
+    """
+
+    def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        if self._multi_agent:
+            return super()._from_episodes(episodes, fields)
+        at_reset = np.array([episode.t == 0 for episode in episodes])
+        rewards = [
+            0.0 if first else episode.get_rewards(-1)
+            for episode, first in zip(episodes, at_reset, strict=True)
+        ]
+        fields.setdefault("reset", at_reset)
+        fields.setdefault("prev_rewards", {DEFAULT_MODULE_ID: np.array(rewards, np.float32)})
+        if self._input_action_space is not None:
+            no_action = zeros(self._input_action_space)
+            actions = [
+                no_action if first else episode.get_actions(-1)
+                for episode, first in zip(episodes, at_reset, strict=True)
+            ]
+            fields.setdefault("prev_actions", {DEFAULT_MODULE_ID: _stack(actions)})
+        observations = _stack([episode.get_observations(-1) for episode in episodes])
+        return {DEFAULT_MODULE_ID: {Columns.OBS: observations}}, True
+
+
+def _stack(items: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *items)

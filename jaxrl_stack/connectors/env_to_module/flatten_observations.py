@@ -1,0 +1,5 @@
+"""FlattenObservations under RLlib's import path."""
+
+from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
+
+__all__ = ["FlattenObservations"]

@@ -1,0 +1,185 @@
+"""Observations with mean 0 and standard deviation 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, as_dict, restore, to_host
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops import running_statistics
+from jaxrl_stack.utils.counters import to_int
+from jaxrl_stack.utils.spaces import map_leaves
+
+
+class MeanStdFilter(ConnectorV2):
+    """Normalises observations by the mean and standard deviation of all observations so far, these included.
+
+    Works on every Box of a nested space (integers become float32); Discrete, MultiDiscrete and MultiBinary
+    parts stay as they are. Rows with LOSS_MASK False are normalised, but not counted.
+
+    The state holds two statistics per Box: ``base``, which all devices and runners share, and ``delta``, what
+    this one has seen since. Normalising uses both. ``merge`` adds every device's delta to the base, each
+    once, and empties the deltas; ``merge_states`` does the same for runners.
+
+    Args:
+        input_observation_space: Any observation space.
+        input_action_space: See ConnectorV2.
+        multi_agent: See ConnectorV2. Each module has statistics of its own.
+        de_mean_to_zero: Subtract the mean.
+        de_std_to_one: Divide by the standard deviation.
+        clip_by_value: Bound of the absolute value of what comes out; None switches clipping off.
+        update_stats: False freezes the statistics.
+
+    Raises:
+        ValueError: ``clip_by_value`` is not positive.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        multi_agent: bool = False,
+        de_mean_to_zero: bool = True,
+        de_std_to_one: bool = True,
+        clip_by_value: float | None = 10.0,
+        update_stats: bool = True,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        if clip_by_value is not None and not clip_by_value > 0.0:
+            raise ValueError(
+                f"MeanStdFilter(clip_by_value={clip_by_value!r}): give a positive number, or None for off."
+            )
+        self.de_mean_to_zero = de_mean_to_zero
+        self.de_std_to_one = de_std_to_one
+        self.clip_by_value = clip_by_value
+        self.update_stats = update_stats
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        """Every Box becomes a float32 Box with bounds ``±clip_by_value``, or without bounds."""
+        del input_action_space
+        return self._map_spaces(self._normalized_space, input_observation_space)
+
+    def _normalized_space(self, space):
+        import gymnasium as gym
+
+        if isinstance(space, gym.spaces.Dict):
+            return gym.spaces.Dict({key: self._normalized_space(sub) for key, sub in space.items()})
+        if isinstance(space, gym.spaces.Tuple):
+            return gym.spaces.Tuple([self._normalized_space(sub) for sub in space])
+        if isinstance(space, gym.spaces.Box):
+            bound = np.inf if self.clip_by_value is None else self.clip_by_value
+            return gym.spaces.Box(-bound, bound, space.shape, np.float32)
+        return space
+
+    def init(self, num_envs: int) -> Any:
+        """``{module_id: {"base": {path of a Box: statistics}, "delta": {path: statistics}}}``, all empty."""
+        del num_envs
+        return {
+            module_id: {"base": _empty(space), "delta": _empty(space)}
+            for module_id, space in self._observation_spaces().items()
+        }
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces OBS, leaves ``[B, ...]``. The batch is counted before it is normalised."""
+        spaces = self._observation_spaces()
+        state, batch = dict(state), dict(batch)
+        is_counted = self.update_stats and ctx.update_statistics
+        for key, module_id in self._state_keys(batch):
+            columns = batch[module_id]
+            mask = columns.get(Columns.LOSS_MASK)
+            base, delta = state[key]["base"], dict(state[key]["delta"])
+
+            def filtered(path: str, rows, base=base, delta=delta, mask=mask):
+                rows = jnp.asarray(rows)
+                if is_counted:
+                    delta[path] = running_statistics.update(delta[path], rows, mask)
+                return running_statistics.normalize(
+                    running_statistics.merge(base[path], delta[path]),
+                    rows,
+                    subtract_mean=self.de_mean_to_zero,
+                    divide_by_std=self.de_std_to_one,
+                    clip=self.clip_by_value,
+                )
+
+            observation = _map_boxes(filtered, spaces[key], columns[Columns.OBS])
+            state[key] = {"base": base, "delta": delta}
+            batch[module_id] = {**columns, Columns.OBS: observation}
+        return state, batch
+
+    def merge(self, state: Any, axis_name: str | None) -> Any:
+        """``base`` with every device's ``delta`` added, the same bits on all devices; ``delta`` empty."""
+        merged = {}
+        for key, space in self._observation_spaces().items():
+            delta = state[key]["delta"]
+            base = {
+                path: running_statistics.merge_over_axis(statistics, delta[path], axis_name)
+                for path, statistics in state[key]["base"].items()
+            }
+            merged[key] = {"base": base, "delta": _empty(space)}
+        return merged
+
+    def rebatch(self, state: Any, num_envs: int) -> Any:
+        """The same statistics: they have no environment axis."""
+        del num_envs
+        return state
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The shared base with the deltas of all runners added, each once.
+
+        States with another base than the one with most rows come from runners that missed the last
+        synchronisation. Their deltas may be in that base already, so they are left out.
+
+        Args:
+            states: ``get_state()`` of each runner.
+
+        Returns:
+            A state for ``set_state`` of all runners; its deltas are empty.
+        """
+        if not states:
+            return {}
+        restored = [restore(self.state, state, type(self).__name__) for state in states]
+        merged = {}
+        for key, space in self._observation_spaces().items():
+            newest = max((state[key]["base"] for state in restored), key=_num_rows)
+            base = newest
+            for state in restored:
+                if _num_rows(state[key]["base"]) == _num_rows(newest):
+                    delta = state[key]["delta"]
+                    base = {path: running_statistics.merge(base[path], delta[path]) for path in base}
+            merged[key] = {"base": base, "delta": _empty(space)}
+        return as_dict(to_host(merged))
+
+
+def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
+    """The observation with ``function(path, part)`` at every Box of its space; the rest as it is."""
+    import gymnasium as gym
+
+    if isinstance(space, gym.spaces.Dict):
+        return {
+            key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()
+        }
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_map_boxes(function, sub, observation[i], f"{path}/{i}") for i, sub in enumerate(space))
+    return function(path, observation) if isinstance(space, gym.spaces.Box) else observation
+
+
+def _empty(space) -> dict[str, running_statistics.RunningStatistics]:
+    """Statistics of no rows for every Box, by its path: ``"obs"``, or ``"obs/key"`` in a Dict."""
+    empty = {}
+
+    def add(path: str, box) -> None:
+        empty[path] = running_statistics.init(box.shape)
+
+    _map_boxes(add, space, map_leaves(lambda leaf: leaf, space))
+    return empty
+
+
+def _num_rows(statistics: dict[str, Any]) -> int:
+    """Rows that went into the statistics; every Box of a space has seen the same."""
+    return next((to_int(one.count) for one in statistics.values()), 0)

@@ -1,0 +1,149 @@
+"""The last actions and rewards as part of the observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import flatdim, flatten_observation
+
+
+class PrevActionsPrevRewards(ConnectorV2):
+    """Makes a dict of every observation, which adds the last actions and rewards.
+
+    ``_orig_obs`` is the observation as it came in. ``prev_n_actions`` holds the module's last actions,
+    flattened (Discrete: one-hot) and side by side, the oldest first; ``prev_n_rewards`` the last rewards,
+    likewise. What lies before the start of the episode is zero. Put FlattenObservations behind this piece for
+    a module that wants one vector.
+
+    Args:
+        input_observation_space: Any observation space.
+        input_action_space: The environment's action space.
+        multi_agent: See ConnectorV2.
+        n_prev_actions: How many actions; 0 leaves the key out.
+        n_prev_rewards: How many rewards; 0 leaves the key out.
+
+    Raises:
+        ValueError: A negative number, or both are 0.
+    """
+
+    ORIG_OBS_KEY = "_orig_obs"
+    PREV_ACTIONS_KEY = "prev_n_actions"
+    PREV_REWARDS_KEY = "prev_n_rewards"
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        multi_agent: bool = False,
+        n_prev_actions: int = 1,
+        n_prev_rewards: int = 1,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        if n_prev_actions < 0 or n_prev_rewards < 0 or n_prev_actions + n_prev_rewards == 0:
+            raise ValueError(
+                f"PrevActionsPrevRewards(n_prev_actions={n_prev_actions!r}, "
+                f"n_prev_rewards={n_prev_rewards!r}): give numbers of 0 or more, not both 0."
+            )
+        self.n_prev_actions = n_prev_actions
+        self.n_prev_rewards = n_prev_rewards
+
+    def recompute_output_observation_space(
+        self, input_observation_space: Any, input_action_space: Any
+    ) -> Any:
+        """A Dict of the original space and one Box each for actions and rewards."""
+        if not self._multi_agent:
+            action_space = self._spaces_by_module(input_action_space, "action")
+            return self._extended_space(input_observation_space, next(iter(action_space.values())))
+        import gymnasium as gym
+
+        action_spaces = self._spaces_by_module(input_action_space, "action")
+        return gym.spaces.Dict(
+            {
+                key: self._extended_space(sub, action_spaces[key])
+                for key, sub in input_observation_space.items()
+            }
+        )
+
+    def _extended_space(self, observation_space, action_space):
+        import gymnasium as gym
+
+        spaces = {self.ORIG_OBS_KEY: observation_space}
+        if self.n_prev_actions:
+            # One-hot numbers have bounds; what a module puts out for a Box has none.
+            bounds = (0.0, 1.0) if isinstance(action_space, gym.spaces.Discrete) else (-np.inf, np.inf)
+            width = self.n_prev_actions * _width(action_space)
+            spaces[self.PREV_ACTIONS_KEY] = gym.spaces.Box(*bounds, (width,), np.float32)
+        if self.n_prev_rewards:
+            spaces[self.PREV_REWARDS_KEY] = gym.spaces.Box(
+                -np.inf, np.inf, (self.n_prev_rewards,), np.float32
+            )
+        return gym.spaces.Dict(spaces)
+
+    def init(self, num_envs: int) -> Any:
+        """``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, n - 1]}}``, zeros.
+
+        An n of 1 keeps nothing: the context holds the last action and reward.
+        """
+        history = {}
+        for key, space in self._action_spaces().items():
+            history[key] = {}
+            if self.n_prev_actions > 1:
+                width = (self.n_prev_actions - 1) * _width(space)
+                history[key]["actions"] = jnp.zeros((num_envs, width), jnp.float32)
+            if self.n_prev_rewards > 1:
+                history[key]["rewards"] = jnp.zeros((num_envs, self.n_prev_rewards - 1), jnp.float32)
+        return history
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces OBS; reads ``ctx.prev_actions``, ``ctx.prev_rewards`` and ``ctx.reset``."""
+        spaces = self._action_spaces()
+        state, batch = dict(state), dict(batch)
+        for key, module_id in self._state_keys(batch):
+            history, columns = dict(state[key]), batch[module_id]
+            observation = {self.ORIG_OBS_KEY: columns[Columns.OBS]}
+            if self.n_prev_actions:
+                last = flatten_observation(_from_zero(spaces[key]), ctx.prev_actions[module_id], batch_dims=1)
+                observation[self.PREV_ACTIONS_KEY] = _push(history, "actions", last, ctx.reset)
+            if self.n_prev_rewards:
+                last = jnp.asarray(ctx.prev_rewards[module_id], jnp.float32)[:, None]
+                observation[self.PREV_REWARDS_KEY] = _push(history, "rewards", last, ctx.reset)
+            state[key] = history
+            batch[module_id] = {**columns, Columns.OBS: observation}
+        return state, batch
+
+
+def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
+    """The history with ``last`` behind it, zeros after a reset; the newest entries stay in ``history``."""
+    window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
+    # Also an action 0 is no action after a reset: its one-hot vector must be zero.
+    window = jnp.where(reset[:, None], 0.0, window)
+    if name in history:
+        history[name] = window[:, last.shape[-1] :]
+    return window
+
+
+def _width(space) -> int:
+    return flatdim(_from_zero(space))
+
+
+def _from_zero(space):
+    """The space of what a module puts out: it counts from 0, whatever the environment's ``start``."""
+    import gymnasium as gym
+
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict({key: _from_zero(sub) for key, sub in space.items()})
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Tuple([_from_zero(sub) for sub in space])
+    if isinstance(space, gym.spaces.Discrete):
+        return gym.spaces.Discrete(int(space.n))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(space.nvec)
+    return space

@@ -1,0 +1,17 @@
+"""Connectors from recorded trajectories to the batch that a loss sees."""
+
+from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.connectors.learner.compute_returns_to_go import ComputeReturnsToGo
+from jaxrl_stack.connectors.learner.frame_stacking import FrameStacking, FrameStackingLearner
+from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
+from jaxrl_stack.connectors.learner.learner_connector_pipeline import LearnerConnectorPipeline
+
+__all__ = [
+    "ComputeReturnsToGo",
+    "FrameStacking",
+    "FrameStackingLearner",
+    "GeneralAdvantageEstimation",
+    "LearnerConnectorPipeline",
+]
+
+__getattr__ = absent(__name__)

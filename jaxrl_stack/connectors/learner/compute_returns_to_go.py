@@ -1,0 +1,54 @@
+"""Discounted sums of the rewards to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+
+
+class ComputeReturnsToGo(ConnectorV2):
+    """Writes RETURNS_TO_GO: ``G_t = r_t + gamma * G_{t+1}``, and 0 behind an episode's or the block's end.
+
+    There is no bootstrapping, so a step whose episode goes on behind the block, or was truncated, gets the
+    rewards that are in the block. Rows with LOSS_MASK False are passed over.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: See ConnectorV2.
+        gamma: Discount in [0, 1].
+
+    Raises:
+        ValueError: ``gamma`` is outside [0, 1].
+    """
+
+    def __init__(self, input_observation_space=None, input_action_space=None, *, gamma: float, **kwargs):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        if not 0.0 <= gamma <= 1.0:
+            raise ValueError(f"ComputeReturnsToGo(gamma={gamma!r}): give a number in [0, 1].")
+        self.gamma = float(gamma)
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Adds RETURNS_TO_GO, float32 ``[T, B]``."""
+        del ctx
+        batch = dict(batch)
+        for module_id, columns in batch.items():
+            batch[module_id] = {**columns, Columns.RETURNS_TO_GO: self._returns_to_go(columns)}
+        return state, batch
+
+    def _returns_to_go(self, columns: dict[str, Any]) -> jax.Array:
+        rewards = jnp.asarray(columns[Columns.REWARDS])
+        ends = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
+        valid = jnp.asarray(columns.get(Columns.LOSS_MASK, jnp.ones_like(ends)))
+
+        def backward(behind, row):
+            reward, end, is_valid = row
+            here = reward + self.gamma * jnp.where(end, 0.0, behind)
+            return jnp.where(is_valid, here, behind), jnp.where(is_valid, here, 0.0)
+
+        _, returns = jax.lax.scan(backward, jnp.zeros_like(rewards[0]), (rewards, ends, valid), reverse=True)
+        return returns

@@ -1,0 +1,62 @@
+"""Actions from the module's distribution inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+
+
+class GetActions(ConnectorV2):
+    """Writes ACTIONS: a sample when exploring, else the greedy action; with a sample also ACTION_LOGP.
+
+    Exploring takes the module's exploration distribution, else the inference distribution is made
+    deterministic. A module that puts out ACTIONS itself is left alone (and then gives ACTION_LOGP, too, if
+    its loss needs it).
+    """
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Reads ACTION_DIST_INPUTS ``[B, n]``; adds ACTIONS ``[B, ...]`` and ACTION_LOGP float32 ``[B]``.
+
+        Raises:
+            KeyError: A module put out neither ACTIONS nor ACTION_DIST_INPUTS.
+            ValueError: Exploring without ``ctx.key``.
+        """
+        todo = [module_id for module_id, columns in batch.items() if Columns.ACTIONS not in columns]
+        if not todo:
+            return state, batch
+        modules = ctx.module
+        batch = dict(batch)
+        for module_id, key in zip(todo, self._keys(ctx, len(todo)), strict=True):
+            batch[module_id] = self._with_actions(
+                module_id, batch[module_id], modules[module_id], key, ctx.explore
+            )
+        return state, batch
+
+    @staticmethod
+    def _keys(ctx: ConnectorContext, count: int) -> list[jax.Array | None]:
+        if not ctx.explore:
+            return [None] * count
+        if ctx.key is None:
+            raise ValueError("GetActions samples when exploring and needs a PRNG key; `ctx.key` is None.")
+        # One module uses the key as it is: a split per step is measurable in a small rollout.
+        return [ctx.key] if count == 1 else list(jax.random.split(ctx.key, count))
+
+    @staticmethod
+    def _with_actions(module_id: str, columns: dict[str, Any], module, key: jax.Array | None, explore: bool):
+        if Columns.ACTION_DIST_INPUTS not in columns:
+            raise KeyError(
+                f"Module {module_id!r} put out neither {Columns.ACTIONS!r} nor "
+                f"{Columns.ACTION_DIST_INPUTS!r}, but {sorted(columns)}. Return one of them from "
+                f"`_forward_{'exploration' if explore else 'inference'}`."
+            )
+        inputs = columns[Columns.ACTION_DIST_INPUTS]
+        if not explore:
+            greedy = module.get_inference_action_dist_cls().from_logits(inputs).to_deterministic()
+            return {**columns, Columns.ACTIONS: greedy.sample(key=key)}
+        distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
+        actions, logp = distribution.sample_and_logp(key=key)
+        return {**columns, Columns.ACTIONS: actions, Columns.ACTION_LOGP: logp}

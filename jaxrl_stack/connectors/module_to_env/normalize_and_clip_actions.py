@@ -1,0 +1,89 @@
+"""From the module's actions to the numbers that the environment takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+
+
+class NormalizeAndClipActions(ConnectorV2):
+    """Writes ACTIONS_FOR_ENV; ACTIONS stay as the module gave them.
+
+    What the environment gets, leaf by leaf of a nested action space:
+
+    * float Box with bounds on all sides: ``normalize_actions`` gives ``low + (a + 1) * (high - low) / 2``,
+      clipped to the bounds; ``clip_actions`` clips;
+    * other float Box: ``normalize_actions`` leaves it alone; ``clip_actions`` clips to what bounds there are;
+    * integer Box: ``normalize_actions`` shifts by ``low``; ``clip_actions`` clips;
+    * Discrete, MultiDiscrete: shifted by the space's ``start``, always, since modules count from 0;
+    * MultiBinary: as it is.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: The environment's action space.
+        normalize_actions: The module acts in [-1, 1].
+        clip_actions: Clip to the bounds; looked at only if ``normalize_actions`` is False.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        normalize_actions: bool,
+        clip_actions: bool,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        self.normalize_actions = normalize_actions
+        self.clip_actions = clip_actions
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Reads ACTIONS_FOR_ENV if an earlier piece wrote it, else ACTIONS; leaves ``[B, ...]``."""
+        del ctx
+        spaces = self._action_spaces()
+        batch = dict(batch)
+        for module_id, columns in batch.items():
+            actions = columns.get(Columns.ACTIONS_FOR_ENV, columns.get(Columns.ACTIONS))
+            if actions is None:
+                raise KeyError(
+                    f"No {Columns.ACTIONS!r} for module {module_id!r}, only {sorted(columns)}. Put "
+                    "GetActions in front of NormalizeAndClipActions."
+                )
+            for_env = self._for_env(self._space_of(spaces, module_id), actions)
+            batch[module_id] = {**columns, Columns.ACTIONS_FOR_ENV: for_env}
+        return state, batch
+
+    def _for_env(self, space, action):
+        import gymnasium as gym
+
+        if isinstance(space, gym.spaces.Dict):
+            return {key: self._for_env(sub, action[key]) for key, sub in space.items()}
+        if isinstance(space, gym.spaces.Tuple):
+            return tuple(self._for_env(sub, part) for sub, part in zip(space, action, strict=True))
+        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            # Without an offset there is nothing to add, and the array keeps its identity.
+            if not np.any(space.start):
+                return action
+            return action + jnp.asarray(space.start, action.dtype)[None]
+        if isinstance(space, gym.spaces.Box):
+            return self._box(space, action)
+        return action
+
+    def _box(self, space, action: jax.Array) -> jax.Array:
+        # The leading axis is added by hand, for sessions with strict rank promotion.
+        low = jnp.asarray(space.low, action.dtype)[None]
+        high = jnp.asarray(space.high, action.dtype)[None]
+        is_float = np.issubdtype(space.dtype, np.floating)
+        is_bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
+        if not self.normalize_actions:
+            return jnp.clip(action, low, high) if self.clip_actions else action
+        if not is_float:
+            return action + low
+        return jnp.clip(low + (action + 1.0) * 0.5 * (high - low), low, high) if is_bounded else action

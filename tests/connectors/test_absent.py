@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "reason"),
+    [
+        ("env_to_module", "BatchIndividualItems", "leading environment axis"),
+        ("env_to_module", "WriteObservationsToEpisodes", "record the module's inputs"),
+        ("module_to_env", "ListifyDataForVectorEnv", "take arrays"),
+        ("learner", "AddOneTsToEpisodesAndTruncate", "FINAL_OBS"),
+        ("common", "NumpyToTensor", "placing data on a device"),
+    ],
+)
+def test_pieces_without_a_job_say_why(module, name, reason):
+    package = importlib.import_module(f"jaxrl_stack.connectors.{module}")
+    with pytest.raises(ImportError, match=f"{name} of RLlib has no counterpart.*{reason}"):
+        getattr(package, name)
+    with pytest.raises(AttributeError, match="has no attribute 'NoSuchPiece'"):
+        _ = package.NoSuchPiece

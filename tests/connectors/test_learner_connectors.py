@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.learner import (
+    ComputeReturnsToGo,
+    FrameStacking,
+    FrameStackingLearner,
+    LearnerConnectorPipeline,
+)
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+
+BOX = gym.spaces.Box(-1.0, 1.0, (4, 1), np.float32)
+
+
+def test_returns_to_go_match_a_loop_over_episodes():
+    rng = np.random.default_rng(5)
+    rewards = rng.normal(size=(12, 3)).astype(np.float32)
+    terminateds, truncateds = (rng.random((12, 3)) < 0.15 for _ in range(2))
+    mask = rng.random((12, 3)) < 0.85
+    columns = {"rewards": rewards, "terminateds": terminateds, "truncateds": truncateds, "loss_mask": mask}
+    piece = ComputeReturnsToGo(gamma=0.9)
+    out = jax.jit(piece.apply)((), {DEFAULT_MODULE_ID: columns}, ConnectorContext())[1][DEFAULT_MODULE_ID]
+    expected = np.zeros((12, 3))
+    for env in range(3):
+        behind = 0.0
+        for t in reversed(range(12)):
+            if mask[t, env]:
+                if terminateds[t, env] or truncateds[t, env]:
+                    behind = 0.0
+                behind = expected[t, env] = rewards[t, env] + 0.9 * behind
+    np.testing.assert_allclose(out["returns_to_go"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_discount_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match=r"gamma=1.5.*number in \[0, 1\]"):
+        ComputeReturnsToGo(gamma=1.5)
+
+
+def test_frame_stacking_declares_the_space_and_checks_the_recorded_observations():
+    pipeline = LearnerConnectorPipeline(
+        BOX, gym.spaces.Discrete(2), connectors=[FrameStackingLearner(num_frames=3)]
+    )
+    assert isinstance(pipeline[0], FrameStacking)
+    assert pipeline.observation_space.shape == (4, 3)
+    stacked = {DEFAULT_MODULE_ID: {"obs": np.ones((5, 2, 4, 3), np.float32)}}
+    _, out = pipeline.apply(pipeline.init(2), stacked, ConnectorContext())
+    np.testing.assert_array_equal(out[DEFAULT_MODULE_ID]["obs"], stacked[DEFAULT_MODULE_ID]["obs"])
+    raw = {DEFAULT_MODULE_ID: {"obs": np.ones((5, 2, 4, 1), np.float32)}}
+    with pytest.raises(
+        ValueError, match=r"Add FrameStackingEnvToModule\(num_frames=3\) to the env-to-module"
+    ):
+        pipeline.apply(pipeline.init(2), raw, ConnectorContext())
+
+
+def test_explain_takes_the_environments_from_the_second_axis():
+    pipeline = LearnerConnectorPipeline(
+        BOX, gym.spaces.Discrete(2), connectors=[ComputeReturnsToGo(gamma=0.9)]
+    )
+    flags = np.zeros((5, 2), bool)
+    text = pipeline.explain(
+        {"rewards": np.zeros((5, 2), np.float32), "terminateds": flags, "truncateds": flags}
+    )
+    assert "2 environments" in text and "+ default_policy/returns_to_go" in text
