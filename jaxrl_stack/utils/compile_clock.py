@@ -1,0 +1,58 @@
+"""Seconds that JAX spends on tracing, lowering and compiling, and how often its backend compiles."""
+
+from __future__ import annotations
+
+import threading
+
+import jax.monitoring
+
+_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+_EVENTS = (
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    _COMPILE_EVENT,
+)
+
+
+class _Totals(threading.local):
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.compiles = 0
+
+
+_totals = _Totals()
+_is_listening = False
+
+
+def _listen(event: str, duration: float, **kwargs: object) -> None:
+    if event in _EVENTS:
+        _totals.seconds += duration
+        _totals.compiles += event == _COMPILE_EVENT
+
+
+class CompileClock:
+    """Reads how much was compiled since the last `reset`, in this thread.
+
+    Traces nest (a jitted function inside another one is counted in both), so `seconds` is an upper bound.
+    """
+
+    def __init__(self) -> None:
+        global _is_listening
+        if not _is_listening:
+            _is_listening = True
+            jax.monitoring.register_event_duration_secs_listener(_listen)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self._seconds, self._compiles = _totals.seconds, _totals.compiles
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of tracing, lowering and compiling."""
+        return _totals.seconds - self._seconds
+
+    @property
+    def compiles(self) -> int:
+        """Programs that the backend compiled (or loaded from the persistent cache)."""
+        return _totals.compiles - self._compiles

@@ -1,0 +1,93 @@
+"""Lifetime counters that neither overflow nor lose exactness.
+
+A counter is ``uint32[..., 2]``: (high word, low word) of a 64-bit unsigned integer. JAX has no 64-bit
+integers by default, and a single int32 of environment steps is full after minutes on an accelerator. Two
+counters are subtracted exactly before the difference becomes a float, so schedules stay right at any age of
+a run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_WORD = 1 << 32
+_LIMIT = 1 << 64
+
+
+def zero() -> np.ndarray:
+    """A host counter that stands at 0: ``uint32[2]``."""
+    return np.zeros(2, np.uint32)
+
+
+def from_int(n: int) -> np.ndarray:
+    """The host counter of a Python integer.
+
+    Args:
+        n: Integer in [0, 2**64).
+
+    Returns:
+        ``uint32[2]``: (high word, low word).
+
+    Raises:
+        ValueError: If `n` is outside of [0, 2**64).
+    """
+    n = int(n)
+    if not 0 <= n < _LIMIT:
+        raise ValueError(f"A counter holds integers in [0, 2**64), got {n}.")
+    return np.array([n // _WORD, n % _WORD], np.uint32)
+
+
+def to_int(counter: Any) -> int:
+    """The Python integer of one counter (``uint32[2]``, on the host or on a device)."""
+    high, low = np.asarray(counter)
+    return int(high) * _WORD + int(low)
+
+
+def add(counter: Any, n: Any) -> jax.Array:
+    """`counter` + `n`, exactly.
+
+    Args:
+        counter: ``uint32[..., 2]``.
+        n: Non-negative integer below 2**32: a Python int or an integer array that broadcasts to ``[...]``.
+
+    Returns:
+        ``uint32[..., 2]``; wraps at 2**64.
+
+    Raises:
+        ValueError: If `n` is a Python integer outside of [0, 2**32).
+    """
+    if isinstance(n, int) and not 0 <= n < _WORD:
+        raise ValueError(f"Can add integers in [0, 2**32) to a counter, got {n}.")
+    counter = jnp.asarray(counter)
+    old_low = counter[..., 1]
+    # A Python int above 2**31 has no int32 form: give it its dtype on the host.
+    n = jnp.asarray(np.uint32(n) if isinstance(n, int) else n).astype(jnp.uint32)
+    low = old_low + n
+    high = counter[..., 0] + (low < old_low).astype(jnp.uint32)
+    return jnp.stack(jnp.broadcast_arrays(high, low), axis=-1)
+
+
+def difference(a: Any, b: Any) -> jax.Array:
+    """`a` - `b` as float32; subtracted exactly first, so that only the result is rounded.
+
+    Args:
+        a: ``uint32[..., 2]``.
+        b: ``uint32[..., 2]``; may be larger than `a` (then the result is negative).
+
+    Returns:
+        ``float32[...]``. Correct for |a - b| < 2**63.
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    low = a[..., 1] - b[..., 1]
+    borrow = (a[..., 1] < b[..., 1]).astype(jnp.uint32)
+    high = a[..., 0] - b[..., 0] - borrow
+    negative = high >= jnp.uint32(1 << 31)
+    # Two's complement: negate before the conversion, else -1 would round like 2**64 - 1.
+    magnitude_low = jnp.where(negative, jnp.uint32(0) - low, low)
+    magnitude_high = jnp.where(negative, ~high + (low == 0).astype(jnp.uint32), high)
+    magnitude = magnitude_high.astype(jnp.float32) * jnp.float32(_WORD) + magnitude_low.astype(jnp.float32)
+    return jnp.where(negative, -magnitude, magnitude)

@@ -1,0 +1,150 @@
+"""Which devices a learner runs on, and how state gets there and back."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+logger = logging.getLogger(__name__)
+
+
+def use_cpu_devices(n: int) -> None:
+    """Split the host into `n` CPU devices. Call it first: in the first cell of a notebook, before any JAX operation.
+
+    JAX fixes the number of CPU devices when its backend starts, and importing gymnax starts it. Setting the
+    environment variable ``JAX_NUM_CPU_DEVICES`` before Python starts does the same.
+
+    Args:
+        n: Number of CPU devices, at least 1; more than the machine has cores only makes sense in tests.
+
+    Raises:
+        ValueError: If `n` is below 1.
+        RuntimeError: If the backend runs already with fewer devices.
+    """
+    if n < 1:
+        raise ValueError(f"use_cpu_devices(n={n}): n must be at least 1.")
+    try:
+        if (jax.config.jax_num_cpu_devices or 0) < n:
+            jax.config.update("jax_num_cpu_devices", n)
+    except RuntimeError:
+        if len(jax.devices("cpu")) < n:
+            raise RuntimeError(
+                f"{n} CPU devices are asked for, but the JAX backend is up already with {len(jax.devices('cpu'))}. "
+                f"Their number is fixed at the first JAX operation (importing gymnax is one): call "
+                f"jaxrl_stack.use_cpu_devices({n}) before it, or start Python with JAX_NUM_CPU_DEVICES={n}."
+            ) from None
+
+
+def learner_devices(config: AlgorithmConfig) -> list[jax.Device]:
+    """The local devices that a learner of this config maps its update over.
+
+    ===================================  =========================================
+    setting                              devices
+    ===================================  =========================================
+    nothing set                          all local accelerators, else one CPU
+    ``num_gpus_per_learner=0`` (set)     CPU
+    ``num_gpus_per_learner=g >= 1``      the first g from ``local_gpu_idx``
+    ``num_cpus_per_learner=c``           without accelerator: c CPU devices
+    ===================================  =========================================
+
+    Raises:
+        ValueError: If there are fewer devices than asked for.
+        RuntimeError: If CPU devices are asked for after the backend started with fewer.
+    """
+    gpus, cpus = config.num_gpus_per_learner, config.num_cpus_per_learner
+    gpus_are_set = "num_gpus_per_learner" in config.explicitly_set
+    num_cpus = 1 if cpus in ("auto", None) else int(cpus)
+    if num_cpus > 1:
+        use_cpu_devices(num_cpus)
+    accelerators = [d for d in jax.local_devices() if d.platform != "cpu"]
+    if gpus_are_set and gpus:
+        first = config.local_gpu_idx
+        chosen = accelerators[first : first + int(np.ceil(gpus))]
+        if len(chosen) < int(np.ceil(gpus)):
+            raise ValueError(
+                f"num_gpus_per_learner={gpus} with local_gpu_idx={first} needs that many accelerators; JAX sees "
+                f"{len(accelerators)} here ({[str(d) for d in accelerators]}). Lower it, or install jax[cuda]."
+            )
+        return chosen
+    if accelerators and not gpus_are_set:
+        return accelerators
+    available = jax.local_devices(backend="cpu")
+    if len(available) < num_cpus:
+        raise ValueError(
+            f"num_cpus_per_learner={num_cpus} needs {num_cpus} CPU devices; JAX has {len(available)}. Call "
+            f"jaxrl_stack.use_cpu_devices({num_cpus}) before the first JAX operation."
+        )
+    return available[:num_cpus]
+
+
+def place_replicated(tree: Any, devices: list[jax.Device]) -> Any:
+    """A copy of `tree` on every device, with the sharding that ``pmap`` gives to unmapped results.
+
+    Always copies, so that no two leaves share a buffer and donating the result harms nobody.
+    """
+    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.tree.map(lambda x: jax.device_put(_fresh(x), sharding), tree)
+
+
+def place_sharded(tree: Any, devices: list[jax.Device]) -> Any:
+    """Put leaves ``[D, ...]`` on the D devices, one slice each, with the sharding that ``pmap`` expects of them."""
+    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
+    return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _fresh(x: Any) -> Any:
+    if _is_key(x):
+        return jax.random.wrap_key_data(np.array(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+    return np.array(x)
+
+
+def host_view(tree: Any) -> Any:
+    """The first device's shard of every leaf, without a copy. For replicated leaves that is the whole value."""
+    return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
+
+
+def all_shards(tree: Any) -> Any:
+    """Leaves ``[D, ...]`` that are sharded over devices, as arrays on the host."""
+
+    def gather(x: jax.Array) -> Any:
+        if _is_key(x):
+            return jax.random.wrap_key_data(gather(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        return np.concatenate([np.asarray(shard.data) for shard in shards])
+
+    return jax.tree.map(gather, tree)
+
+
+def enable_compilation_cache(directory: str | None) -> None:
+    """Keep compiled programs in a directory, so that the next process loads instead of compiling them.
+
+    A directory that the user configured in JAX is left alone.
+
+    Args:
+        directory: Folder; "auto" for ``$XDG_CACHE_HOME/jaxrl_stack/xla`` (default ``~/.cache``); None to do nothing.
+    """
+    if directory is None or jax.config.jax_compilation_cache_dir:
+        return
+    if directory == "auto":
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        directory = os.path.join(base, "jaxrl_stack", "xla")
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        logger.warning("No compilation cache: %s cannot be created (%s).", directory, error)
+        return
+    jax.config.update("jax_compilation_cache_dir", directory)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

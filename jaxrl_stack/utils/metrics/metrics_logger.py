@@ -1,0 +1,539 @@
+"""MetricsLogger: a tree of named statistics."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.metrics.stats import (
+    EmaStats,
+    ItemSeriesStats,
+    ItemStats,
+    LifetimeSumStats,
+    MaxStats,
+    MeanStats,
+    MinStats,
+    PercentilesStats,
+    StatsBase,
+    SumStats,
+)
+
+Key = str | tuple[str, ...]
+
+DEFAULT_STATS_CLS_LOOKUP: dict[str, type[StatsBase]] = {
+    "mean": MeanStats,
+    "ema": EmaStats,
+    "min": MinStats,
+    "max": MaxStats,
+    "sum": SumStats,
+    "lifetime_sum": LifetimeSumStats,
+    "percentiles": PercentilesStats,
+    "item": ItemStats,
+    "item_series": ItemSeriesStats,
+}
+"""The reductions that `MetricsLogger.log_value` knows."""
+
+_GOES_WITH = {
+    "window": "reduce='mean', 'min', 'max', 'sum', 'percentiles' or 'item_series'",
+    "ema_coeff": "reduce='ema'",
+    "percentiles": "reduce='percentiles'",
+    "with_throughput": "reduce='sum' or 'lifetime_sum'",
+}
+
+
+class MetricsLogger:
+    """Takes values under names or paths, reduces each in its own way, and merges other loggers' statistics.
+
+    A key is a name, or a path such as ``("learners", "default_policy", "my_loss")``. How a key is reduced is
+    settled when it is logged first; later calls may leave that out, but not contradict it.
+
+    * A window holds the last N values, over `reduce` calls too.
+    * `reduce` reports what is new since the last one, so reports can be added up by `aggregate`; means,
+      windows and percentiles of several loggers weight every value equally.
+
+    Args:
+        root: Whether this is the logger at the top, which reports to no other one.
+        stats_cls_lookup: Reduction name -> class, for other statistics than the built-in ones.
+
+    Attributes:
+        stats: Nested dict of the statistics.
+    """
+
+    def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None):
+        self.stats: dict[str, Any] = {}
+        self.stats_cls_lookup = dict(
+            DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup
+        )
+        self._is_root = bool(root)
+
+    def __contains__(self, key: Key) -> bool:
+        return _find(self.stats, _path(key)) is not None
+
+    # ------------------------------------------------------------------------------------------------ logging
+
+    def log_value(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        reduce: str | None = None,
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        percentiles: list[int] | bool | None = None,
+        clear_on_reduce: Any = NotProvided,
+        with_throughput: bool | None = None,
+        throughput_ema_coeff: Any = NotProvided,
+        reduce_per_index_on_aggregate: Any = NotProvided,
+        **kwargs: Any,
+    ) -> None:
+        """Log one value.
+
+        Args:
+            key: Name or path.
+            value: A number or scalar array; anything for ``"item"`` and ``"item_series"``.
+            reduce: ``"mean"``, ``"min"``, ``"max"``, ``"sum"`` (over the window or, without one, the values
+                since the last `reduce`), ``"ema"``, ``"lifetime_sum"``, ``"percentiles"``, ``"item"`` (the
+                last one), ``"item_series"`` (the values themselves). None: ``"mean"`` if a window is given,
+                else ``"ema"``.
+            window: Number of values to look back.
+            ema_coeff: Weight of a new value in an ``"ema"``; 0.01 by default.
+            percentiles: Which ``"percentiles"``, in [0, 100].
+            clear_on_reduce: Without effect.
+            with_throughput: Also measure the rate of a ``"sum"`` or ``"lifetime_sum"`` per second.
+            throughput_ema_coeff: Without effect.
+            reduce_per_index_on_aggregate: Without effect.
+            **kwargs: Further constructor arguments of a class in `stats_cls_lookup`.
+
+        Raises:
+            ValueError: If the reduction is unknown, a setting does not fit to it, or the key was logged
+                differently before.
+            TypeError: If the value is no number, but the reduction needs one.
+        """
+        _warn_of_old_arguments(
+            clear_on_reduce=clear_on_reduce,
+            throughput_ema_coeff=throughput_ema_coeff,
+            reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
+        )
+        stats = self._stats_of(
+            key,
+            reduce,
+            window=window,
+            ema_coeff=ema_coeff,
+            percentiles=percentiles,
+            with_throughput=with_throughput,
+            **kwargs,
+        )
+        try:
+            stats.push(value)
+        except TypeError as error:
+            raise TypeError(
+                f"log_value({key!r}): {error}. Log its mean, or use reduce='item' or 'item_series'."
+            ) from error
+
+    def log_dict(
+        self,
+        value_dict: Mapping[str, Any],
+        *,
+        key: Key | None = None,
+        reduce: str | None = "mean",
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        percentiles: list[int] | bool | None = None,
+        clear_on_reduce: Any = NotProvided,
+        with_throughput: bool | None = None,
+        throughput_ema_coeff: Any = NotProvided,
+        reduce_per_index_on_aggregate: Any = NotProvided,
+    ) -> None:
+        """Log every value of a nested dict.
+
+        Args:
+            value_dict: Names, and values or dicts of the same kind.
+            key: Name or path to put them below.
+            reduce: See `log_value`, as for the other arguments.
+            window: Number of values to look back.
+            ema_coeff: Weight of a new value in an ``"ema"``.
+            percentiles: Which ``"percentiles"``.
+            clear_on_reduce: Without effect.
+            with_throughput: Also measure the rate of a ``"sum"`` or ``"lifetime_sum"``.
+            throughput_ema_coeff: Without effect.
+            reduce_per_index_on_aggregate: Without effect.
+        """
+        _warn_of_old_arguments(
+            clear_on_reduce=clear_on_reduce,
+            throughput_ema_coeff=throughput_ema_coeff,
+            reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
+        )
+        for path, value in _leaves(value_dict, () if key is None else _path(key)):
+            self.log_value(
+                path,
+                value,
+                reduce=reduce,
+                window=window,
+                ema_coeff=ema_coeff,
+                percentiles=percentiles,
+                with_throughput=with_throughput,
+            )
+
+    def log_time(
+        self,
+        key: Key,
+        *,
+        reduce: str = "ema",
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        percentiles: list[int] | bool | None = None,
+        clear_on_reduce: Any = NotProvided,
+        with_throughput: bool | None = None,
+        throughput_ema_coeff: Any = NotProvided,
+        reduce_per_index_on_aggregate: Any = NotProvided,
+    ) -> StatsBase:
+        """Time a block: ``with logger.log_time("sample"): ...`` logs its seconds.
+
+        Args:
+            key: Name or path.
+            reduce: See `log_value`, as for the other arguments.
+            window: Number of values to look back; needs another `reduce` than ``"ema"``.
+            ema_coeff: Weight of a new value.
+            percentiles: Which ``"percentiles"``.
+            clear_on_reduce: Without effect.
+            with_throughput: Also measure the rate of a ``"sum"`` or ``"lifetime_sum"``.
+            throughput_ema_coeff: Without effect.
+            reduce_per_index_on_aggregate: Without effect.
+        """
+        _warn_of_old_arguments(
+            clear_on_reduce=clear_on_reduce,
+            throughput_ema_coeff=throughput_ema_coeff,
+            reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
+        )
+        return self._stats_of(
+            key,
+            reduce,
+            window=window,
+            ema_coeff=ema_coeff,
+            percentiles=percentiles,
+            with_throughput=with_throughput,
+        )
+
+    def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
+        """The statistics of a key, made if it is new and compared with the arguments if it is not."""
+        path = _path(key)
+        given = {name: value for name, value in settings.items() if value is not None}
+        found = _find(self.stats, path)
+        if isinstance(found, dict):
+            raise ValueError(f"{key!r} holds the metrics {sorted(found)} and cannot be a metric itself.")
+        if found is None:
+            cls = self._class_of(reduce or ("mean" if "window" in given else "ema"))
+            found = self._make(cls, key, {"is_root": self._is_root, **given})
+            _put(self.stats, path, found)
+            return found
+        cls = type(found) if reduce is None else self._class_of(reduce)
+        if cls is not type(found):
+            raise ValueError(
+                f"{key!r} is reduced by {type(found).__name__} since it was logged first; "
+                f"reduce={reduce!r} is another one. Use another key, or delete() this one first."
+            )
+        if not _agrees(given, found.settings):
+            # Spelled differently, maybe (window=5.0, percentiles=True): the constructor decides.
+            new = self._make(cls, key, {**found.settings, **given}).settings
+            if new != found.settings:
+                differing = {name: value for name, value in found.settings.items() if new[name] != value}
+                raise ValueError(
+                    f"{key!r} is logged with {differing} since the first time; now {given} was passed. "
+                    f"Use another key, or delete() this one first."
+                )
+        return found
+
+    def _class_of(self, reduce: str) -> type[StatsBase]:
+        if reduce not in self.stats_cls_lookup:
+            raise ValueError(
+                f"reduce={reduce!r} is unknown; use one of {sorted(self.stats_cls_lookup)}, or add a class "
+                f"to stats_cls_lookup (config.reporting(custom_stats_cls_lookup=...))."
+            )
+        return self.stats_cls_lookup[reduce]
+
+    def _make(self, cls: type[StatsBase], key: Key, settings: dict[str, Any]) -> StatsBase:
+        try:
+            return cls(**settings)
+        except TypeError as error:
+            hints = [
+                f" {name} goes with {where}."
+                for name, where in _GOES_WITH.items()
+                if f"'{name}'" in str(error)
+            ]
+            raise ValueError(f"{key!r}: {error}.{''.join(hints)}") from error
+        except ValueError as error:
+            raise ValueError(f"{key!r}: {error}") from error
+
+    # ------------------------------------------------------------------------------------------------ merging
+
+    def aggregate(self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None) -> None:
+        """Take in what other loggers report.
+
+        Args:
+            stats_dicts: What ``reduce()`` of each of them returned. They need not have the same keys.
+            key: Name or path to put it below.
+
+        Raises:
+            TypeError: If there are plain numbers instead of statistics.
+            ValueError: If a key is reduced differently here and there.
+        """
+        reports: dict[tuple[str, ...], list[StatsBase]] = {}
+        for tree in stats_dicts:
+            for path, report in _leaves(tree, () if key is None else _path(key)):
+                if not isinstance(report, StatsBase):
+                    raise TypeError(
+                        f"aggregate(): {'/'.join(path)} is {type(report).__name__} instead of statistics. "
+                        f"Pass what reduce() (not reduce(compile=True)) returns, or use log_value()."
+                    )
+                reports.setdefault(path, []).append(report)
+        for path, incoming in reports.items():
+            stats = _find(self.stats, path)
+            if isinstance(stats, dict):
+                raise ValueError(f"{path} holds the metrics {sorted(stats)} and cannot be a metric itself.")
+            if stats is None:
+                stats = incoming[0].clone({"is_root": self._is_root, "is_leaf": False})
+                _put(self.stats, path, stats)
+            try:
+                stats.merge(incoming)
+            except ValueError as error:
+                raise ValueError(f"aggregate(): {'/'.join(path)}: {error}") from error
+
+    def merge_and_log_n_dicts(
+        self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None
+    ) -> None:
+        """Old name of `aggregate`."""
+        warnings.warn("`merge_and_log_n_dicts` is now called `aggregate`.", DeprecationWarning, stacklevel=2)
+        self.aggregate(stats_dicts, key=key)
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def peek(
+        self,
+        key: Key | None = None,
+        default: Any = None,
+        compile: bool = True,
+        throughput: bool = False,
+        latest_merged_only: bool = False,
+    ) -> Any:
+        """Look at one metric, or at a part of the tree, without clearing anything.
+
+        Args:
+            key: Name or path; None: everything.
+            default: What to return if there is no such key; None raises.
+            compile: False returns lists of values instead of statistics.
+            throughput: Return rates per second instead: of a part of the tree ``{"<name>_throughput": ...}``
+                for the metrics that measure them.
+            latest_merged_only: Only look at what the last `aggregate` brought; of a part of the tree only the
+                metrics that were merged.
+
+        Raises:
+            KeyError: If there is no such key, and no default.
+            ValueError: If the metric measures no throughput, or was never merged.
+        """
+        found = self.stats if key is None else _find(self.stats, _path(key))
+        if found is None:
+            if default is not None:
+                return default
+            raise KeyError(f"No metric {key!r} was logged; at the top level there are {sorted(self.stats)}.")
+        if isinstance(found, StatsBase):
+            if not throughput:
+                return found.peek(compile=compile, latest_merged_only=latest_merged_only)
+            if not found.has_throughputs:
+                raise ValueError(f"{key!r} measures no throughput; log it with with_throughput=True.")
+            return _throughputs(found)
+        if throughput:
+            return _throughput_tree(found)
+        return _map(
+            found,
+            lambda stats: stats.peek(compile=compile, latest_merged_only=latest_merged_only),
+            keep=lambda stats: not (latest_merged_only and stats.is_leaf),
+        )
+
+    @staticmethod
+    def peek_results(results: Any, compile: bool = True) -> Any:
+        """The values of what ``reduce()`` returned.
+
+        Args:
+            results: A tree of statistics, or one.
+            compile: False returns lists of values instead of statistics.
+        """
+        if isinstance(results, StatsBase):
+            return results.peek(compile=compile)
+        return _map(results, lambda stats: stats.peek(compile=compile))
+
+    def reduce(self, compile: bool = False) -> dict[str, Any]:
+        """End the interval.
+
+        Args:
+            compile: False returns a tree of statistics that hold what is new, for `aggregate` of another
+                logger (of a root: all there is). True returns the values that `peek` shows.
+        """
+        return _map(self.stats, lambda stats: stats.reduce(compile=compile))
+
+    def compile(self) -> dict[str, Any]:
+        """End the interval; return all values, with ``"<name>_throughput"`` beside those that measure it."""
+        throughputs = _throughput_tree(self.stats)
+        return _merged(self.reduce(compile=True), throughputs)
+
+    # ------------------------------------------------------------------------------------------ house-keeping
+
+    def delete(self, *key: Any, key_error: bool = True) -> None:
+        """Forget a metric, or all below a path.
+
+        Args:
+            *key: The parts of the path.
+            key_error: Whether a path that does not exist raises.
+
+        Raises:
+            KeyError: If there is no such path.
+        """
+        path = _path(key[0] if len(key) == 1 else key)
+        if _find(self.stats, path) is None:
+            if key_error:
+                raise KeyError(f"No metric {path!r} was logged.")
+            return
+        parents = [self.stats]
+        for name in path[:-1]:
+            parents.append(parents[-1][name])
+        for parent, name in zip(reversed(parents), reversed(path), strict=True):
+            del parent[name]
+            if parent:
+                break
+
+    def reset(self) -> None:
+        """Forget all metrics."""
+        self.stats = {}
+
+    def get_state(self) -> dict[str, Any]:
+        """All statistics with their values."""
+        return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in _leaves(self.stats)]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Replace all metrics by those that `get_state` returned.
+
+        Raises:
+            ValueError: If a class is missing in `stats_cls_lookup`.
+        """
+        classes = {cls.stats_cls_identifier: cls for cls in self.stats_cls_lookup.values()}
+        stats: dict[str, Any] = {}
+        for entry in state["stats"]:
+            identifier = entry["stats_cls_identifier"]
+            if identifier not in classes:
+                raise ValueError(
+                    f"The state of the metric {'/'.join(entry['key'])} needs a Stats class with "
+                    f"stats_cls_identifier={identifier!r}; add it to stats_cls_lookup, which has "
+                    f"{sorted(map(str, classes))}."
+                )
+            _put(stats, tuple(entry["key"]), classes[identifier].from_state(entry))
+        self.stats = stats
+
+    def set_value(self, *args: Any, **kwargs: Any) -> None:
+        """Removed.
+
+        Raises:
+            ValueError: Always; names the replacement.
+        """
+        raise ValueError("`set_value` is gone: use `log_value`, or delete() and log again.")
+
+    def activate_tensor_mode(self, *args: Any, **kwargs: Any) -> None:
+        """Without effect."""
+        warnings.warn(_TENSOR_MODE, DeprecationWarning, stacklevel=2)
+
+    def deactivate_tensor_mode(self, *args: Any, **kwargs: Any) -> None:
+        """Without effect."""
+        warnings.warn(_TENSOR_MODE, DeprecationWarning, stacklevel=2)
+
+
+_TENSOR_MODE = "There is no tensor mode: compiled code returns its metrics, this logger only sees numbers."
+
+_OLD_ARGUMENTS = {
+    "clear_on_reduce": (
+        "reduce='lifetime_sum' is a sum that reduce() does not clear; an 'ema' and windows are never "
+        "cleared, the others always are"
+    ),
+    "throughput_ema_coeff": "throughputs are plain rates",
+    "reduce_per_index_on_aggregate": "aggregate() weights every value equally",
+}
+
+
+def _warn_of_old_arguments(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not NotProvided:
+            warnings.warn(
+                f"`{name}` has no effect any more: {_OLD_ARGUMENTS[name]}.", DeprecationWarning, stacklevel=3
+            )
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    """A key as path; parts that are no strings (agent ids, say) become strings."""
+    path = tuple(map(str, key)) if isinstance(key, (tuple, list)) else (str(key),)
+    if not path:
+        raise ValueError("A metric needs a name: the key is empty.")
+    return path
+
+
+def _find(tree: dict[str, Any], path: tuple[str, ...]) -> Any:
+    """What is at a path: statistics, a dict of them, or None."""
+    found: Any = tree
+    for name in path:
+        if not isinstance(found, dict) or name not in found:
+            return None
+        found = found[name]
+    return found
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], stats: StatsBase) -> None:
+    for depth, name in enumerate(path[:-1], start=1):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise ValueError(f"{path[:depth]!r} is a metric already, so {path!r} cannot be one below it.")
+    tree[path[-1]] = stats
+
+
+def _leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in tree.items():
+        path = (*prefix, str(name))
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _map(
+    tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
+) -> dict[str, Any]:
+    """The tree with `function` of each of its statistics, without those that are not to be kept."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            out[name] = _map(value, function, keep)
+        elif keep(value):
+            out[name] = function(value)
+    return out
+
+
+def _throughputs(stats: Any) -> Any:
+    return stats.throughputs
+
+
+def _throughput_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            if below := _throughput_tree(value):
+                out[name] = below
+        elif value.has_throughputs:
+            out[f"{name}_throughput"] = _throughputs(value)
+    return out
+
+
+def _merged(tree: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in other.items():
+        tree[name] = _merged(tree[name], value) if isinstance(tree.get(name), dict) else value
+    return tree
+
+
+def _agrees(given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    return all(name in settings and settings[name] == value for name, value in given.items())

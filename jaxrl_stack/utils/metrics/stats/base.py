@@ -1,0 +1,261 @@
+"""What all statistics of a MetricsLogger have in common."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class StatsBase(ABC):
+    """One metric: takes values, shows their statistic, hands what it has to a logger further up.
+
+    A subclass with its own statistic defines the abstract methods and is registered under a name in
+    ``MetricsLogger(stats_cls_lookup={...})``. With constructor arguments of its own it also extends
+    `get_state`, `set_state` and `clone`.
+
+    Args:
+        is_root: Whether it belongs to the logger at the top, which hands its statistics to no other one.
+        is_leaf: Whether values are pushed into it; False once it merges other loggers' statistics.
+    """
+
+    stats_cls_identifier: str | None = None
+    """Names the class in checkpoints."""
+
+    def __init__(self, is_root: bool = False, is_leaf: bool = True):
+        self.is_root = is_root
+        self.is_leaf = is_leaf
+        # Start times of the running `with` blocks of every thread; the innermost block ends first.
+        self._started: dict[int, list[float]] = {}
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of values that `peek` looks at."""
+
+    @abstractmethod
+    def __repr__(self) -> str: ...
+
+    @abstractmethod
+    def push(self, value: Any) -> None:
+        """Take in one value."""
+
+    @abstractmethod
+    def merge(self, incoming_stats: list[Any]) -> None:
+        """Take in what other loggers' statistics of this metric had to report."""
+
+    @abstractmethod
+    def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
+        """The statistic; nothing is cleared.
+
+        Args:
+            compile: False returns the list of values behind it.
+            latest_merged_only: Only look at what the last `merge` brought.
+        """
+
+    @abstractmethod
+    def reduce(self, compile: bool = True) -> Any:
+        """End an interval: return its result and start the next one.
+
+        Args:
+            compile: True returns what `peek` shows, False statistics that another logger can merge.
+        """
+
+    @property
+    def has_throughputs(self) -> bool:
+        """Whether it also measures values per second."""
+        return False
+
+    def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure no throughput)
+        """Count throughput from `time` (of ``time.perf_counter()``) on, if throughput is measured."""
+
+    def __add__(self, other: Any) -> Any:
+        return self.peek() + (other.peek() if isinstance(other, StatsBase) else other)
+
+    def __enter__(self) -> StatsBase:
+        self._started.setdefault(threading.get_ident(), []).append(time.perf_counter())
+        return self
+
+    def __exit__(self, exc_type: Any, exc_value: Any, tb: Any) -> None:
+        thread = threading.get_ident()
+        starts = self._started[thread]
+        self.push(time.perf_counter() - starts.pop())
+        if not starts:
+            del self._started[thread]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"is_root": self.is_root, "is_leaf": self.is_leaf}
+
+    def clone(self, init_overrides: dict[str, Any] | None = None) -> StatsBase:
+        """Statistics with the same settings and without values.
+
+        Args:
+            init_overrides: Constructor arguments to replace.
+        """
+        return type(self)(**{**self.settings, **(init_overrides or {})})
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> StatsBase:
+        """Statistics as `get_state` saved them."""
+        stats = cls()
+        stats.set_state(state)
+        return stats
+
+    def get_state(self) -> dict[str, Any]:
+        """Settings and values."""
+        return {"stats_cls_identifier": self.stats_cls_identifier, **self.settings}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `get_state` returned."""
+        self.is_root = state["is_root"]
+        self.is_leaf = state["is_leaf"]
+
+
+class ReportingStats(StatsBase):
+    """Base of the built-in statistics: what is shown and what is still to be reported are kept apart.
+
+    `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
+    add up reports without counting a value twice, while a window here keeps its values. A root's report is a
+    snapshot of everything, as nobody merges it.
+    """
+
+    def __init__(self, is_root: bool = False, is_leaf: bool = True):
+        super().__init__(is_root, is_leaf)
+        self._latest_merged: ReportingStats | None = None
+
+    @abstractmethod
+    def _absorb(self, reports: list[Any]) -> None:
+        """Add other statistics' reports."""
+
+    @abstractmethod
+    def _show(self, compile: bool) -> Any:
+        """What `peek` returns."""
+
+    @abstractmethod
+    def _report(self) -> StatsBase:
+        """What came in since the last `reduce`, as statistics of the same kind."""
+
+    @abstractmethod
+    def _start_interval(self) -> None:
+        """Forget what the last interval leaves behind."""
+
+    def merge(self, incoming_stats: list[Any]) -> None:
+        for other in incoming_stats:
+            if type(other) is not type(self):
+                raise ValueError(
+                    f"Cannot merge {type(other).__name__} into {type(self).__name__}: log the metric with "
+                    f"the same `reduce` everywhere."
+                )
+        self.is_leaf = False
+        latest: Any = self.clone()
+        latest._absorb(incoming_stats)
+        self._latest_merged = latest
+        self._absorb(incoming_stats)
+
+    def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
+        if not latest_merged_only:
+            return self._show(compile)
+        if self._latest_merged is None:
+            raise ValueError("latest_merged_only=True: nothing was merged into this metric so far.")
+        return self._latest_merged._show(compile)
+
+    def reduce(self, compile: bool = True) -> Any:
+        if compile:
+            result = self._show(True)
+        elif self.is_root:
+            result = copy.deepcopy(self)
+        else:
+            result = self._report()
+        self._start_interval()
+        return result
+
+    def __repr__(self) -> str:
+        settings = [f"{k}={v!r}" for k, v in self.settings.items() if k not in ("is_root", "is_leaf")]
+        return f"{type(self).__name__}({', '.join([repr(self.peek()), *settings])})"
+
+
+class RecentValues:
+    """The newest values of a metric.
+
+    Attributes:
+        shown: The last `window` values, or without a window those of this interval; oldest first.
+        new: Those of `shown` that came in during this interval.
+
+    Args:
+        window: How many values to keep over intervals. None or infinity: those of the interval, all of them.
+    """
+
+    def __init__(self, window: float | None):
+        self.window = as_window(window)
+        self.shown: deque[Any] = deque(maxlen=self.window)
+        # Without a window both are the same and live equally long.
+        self.new: deque[Any] = self.shown if self.window is None else deque(maxlen=self.window)
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add values, the oldest first."""
+        for value in values:
+            self.shown.append(value)
+            if self.new is not self.shown:
+                self.new.append(value)
+
+    def start_interval(self) -> None:
+        """Nothing is new any more; without a window nothing is left."""
+        self.new.clear()
+
+    def get_state(self) -> dict[str, Any]:
+        """Window and values."""
+        return {"window": self.window, "values": list(self.shown), "num_new": len(self.new)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> RecentValues:
+        """The values that `get_state` returned."""
+        recent = cls(state["window"])
+        values, num_old = state["values"], len(state["values"]) - state["num_new"]
+        recent.extend(values[:num_old])
+        recent.start_interval()
+        recent.extend(values[num_old:])
+        return recent
+
+
+def as_window(window: float | None) -> int | None:
+    """A window as int, None if it is unbounded.
+
+    Raises:
+        ValueError: If it is not a whole number of at least 1.
+    """
+    if window is None or window == float("inf"):
+        return None
+    if window != window or window < 1 or int(window) != window:
+        raise ValueError(f"window={window!r} must be a whole number of at least 1, or None.")
+    return int(window)
+
+
+def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
+    """Several loggers' values of one interval in one order: each spread evenly over the interval.
+
+    So a window over the result holds every logger's newest values, in proportion to how many each has.
+    """
+    at = [((i + 1) / len(values), value) for values in series for i, value in enumerate(values)]
+    return [value for _, value in sorted(at, key=lambda entry: entry[0])]
+
+
+def as_number(value: Any) -> int | float:
+    """A scalar of any kind (Python, NumPy, JAX) as int or float.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    if type(value) is float or type(value) is int:
+        return value
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind in "OSUMm":
+        raise TypeError(f"the value must be one number, not {type(value).__name__} of shape {array.shape}")
+    scalar = array.reshape(())
+    return int(scalar) if array.dtype.kind in "iub" else float(scalar)

@@ -1,0 +1,16 @@
+"""The largest value of a series."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.utils.metrics.stats.series import SeriesStats
+
+
+class MaxStats(SeriesStats):
+    """The largest value; NaN without values."""
+
+    stats_cls_identifier = "max"
+
+    def reduce_values(self, values: list[Any]) -> Any:
+        return max(values)

@@ -1,0 +1,16 @@
+"""The smallest value of a series."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.utils.metrics.stats.series import SeriesStats
+
+
+class MinStats(SeriesStats):
+    """The smallest value; NaN without values."""
+
+    stats_cls_identifier = "min"
+
+    def reduce_values(self, values: list[Any]) -> Any:
+        return min(values)

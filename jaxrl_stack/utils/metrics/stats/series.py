@@ -1,0 +1,110 @@
+"""Statistics that reduce a series of numbers to one number."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from jaxrl_stack.utils.metrics.stats.base import (
+    RecentValues,
+    ReportingStats,
+    as_number,
+    as_window,
+    interleave,
+)
+
+
+class SeriesStats(ReportingStats):
+    """One number made of many: over the last `window` values, or over all values of an interval.
+
+    A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
+    unless there is nothing else. Without a window only the result so far is kept, not the values.
+
+    Args:
+        window: Number of values; None or infinity: all since the last `reduce`.
+    """
+
+    value_of_nothing: float = float("nan")
+    """What `peek` shows if there are no values."""
+
+    def __init__(self, window: float | None = None, is_root: bool = False, is_leaf: bool = True):
+        super().__init__(is_root, is_leaf)
+        self.window = as_window(window)
+        self._recent = RecentValues(self.window)
+        # Without a window: the result so far, and of how many values it is.
+        self._running: Any = None
+        self._count = 0
+
+    @abstractmethod
+    def reduce_values(self, values: list[Any]) -> Any:
+        """The statistic of at least one number, none of them NaN."""
+
+    def window_reduce(self, values: Any = None) -> list[Any]:
+        """``[statistic]`` of `values`; None: of its own."""
+        numbers = [v for v in (self._values() if values is None else values) if v == v]
+        return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
+
+    def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
+        """``[statistic]`` of the values so far (`value_1`) and one more."""
+        return self.window_reduce([value_1, value_2])
+
+    def _values(self) -> list[Any]:
+        if self.window is not None:
+            return list(self._recent.shown)
+        return [self._running] if self._count else []
+
+    def __len__(self) -> int:
+        return self._count if self.window is None else len(self._recent.shown)
+
+    def push(self, value: Any) -> None:
+        value = as_number(value)
+        if self.window is not None:
+            self._recent.extend([value])
+        elif value == value:
+            self._combine(value, 1)
+
+    def _combine(self, value: Any, count: int) -> None:
+        self._running = self.running_reduce(self._running, value)[0] if self._count else value
+        self._count += count
+
+    def _absorb(self, reports: list[Any]) -> None:
+        if self.window is not None:
+            self._recent.extend(interleave([report._values() for report in reports]))
+            return
+        for report in reports:
+            if report.window is not None:
+                for value in report._values():
+                    self.push(value)
+            elif report._count:
+                self._combine(report._running, report._count)
+
+    def _show(self, compile: bool) -> Any:
+        return self.window_reduce()[0] if compile else self._values()
+
+    def _report(self) -> SeriesStats:
+        report: Any = self.clone()
+        report._recent.extend(self._recent.new)
+        report._running, report._count = self._running, self._count
+        return report
+
+    def _start_interval(self) -> None:
+        self._recent.start_interval()
+        self._running, self._count = None, 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings, "window": self.window}
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            **super().get_state(),
+            "recent": self._recent.get_state(),
+            "running": self._running,
+            "count": self._count,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self.window = state["window"]
+        self._recent = RecentValues.from_state(state["recent"])
+        self._running, self._count = state["running"], state["count"]

@@ -1,0 +1,36 @@
+"""What a policy id stands for: spaces and settings of one module."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+@dataclasses.dataclass
+class PolicySpec:
+    """Spaces and settings of one policy (module) in a multi-agent config.
+
+    Args:
+        policy_class: Must be None; networks are RLModules.
+        observation_space: Space of the module's observations; None takes the environment's.
+        action_space: Space of the module's actions; None takes the environment's.
+        config: Settings that differ for this module.
+
+    Raises:
+        ValueError: If `policy_class` is given.
+    """
+
+    policy_class: Any = None
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    config: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy_class is not None:
+            raise ValueError(
+                f"PolicySpec(policy_class={self.policy_class!r}): there are no Policy classes. Use an "
+                "RLModule (rl_module(rl_module_spec=...)) and a Learner (learners(learner_class=...))."
+            )

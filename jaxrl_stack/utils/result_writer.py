@@ -1,0 +1,212 @@
+"""Writes the results of a run to a directory."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import logging
+import math
+import numbers
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.utils.results import flatten_result, get_nested
+
+logger = logging.getLogger(__name__)
+
+
+class ResultWriter:
+    """Keeps what every iteration reports, in four forms.
+
+    * ``params.json``: the config. Values that JSON does not have are there as text.
+    * ``result.json``: one JSON object per line and iteration, without the config. Numbers that are not finite
+      are null.
+    * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. The
+      columns are those of the first result; one notice names numbers that only come up later.
+    * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
+
+    Every `write` leaves all files complete up to that iteration, so a crash loses nothing that was written
+    before.
+
+    Args:
+        directory: Where to write; made if it does not exist.
+        config: What ``config.to_dict()`` returns.
+        resume: Whether to go on with the files of an earlier part of the same run.
+        tensorboard: Whether to write TensorBoard events.
+
+    Raises:
+        FileExistsError: If there are results already and `resume` is False.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        tensorboard: bool = True,
+    ):
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        json_path, csv_path = self.directory / "result.json", self.directory / "progress.csv"
+        if not resume and (json_path.exists() or csv_path.exists()):
+            raise FileExistsError(
+                f"{self.directory} holds the results of another run. Choose another directory, or resume=True to "
+                f"go on with that run."
+            )
+        _write_whole(self.directory / "params.json", json.dumps(as_json(config), indent=2, sort_keys=True))
+        self._columns: list[str] | None = None
+        for path in (json_path, csv_path):
+            _drop_unfinished_line(path)
+        if csv_path.exists():
+            with csv_path.open(newline="", encoding="utf-8") as file:
+                self._columns = next(csv.reader(file), None)
+        self._json = json_path.open("a", encoding="utf-8")
+        self._csv_file = csv_path.open("a", newline="", encoding="utf-8")
+        self._csv = csv.writer(self._csv_file)
+        self._events = _EventFile(self.directory) if tensorboard else None
+        self._has_noticed = False
+
+    def write(self, result: Mapping[str, Any]) -> None:
+        """Add the result of an iteration.
+
+        Args:
+            result: What ``train()`` returned.
+
+        Raises:
+            KeyError: If it has no ``num_env_steps_sampled_lifetime``.
+        """
+        step = int(get_nested(result, "num_env_steps_sampled_lifetime"))
+        result = {name: value for name, value in result.items() if name != "config"}
+        self._json.write(f"{json.dumps(as_json(result), allow_nan=False)}\n")
+        self._json.flush()
+        scalars = {name: _scalar(value) for name, value in flatten_result(result).items()}
+        values = {name: value for name, value in scalars.items() if value is not None}
+        self._write_row(values)
+        if self._events is not None:
+            self._events.write(step, {name: value for name, value in values.items() if math.isfinite(value)})
+
+    def _write_row(self, values: Mapping[str, Any]) -> None:
+        if self._columns is None:
+            self._columns = list(values)
+            self._csv.writerow(self._columns)
+        new = values.keys() - set(self._columns)
+        if new and not self._has_noticed:
+            self._has_noticed = True
+            logger.warning(
+                "progress.csv keeps the columns of the first result; these numbers are only in result.json and "
+                "the TensorBoard events: %s",
+                ", ".join(sorted(new)),
+            )
+        self._csv.writerow([values.get(column, "") for column in self._columns])
+        self._csv_file.flush()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._json.close()
+        self._csv_file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def __enter__(self) -> ResultWriter:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+class _EventFile:
+    """TensorBoard events, in the file as soon as they are written.
+
+    tensorboardX's SummaryWriter hands every scalar through a queue to a thread of its own, so that its `flush` may come
+    before what it was to flush, and then waits for the disk (3 ms). Here one record per step is appended.
+    """
+
+    def __init__(self, directory: Path):
+        # Takes a while to import, and only those who write results need it.
+        # protobuf makes its classes while it is imported, where pyright does not see it.
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.record_writer import masked_crc32c
+
+        self._event, self._summary, self._checksum = Event, Summary, masked_crc32c
+        now = time.time_ns()
+        self._file = (directory / f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now}").open(
+            "xb"
+        )
+        self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add the scalars of one step."""
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._append(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+
+    def _append(self, event: Any) -> None:
+        """A record of TFRecord: length, checksum of the length, content, checksum of the content."""
+        content = event.SerializeToString()
+        length = struct.pack("<Q", len(content))
+        checksums = (struct.pack("<I", self._checksum(part)) for part in (length, content))
+        self._file.write(length + next(checksums) + content + next(checksums))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def as_json(value: Any) -> Any:
+    """A value of plain JSON types: NaN and infinities become null, what JSON does not have becomes text."""
+    if type(value) is float:
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (np.bool_, np.ndarray, jax.Array)):
+        return as_json(np.asarray(value).tolist())
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): as_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if inspect.isclass(value) or inspect.isroutine(value):
+        # Its repr would hold an address that is another one in every run.
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value)
+
+
+def _scalar(value: Any) -> int | float | None:
+    """A number as int or float; None for everything else, truth values included."""
+    if type(value) is float or type(value) is int:
+        return value
+    if isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.shape == ():
+        value = np.asarray(value).item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees half of it."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _drop_unfinished_line(path: Path) -> None:
+    """Cut off what a crash left of the last line."""
+    if path.exists():
+        content = path.read_bytes()
+        complete = content.rfind(b"\n") + 1
+        if complete < len(content):
+            os.truncate(path, complete)

@@ -1,0 +1,272 @@
+"""The nested dict that `Algorithm.train` returns: its keys, access by path, stop criteria."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+NAN = float("nan")
+
+EPISODE_STATISTICS = (
+    "episode_return_mean",
+    "episode_return_min",
+    "episode_return_max",
+    "episode_len_mean",
+    "episode_len_min",
+    "episode_len_max",
+    "episode_duration_sec_mean",
+)
+"""Over the last ``metrics_num_episodes_for_smoothing`` finished episodes."""
+
+ENV_RUNNERS = (
+    *EPISODE_STATISTICS,
+    "num_episodes",
+    "num_episodes_lifetime",
+    "num_env_steps_sampled",
+    "num_env_steps_sampled_lifetime",
+    "num_agent_steps_sampled/{agent}",
+    "num_agent_steps_sampled_lifetime/{agent}",
+    "num_module_steps_sampled/{module}",
+    "num_module_steps_sampled_lifetime/{module}",
+    # RLlib calls these "return" with one agent and "returns" with several; both names are there.
+    "agent_episode_return_mean/{agent}",
+    "agent_episode_returns_mean/{agent}",
+    "module_episode_return_mean/{module}",
+    "module_episode_returns_mean/{module}",
+    "weights_seq_no",
+    "sample",
+    "time_between_sampling",
+    "env_reset_timer",
+    "env_step_timer",
+    "rlmodule_inference_timer",
+    "env_to_module_connector/connector_pipeline_timer",
+    "module_to_env_connector/connector_pipeline_timer",
+    "env_to_module_sum_episodes_length_in",
+    "env_to_module_sum_episodes_length_out",
+)
+"""What training and evaluation report of sampling."""
+
+PPO_LOSSES = (
+    "total_loss",
+    "policy_loss",
+    "vf_loss",
+    "vf_loss_unclipped",
+    "vf_explained_var",
+    "entropy",
+    "mean_kl_loss",
+    "curr_kl_coeff",
+    "curr_entropy_coeff",
+)
+"""What PPO's loss reports of each module."""
+
+_RATES = ("throughput_since_last_reduce", "throughput_since_last_restore")
+
+MODULE = (
+    "default_optimizer_learning_rate",
+    "gradients_default_optimizer_global_norm",
+    "module_train_batch_size_mean",
+    "num_module_steps_trained",
+    "num_module_steps_trained_lifetime",
+    *(f"num_module_steps_trained_lifetime_throughput/{rate}" for rate in _RATES),
+    "num_trainable_parameters",
+    "num_non_trainable_parameters",
+    "weights_seq_no",
+    "diff_num_grad_updates_vs_sampler_policy",
+)
+"""What a learner reports of each module, besides its losses."""
+
+ALL_MODULES = (
+    "num_env_steps_trained",
+    "num_env_steps_trained_throughput",
+    "num_env_steps_trained_lifetime",
+    *(f"num_env_steps_trained_lifetime_throughput/{rate}" for rate in _RATES),
+    "num_module_steps_trained",
+    "num_module_steps_trained_throughput",
+    "num_module_steps_trained_lifetime",
+    *(f"num_module_steps_trained_lifetime_throughput/{rate}" for rate in _RATES),
+    "num_trainable_parameters",
+    "num_non_trainable_parameters",
+    "learner_connector/connector_pipeline_timer",
+    "learner_connector_sum_episodes_length_in",
+    "learner_connector_sum_episodes_length_out",
+)
+"""What a learner reports of all modules together."""
+
+ROOT = (
+    *(f"env_runners/num_env_steps_sampled_lifetime_throughput/{rate}" for rate in _RATES),
+    "timers/training_iteration",
+    "timers/training_step",
+    "timers/env_runner_sampling_timer",
+    "timers/learner_update_timer",
+    "timers/synch_weights",
+    "timers/synch_env_connectors",
+    "timers/restore_env_runners",
+    "fault_tolerance/num_healthy_workers",
+    "fault_tolerance/num_remote_worker_restarts",
+    "fault_tolerance/num_env_runners_dropped_lifetime",
+    "env_runner_group/actor_manager_num_outstanding_async_reqs",
+    "num_training_step_calls_per_iteration",
+    "num_env_steps_sampled_lifetime",
+    "num_env_steps_sampled_lifetime_throughput",
+    "training_iteration",
+    "timestamp",
+    "pid",
+    "time_this_iter_s",
+    "time_total_s",
+    "time_since_restore",
+    "iterations_since_restore",
+    "perf/cpu_util_percent",
+    "perf/ram_util_percent",
+)
+"""What else is a number."""
+
+EVALUATION = (
+    "num_healthy_workers",
+    "num_remote_worker_restarts",
+    "num_env_runners_dropped_lifetime",
+    "actor_manager_num_outstanding_async_reqs",
+)
+"""What an evaluation reports, besides its sampling."""
+
+NOT_NUMBERS = {"trial_id": "default", "date": "", "hostname": "", "node_ip": "", "done": False}
+"""Keys at the root that hold something else, with the value that they start from."""
+
+_OLD_KEYS = {
+    "episode_reward_mean": "env_runners/episode_return_mean",
+    "episode_reward_min": "env_runners/episode_return_min",
+    "episode_reward_max": "env_runners/episode_return_max",
+    "timesteps_total": "num_env_steps_sampled_lifetime",
+    "agent_timesteps_total": "num_env_steps_sampled_lifetime",
+    "episodes_total": "env_runners/num_episodes_lifetime",
+}
+
+
+def empty_result(
+    module_ids: Sequence[str] = ("default_policy",),
+    *,
+    agent_ids: Sequence[str] = ("default_agent",),
+    loss_keys: Sequence[str] = PPO_LOSSES,
+    evaluation: bool = False,
+) -> dict[str, Any]:
+    """A result with every key that PPO's results have, before anything is known.
+
+    Args:
+        module_ids: Modules that sample and learn.
+        agent_ids: Agents of the environment.
+        loss_keys: What the algorithm's loss reports of each module.
+        evaluation: Whether evaluations are part of it.
+
+    Returns:
+        Nested dict; numbers are NaN.
+    """
+    result: dict[str, Any] = {}
+    ids = {"{agent}": agent_ids, "{module}": module_ids}
+    sampling = list(_paths("env_runners", ENV_RUNNERS, ids))
+    paths = [*sampling, *ROOT]
+    for module_id in module_ids:
+        paths += _paths(f"learners/{module_id}", (*loss_keys, *MODULE), ids)
+    paths += _paths("learners/__all_modules__", ALL_MODULES, ids)
+    if evaluation:
+        paths += _paths("evaluation", (*sampling, *EVALUATION), ids)
+    for path in paths:
+        *parents, name = path.split("/")
+        node = result
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = NAN
+    return {**result, **NOT_NUMBERS}
+
+
+def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for name in names:
+        slot = next((slot for slot in ids if slot in name), None)
+        for member in ids[slot] if slot else ("",):
+            yield f"{prefix}/{name.replace(slot, member) if slot else name}"
+
+
+def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
+    """Nested dicts as one flat dict.
+
+    Args:
+        nested: A result. Keys that are no strings become strings.
+        sep: What to put between the parts of a key.
+
+    Returns:
+        Joined keys -> what is not a dict. Empty dicts leave nothing behind.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}{sep}{below}": leaf for below, leaf in flatten_result(value, sep).items()}
+        else:
+            flat[str(name)] = value
+    return flat
+
+
+def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
+    """What is at a path of a result.
+
+    Args:
+        result: Nested dict.
+        key: ``"env_runners/episode_return_mean"`` or the same as a tuple.
+
+    Raises:
+        KeyError: If there is nothing; the message names keys that look alike.
+    """
+    parts = key.split("/") if isinstance(key, str) else list(key)
+    node: Any = result
+    for part in parts:
+        if not isinstance(node, Mapping) or part not in node:
+            raise KeyError(_unknown("/".join(parts), result))
+        node = node[part]
+    return node
+
+
+def _unknown(key: str, result: Mapping[Any, Any]) -> str:
+    """Says that a key does not exist, and which ones look like it."""
+    keys = [k for k in flatten_result(result) if not k.startswith("config/")]
+    name = key.rsplit("/", 1)[-1]
+    if name in _OLD_KEYS:
+        similar = [_OLD_KEYS[name]]
+    else:
+        # The right name below another parent comes first.
+        similar = [k for k in keys if k.rsplit("/", 1)[-1] == name or k.startswith(f"{key}/")]
+        similar += [k for k in difflib.get_close_matches(key, keys, n=3) if k not in similar]
+        if not similar:
+            names = {k.rsplit("/", 1)[-1]: k for k in reversed(keys)}
+            similar = [names[n] for n in difflib.get_close_matches(name, names, n=3)]
+    hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"There are {sorted(keys)}."
+    return f"The result has no number {key!r}. {hint}"
+
+
+def check_stop(result: Mapping[Any, Any], criteria: Mapping[Any, Any] | None) -> str | None:
+    """Whether training has reached one of its goals.
+
+    Args:
+        result: What ``train()`` returned.
+        criteria: Path -> bound, such as ``{"env_runners/episode_return_mean": 475, "training_iteration":
+            100}``. A value that is not yet known (NaN) has not reached its bound.
+
+    Returns:
+        The first criterion with ``value >= bound``, in words; None if there is none.
+
+    Raises:
+        ValueError: If the result has no such number, or a bound is none; on the first result already.
+    """
+    reached = None
+    for key, bound in (criteria or {}).items():
+        if not isinstance(bound, numbers.Real) or math.isnan(bound):
+            raise ValueError(f"The bound of the stop criterion {key!r} must be a number, not {bound!r}.")
+        try:
+            value = get_nested(result, key)
+        except KeyError as error:
+            raise ValueError(f"Stop criterion: {error.args[0]}") from error
+        if not isinstance(value, numbers.Real):
+            name = key if isinstance(key, str) else "/".join(key)
+            raise ValueError(f"Stop criterion: {_unknown(name, result)} It holds a {type(value).__name__}.")
+        if reached is None and value >= bound:
+            reached = f"{key if isinstance(key, str) else '/'.join(key)} = {value:g} has reached {bound:g}"
+    return reached

@@ -1,0 +1,33 @@
+"""Settings that change with the lifetime number of sampled steps."""
+
+from jaxrl_stack.utils.schedules.arrays import (
+    SCHEDULE_SIZE,
+    ScheduleArrays,
+    encode,
+    is_schedule,
+    validate_schedule,
+    value_at,
+)
+from jaxrl_stack.utils.schedules.constant_schedule import ConstantSchedule
+from jaxrl_stack.utils.schedules.exponential_schedule import ExponentialSchedule
+from jaxrl_stack.utils.schedules.linear_schedule import LinearSchedule
+from jaxrl_stack.utils.schedules.piecewise_schedule import PiecewiseSchedule
+from jaxrl_stack.utils.schedules.polynomial_schedule import PolynomialSchedule
+from jaxrl_stack.utils.schedules.schedule import Schedule
+from jaxrl_stack.utils.schedules.scheduler import Scheduler
+
+__all__ = [
+    "SCHEDULE_SIZE",
+    "ConstantSchedule",
+    "ExponentialSchedule",
+    "LinearSchedule",
+    "PiecewiseSchedule",
+    "PolynomialSchedule",
+    "Schedule",
+    "ScheduleArrays",
+    "Scheduler",
+    "encode",
+    "is_schedule",
+    "validate_schedule",
+    "value_at",
+]

@@ -1,0 +1,131 @@
+"""Schedules as arrays: what a compiled program gets in place of a number or a list of points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.utils import counters
+
+SCHEDULE_SIZE = 8
+"""Number of points that constants and short schedules are padded to."""
+
+
+class ScheduleArrays(NamedTuple):
+    """A piecewise linear function of a lifetime counter.
+
+    Attributes:
+        times: ``uint32[K, 2]``, non-decreasing counters; the first one is 0.
+        values: ``float32[K]``. The last value holds after the last time.
+    """
+
+    times: Any
+    values: Any
+
+
+def is_schedule(value: Any) -> TypeGuard[Sequence[Sequence[float]]]:
+    """Whether `value` is a list or tuple of points rather than a number."""
+    return isinstance(value, (list, tuple))
+
+
+def validate_schedule(value: Any, setting_name: str) -> None:
+    """Checks a number or a schedule ``[[0, v0], [t1, v1], ...]``.
+
+    Args:
+        value: Number, or at least two ``[timestep, value]`` pairs with non-decreasing integer timesteps from
+            0 on.
+        setting_name: Name for the error message.
+
+    Raises:
+        ValueError: If `value` is neither, with the setting, the value and the remedy.
+    """
+    remedy = (
+        f"Use a number or a list of at least two pairs, such as {setting_name}=[[0, 0.001], [100000, 0.0]]."
+    )
+    if not is_schedule(value):
+        if (
+            isinstance(value, bool)
+            or not np.isscalar(value)
+            or not np.isreal(value)
+            or isinstance(value, str)
+        ):
+            raise ValueError(f"{setting_name}={value!r} is neither a number nor a schedule. {remedy}")
+        return
+    if len(value) < 2:
+        raise ValueError(f"The schedule {setting_name}={value!r} has fewer than 2 points. {remedy}")
+    last_time = 0
+    for i, point in enumerate(value):
+        if not isinstance(point, (list, tuple)) or len(point) != 2:
+            raise ValueError(
+                f"Point {i} of {setting_name}={value!r} is not a [timestep, value] pair. {remedy}"
+            )
+        time, point_value = point
+        if not _is_number(time) or not _is_number(point_value):
+            raise ValueError(f"Point {i} of {setting_name}={value!r} is not a pair of numbers. {remedy}")
+        if time != int(time) or not 0 <= time < 2**63:
+            raise ValueError(
+                f"Timestep {time!r} of {setting_name}={value!r} is not an integer in [0, 2**63). {remedy}"
+            )
+        if i == 0 and time != 0:
+            raise ValueError(
+                f"The schedule {setting_name}={value!r} starts at timestep {time}, not at 0. {remedy}"
+            )
+        if time < last_time:
+            raise ValueError(f"The timesteps of {setting_name}={value!r} decrease at point {i}. {remedy}")
+        last_time = time
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCHEDULE_SIZE) -> ScheduleArrays:
+    """The arrays of a number or of a schedule.
+
+    A constant and a short schedule have the same shapes, so that one program serves both. A schedule of more
+    than `size` points is padded to the next multiple of `size`. Padding repeats the last point.
+
+    Args:
+        value_or_schedule: Number, or ``[[0, v0], [t1, v1], ...]``; two points at the same timestep make a
+            jump.
+        size: Number of points to pad to.
+
+    Returns:
+        `ScheduleArrays` of NumPy arrays.
+
+    Raises:
+        ValueError: If the schedule is malformed.
+    """
+    validate_schedule(value_or_schedule, "schedule")
+    points = value_or_schedule if is_schedule(value_or_schedule) else [(0, value_or_schedule)]
+    padded = max(-(-len(points) // size), 1) * size
+    points = [*points, *[points[-1]] * (padded - len(points))]
+    return ScheduleArrays(
+        times=np.stack([counters.from_int(int(time)) for time, _ in points]),
+        values=np.array([value for _, value in points], np.float32),
+    )
+
+
+def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
+    """The value of a schedule at a counter: linear between its points, the last value afterwards.
+
+    Args:
+        schedule: Arrays from `encode`.
+        counter: ``uint32[2]``.
+
+    Returns:
+        ``float32[]``. Exactly the point's value at each point, and exactly the constant for a constant.
+    """
+    times, values = jnp.asarray(schedule.times), jnp.asarray(schedule.values)
+    last = values.shape[0] - 1
+    elapsed = counters.difference(counter, times)
+    index = jnp.clip(jnp.sum(elapsed >= 0.0) - 1, 0, last)
+    following = jnp.minimum(index + 1, last)
+    length = counters.difference(times[following], times[index])
+    fraction = jnp.where(length > 0.0, elapsed[index] / jnp.where(length > 0.0, length, 1.0), 0.0)
+    # v + f·(w - v) keeps v exactly where f is 0: constants do not wobble.
+    return values[index] + fraction * (values[following] - values[index])

@@ -1,0 +1,506 @@
+"""Gymnasium spaces for compiled code: flattening, zeros, random draws, checks, and a JSON description.
+
+Every function takes the space as a static Python object and works on pytrees that mirror it: a leaf per
+`Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`, a dict (in the space's key order) per `Dict`, a tuple per
+`Tuple`. Arrays have any number of leading batch axes in front of the leaf's own shape. dtypes are JAX's: with
+64-bit types switched off, a space of int64 holds int32 arrays.
+
+`Text`, `Sequence`, `Graph` and `OneOf` have no fixed shape and are refused with a TypeError that names the
+place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+Leaf = (Box, Discrete, MultiDiscrete, MultiBinary)
+
+
+def flatdim(space: Space) -> int:
+    """Length of the vector that `flatten_observation` makes of one element of `space`.
+
+    Raises:
+        TypeError: `space` holds a space without a fixed shape.
+    """
+    match space:
+        case Discrete():
+            return int(space.n)
+        case MultiDiscrete():
+            return int(space.nvec.sum())
+        case Box() | MultiBinary():
+            return int(np.prod(space.shape, dtype=np.int64))
+        case Dict() | Tuple():
+            return sum(flatdim(child) for _, child in _children(space))
+        case _:
+            raise _unsupported(space, "space")
+
+
+def flatten_space(space: Space) -> Box:
+    """The float32 `Box` of rank 1 that `flatten_observation` maps `space` into.
+
+    Args:
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+
+    Returns:
+        ``Box(low, high, (flatdim(space),), float32)``; one-hot entries and bits lie in [0, 1].
+
+    Raises:
+        TypeError: `space` holds a space without a fixed shape.
+    """
+    low, high = (np.concatenate([np.zeros(0, np.float32), *bounds]) for bounds in _bounds(space))
+    return Box(low, high, low.shape, np.float32)
+
+
+def flatten_observation(space: Space, observation: Any, batch_dims: int = 0) -> jax.Array:
+    """One float32 vector per observation: boxes raveled, discrete parts one-hot, everything concatenated.
+
+    The entries and their order are those of ``gymnasium.spaces.utils.flatten``. An index outside a discrete
+    space becomes all zeros. uint8 images are converted, not scaled.
+
+    Args:
+        space: The space of one observation.
+        observation: Pytree that mirrors `space`; leaves ``[*batch, *leaf.shape]`` of any dtype.
+        batch_dims: Number of leading batch axes.
+
+    Returns:
+        float32 ``[*batch, flatdim(space)]``.
+
+    Raises:
+        ValueError: Structure or trailing shape do not fit `space`.
+        TypeError: `space` holds a space without a fixed shape.
+    """
+    parts = [
+        _flatten_leaf(leaf, jnp.asarray(value), batch_dims, path)
+        for path, leaf, value in _zip_leaves(space, observation, "observation")
+    ]
+    if not parts:
+        raise ValueError(f"observation space {space} has no leaves to flatten: give it at least one.")
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+def zeros(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
+    """Arrays of zeros shaped like a batch of `space`'s elements (even where 0 is no element).
+
+    Args:
+        space: The space of one element.
+        batch_shape: Leading axes.
+
+    Returns:
+        Pytree that mirrors `space`; leaves ``[*batch_shape, *leaf.shape]``.
+    """
+    return jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape_dtype_struct(space, batch_shape)
+    )
+
+
+def shape_dtype_struct(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
+    """What `zeros` returns, as `jax.ShapeDtypeStruct`s: for `jax.eval_shape` and specs.
+
+    Args:
+        space: The space of one element.
+        batch_shape: Leading axes.
+    """
+    return map_leaves(
+        lambda leaf: jax.ShapeDtypeStruct((*batch_shape, *_shape(leaf)), _leaf_dtype(leaf)),
+        space,
+    )
+
+
+def dtype_of(space: Space) -> Any:
+    """The dtype that arrays of `space` have in JAX; a pytree of dtypes for `Dict` and `Tuple`."""
+    return map_leaves(_leaf_dtype, space)
+
+
+def map_leaves(function: Any, space: Space) -> Any:
+    """Applies ``function(leaf_space)`` to every leaf; returns a pytree that mirrors `space`."""
+    match space:
+        case Dict():
+            return {key: map_leaves(function, child) for key, child in space.spaces.items()}
+        case Tuple():
+            return tuple(map_leaves(function, child) for child in space.spaces)
+        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
+            return function(space)
+        case _:
+            raise _unsupported(space, "space")
+
+
+def sample(key: jax.Array, space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
+    """Independent random elements of `space`; pure and jittable.
+
+    Drawn from the distributions that gymnasium documents for ``space.sample()``: uniform where bounded on
+    both sides, exponential beyond a single bound, standard normal where unbounded (rounded down for integer
+    boxes).
+
+    Args:
+        key: PRNG key.
+        space: The space of one element.
+        batch_shape: Leading axes.
+
+    Returns:
+        Pytree that mirrors `space`; leaves ``[*batch_shape, *leaf.shape]``.
+    """
+    leaves = len(jax.tree.leaves(dtype_of(space)))
+    keys = iter(jax.random.split(key, max(leaves, 1)))
+    return map_leaves(lambda leaf: _sample_leaf(next(keys), leaf, tuple(batch_shape)), space)
+
+
+def validate_batch(
+    space: Space, batch: Any, batch_dims: int | None = None, name: str = "batch"
+) -> tuple[int, ...]:
+    """Checks structure, shapes and dtype kinds of a batch of `space`'s elements. Values are not looked at.
+
+    Args:
+        space: The space of one element.
+        batch: Pytree that mirrors `space`; leaves ``[*batch, *leaf.shape]``, arrays or Python numbers.
+        batch_dims: Number of leading batch axes; None to take it from the first leaf.
+        name: What to call `batch` in errors.
+
+    Returns:
+        The batch shape that all leaves share.
+
+    Raises:
+        ValueError: Names the leaf, what it is and what it should be.
+        TypeError: `space` holds a space without a fixed shape.
+    """
+    batch_shape, first = None, ""
+    for path, leaf, value in _zip_leaves(space, batch, name):
+        shape, dtype = np.shape(value), jnp.result_type(value)
+        if batch_dims is None:
+            batch_dims = len(shape) - len(_shape(leaf))
+        leading = _leading_shape(leaf, shape, batch_dims, path)
+        if batch_shape is None:
+            batch_shape, first = leading, path
+        elif leading != batch_shape:
+            raise ValueError(
+                f"{path} has batch shape {leading}, but {first} has {batch_shape}: they must agree."
+            )
+        target = _leaf_dtype(leaf)
+        if not _casts(dtype, target):
+            raise ValueError(
+                f"{path} has dtype {dtype}, which does not convert to the {target} of {leaf} without loss "
+                "of meaning."
+            )
+    return batch_shape or ()
+
+
+def conform(space: Space, value: Any, name: str = "value") -> Any:
+    """Rebuilds one element as plain dicts, tuples and arrays of `space`'s dtypes (never weakly typed).
+
+    Args:
+        space: The space.
+        value: An element, with attributes (a dataclass or named tuple) allowed in place of a dict.
+        name: What to call `value` in errors.
+
+    Returns:
+        Pytree that mirrors `space`; leaves of exactly the leaf's shape.
+
+    Raises:
+        ValueError: Structure or shape do not fit; names the place.
+    """
+    leaves = iter([(path, leaf, part) for path, leaf, part in _zip_leaves(space, value, name)])
+
+    def convert(leaf: Space) -> jax.Array:
+        path, _, part = next(leaves)
+        part = jnp.asarray(part)
+        _leading_shape(leaf, part.shape, 0, path)
+        return jax.lax.convert_element_type(part, _leaf_dtype(leaf))
+
+    return map_leaves(convert, space)
+
+
+def space_to_dict(space: Space) -> dict[str, Any]:
+    """Describes `space` with JSON types only: strict JSON (infinities as strings), no pickle.
+
+    Args:
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+
+    Raises:
+        TypeError: `space` holds another space.
+    """
+    match space:
+        case Box():
+            return {
+                "type": "Box",
+                "low": _array_to_json(space.low),
+                "high": _array_to_json(space.high),
+                "shape": list(space.shape),
+                "dtype": np.dtype(space.dtype).name,
+                "bounded_below": _array_to_json(space.bounded_below),
+                "bounded_above": _array_to_json(space.bounded_above),
+            }
+        case Discrete():
+            return {
+                "type": "Discrete",
+                "n": int(space.n),
+                "start": int(space.start),
+                "dtype": np.dtype(space.dtype).name,
+            }
+        case MultiDiscrete():
+            return {
+                "type": "MultiDiscrete",
+                "nvec": space.nvec.tolist(),
+                "start": space.start.tolist(),
+                "dtype": np.dtype(space.dtype).name,
+            }
+        case MultiBinary():
+            return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
+        case Dict():
+            return {
+                "type": "Dict",
+                "spaces": [[k, space_to_dict(child)] for k, child in space.spaces.items()],
+            }
+        case Tuple():
+            return {"type": "Tuple", "spaces": [space_to_dict(child) for child in space.spaces]}
+        case _:
+            raise _unsupported(space, "space")
+
+
+def space_from_dict(description: Mapping[str, Any]) -> Space:
+    """Inverse of `space_to_dict`.
+
+    Raises:
+        ValueError: `description` names an unknown type of space.
+    """
+    match description["type"]:
+        case "Box":
+            dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
+            low, high = (_array_from_json(description[name], shape, dtype) for name in ("low", "high"))
+            box = Box(low, high, shape, dtype.type)
+            # An integer box stores the dtype's limits in place of infinities, so the bounds alone do not
+            # tell.
+            box.bounded_below = _array_from_json(description["bounded_below"], shape, np.dtype(bool))
+            box.bounded_above = _array_from_json(description["bounded_above"], shape, np.dtype(bool))
+            return box
+        case "Discrete":
+            # gymnasium 1.2 has no dtype argument; its Discrete is int64, as is the default of later versions.
+            n, start, dtype = (description[name] for name in ("n", "start", "dtype"))
+            if dtype == "int64":
+                return Discrete(n, start=start)
+            return Discrete(n, start=start, dtype=np.dtype(dtype).type)
+        case "MultiDiscrete":
+            dtype = np.dtype(description["dtype"])
+            nvec, start = (np.asarray(description[name], dtype) for name in ("nvec", "start"))
+            return MultiDiscrete(nvec, dtype=dtype.type, start=start)
+        case "MultiBinary":
+            return MultiBinary(description["n"])
+        case "Dict":
+            return Dict([(key, space_from_dict(child)) for key, child in description["spaces"]])
+        case "Tuple":
+            return Tuple([space_from_dict(child) for child in description["spaces"]])
+        case other:
+            raise ValueError(
+                f"unknown type of space {other!r} in a description; known: Box, Discrete, MultiDiscrete, "
+                "MultiBinary, Dict, Tuple."
+            )
+
+
+def _children(space: Dict | Tuple) -> list[tuple[Any, Space]]:
+    return list(space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces))
+
+
+def _unsupported(space: Any, path: str) -> TypeError:
+    return TypeError(
+        f"{path} is {space!r}, which has no fixed shape or is no gymnasium space. Supported are Box, "
+        "Discrete, MultiDiscrete, MultiBinary and nested Dict and Tuple: let the environment offer one of "
+        "these, or convert the observations in a connector piece."
+    )
+
+
+def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any]]:
+    """``[(path, leaf space, value)]`` in the order of the space; raises where the structures differ."""
+    match space:
+        case Dict():
+            names, parts = list(space.spaces), _named_parts(value)
+            if parts is None or set(parts) != set(names):
+                shown = f"is a {type(value).__name__}" if parts is None else f"holds {list(parts)}"
+                raise ValueError(f"{path} should hold exactly {names}, as its space says, but {shown}.")
+            return [
+                item
+                for name in names
+                for item in _zip_leaves(space.spaces[name], parts[name], f"{path}[{name!r}]")
+            ]
+        case Tuple():
+            if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
+                what = (
+                    f"{len(value)} entries"
+                    if isinstance(value, (tuple, list))
+                    else f"a {type(value).__name__}"
+                )
+                raise ValueError(
+                    f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}."
+                )
+            return [
+                item
+                for i, (child, part) in enumerate(zip(space.spaces, value, strict=True))
+                for item in _zip_leaves(child, part, f"{path}[{i}]")
+            ]
+        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
+            if isinstance(value, (Mapping, tuple)) or value is None:
+                raise ValueError(f"{path} should be an array of {space}, but is a {type(value).__name__}.")
+            return [(path, space, value)]
+        case _:
+            raise _unsupported(space, path)
+
+
+def _named_parts(value: Any) -> Mapping[str, Any] | None:
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):  # a named tuple
+        return dict(zip(names, value, strict=True))
+    return None
+
+
+def _shape(leaf: Space) -> tuple[int, ...]:
+    return tuple(int(n) for n in leaf.shape or ())
+
+
+def _leaf_dtype(leaf: Space) -> np.dtype:
+    return np.dtype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+
+def _casts(dtype: Any, target: Any) -> bool:
+    """Whether values keep their meaning: bool -> integer -> float, any width."""
+    rank = {"b": 0, "u": 1, "i": 1, "f": 2}
+
+    def kind(dtype: Any) -> int:
+        # bfloat16 and its like report kind "V".
+        return 2 if jnp.issubdtype(dtype, jnp.floating) else rank.get(np.dtype(dtype).kind, 3)
+
+    # Bits arrive as bool, int8 or from comparisons; a bool leaf takes integers too.
+    return kind(dtype) <= max(kind(target), 1)
+
+
+def _leading_shape(leaf: Space, shape: tuple[int, ...], batch_dims: int, path: str) -> tuple[int, ...]:
+    own = _shape(leaf)
+    split = len(shape) - len(own)
+    if split != batch_dims or split < 0 or tuple(shape[split:]) != own:
+        raise ValueError(
+            f"{path} has shape {tuple(shape)}, but {leaf} with {max(batch_dims, 0)} batch axes in front "
+            f"needs (*batch, {', '.join(map(str, own))}): check the number of batch axes and the space."
+        )
+    return tuple(shape[:split])
+
+
+def _flatten_leaf(leaf: Space, value: jax.Array, batch_dims: int, path: str) -> jax.Array:
+    batch = _leading_shape(leaf, value.shape, batch_dims, path)
+    if isinstance(leaf, (Discrete, MultiDiscrete)):
+        value = value.astype(jnp.int32)
+    match leaf:
+        case Discrete():
+            hot = value[..., None] == _aligned(np.arange(leaf.n) + leaf.start, value.ndim + 1)
+        case MultiDiscrete():
+            # Column j of the output asks: does entry owner[j] have its value[j]? One gather for any nvec.
+            nvec = leaf.nvec.ravel()
+            owner = np.repeat(np.arange(nvec.size), nvec)
+            wanted = np.concatenate([np.arange(n) for n in nvec]) + leaf.start.ravel()[owner]
+            hot = value.reshape(*batch, nvec.size)[..., owner] == _aligned(wanted, len(batch) + 1)
+        case _:
+            hot = value.reshape(*batch, flatdim(leaf))
+    return hot.astype(jnp.float32)
+
+
+def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
+    """int32 `array` with `ndim` axes, so that no broadcast promotes ranks silently."""
+    return array.astype(np.int32).reshape((1,) * (ndim - array.ndim) + array.shape)
+
+
+def _bounds(space: Space) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    match space:
+        case Box():
+            with np.errstate(over="ignore"):  # a float64 bound that float32 cannot hold is no bound
+                return [space.low.astype(np.float32).ravel()], [space.high.astype(np.float32).ravel()]
+        case Dict() | Tuple():
+            pairs = [_bounds(child) for _, child in _children(space)]
+            return [x for low, _ in pairs for x in low], [x for _, high in pairs for x in high]
+        case _:
+            n = flatdim(space)
+            return [np.zeros(n, np.float32)], [np.ones(n, np.float32)]
+
+
+def _sample_leaf(key: jax.Array, leaf: Space, batch_shape: tuple[int, ...]) -> jax.Array:
+    shape, dtype = (*batch_shape, *_shape(leaf)), _leaf_dtype(leaf)
+    match leaf:
+        case Discrete():
+            draw = jax.random.randint(key, shape, 0, int(leaf.n)) + int(leaf.start)
+        case MultiDiscrete():
+            nvec, start = (np.broadcast_to(x, shape).astype(np.int32) for x in (leaf.nvec, leaf.start))
+            draw = jax.random.randint(key, shape, 0, nvec) + start
+        case MultiBinary():
+            draw = jax.random.bernoulli(key, shape=shape)
+        case Box() if dtype.kind == "b":
+            low, high = np.broadcast_to(leaf.low, shape), np.broadcast_to(leaf.high, shape)
+            draw = jax.random.bernoulli(key, shape=shape) & high | low
+        case Box():
+            draw = _sample_box(key, leaf, shape, dtype)
+        case _:
+            raise _unsupported(leaf, "space")
+    return draw.astype(dtype)
+
+
+def _sample_box(key: jax.Array, box: Box, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    low, high, below, above = (
+        np.broadcast_to(x, shape) for x in (box.low, box.high, box.bounded_below, box.bounded_above)
+    )
+    both, neither = below & above, ~(below | above)
+    integer = dtype.kind in "iu"
+    keys = jax.random.split(key, 3)
+    draw = jnp.zeros(shape, dtype)
+    # Only the distributions that some entry needs are drawn; which ones is static.
+    if both.any():
+        uniform = _uniform_integers if integer else _uniform_floats
+        draw = jnp.where(both, uniform(keys[0], np.where(both, low, 0), np.where(both, high, 0), dtype), draw)
+    if (below ^ above).any():
+        tail = jax.random.exponential(keys[1], shape)
+        tail = (jnp.floor(tail) if integer else tail).astype(dtype)
+        draw = jnp.where(below & ~above, np.where(below & ~above, low, 0).astype(dtype) + tail, draw)
+        draw = jnp.where(above & ~below, np.where(above & ~below, high, 0).astype(dtype) - tail, draw)
+    if neither.any():
+        normal = jax.random.normal(keys[2], shape)
+        draw = jnp.where(neither, (jnp.floor(normal) if integer else normal).astype(dtype), draw)
+    return draw
+
+
+def _uniform_floats(key: jax.Array, low: np.ndarray, high: np.ndarray, dtype: np.dtype) -> jax.Array:
+    # A convex combination: high - low may overflow.
+    u = jax.random.uniform(key, low.shape)
+    low, high = low.astype(np.float32), high.astype(np.float32)
+    return jnp.clip((1 - u) * low + u * high, low, high).astype(dtype)
+
+
+def _uniform_integers(key: jax.Array, low: np.ndarray, high: np.ndarray, dtype: np.dtype) -> jax.Array:
+    # Modular arithmetic on 32 bits, so that ranges up to the whole dtype work; a span of 2**32 wraps to 0.
+    limits = np.iinfo(dtype)
+    low, high = (np.clip(bound.astype(object), limits.min, limits.max) for bound in (low, high))
+    span = ((high - low + 1) % 2**32).astype(np.uint32)
+    bits = jax.random.bits(key, low.shape, jnp.uint32)
+    offset = jnp.where(span == 0, bits, bits % np.maximum(span, np.uint32(1)))
+    return (offset + (low % 2**32).astype(np.uint32)).astype(dtype)
+
+
+def _array_to_json(array: np.ndarray) -> Any:
+    array = np.asarray(array)
+    if array.size and (array == array.flat[0]).all():
+        array = array.flat[0]
+    return _numbers_to_json(array.tolist())
+
+
+def _numbers_to_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_numbers_to_json(v) for v in value]
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _array_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    array = np.asarray(value, object) if isinstance(value, list) else np.asarray(value)
+    if dtype.kind == "f":
+        array = array.astype(np.float64)  # also reads "inf" and "-inf"
+    return np.broadcast_to(array.astype(dtype), shape).copy()

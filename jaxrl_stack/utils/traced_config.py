@@ -1,0 +1,126 @@
+"""What a loss sees as its config while the program is traced."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+
+class TracedConfigView:
+    """A config whose traced settings are the program's current arrays.
+
+    ``view.clip_param`` is the ``float32[]`` array that travels through the compiled program (a schedule is
+    already evaluated); every other attribute is the frozen config's own. So one program serves all values of
+    the traced settings. The view is read-only and records which traced settings were read.
+    """
+
+    __slots__ = ("_config", "_reads", "_values", "_values_by_module")
+
+    def __init__(
+        self,
+        config: Any,
+        values: Mapping[str, Any],
+        values_by_module: Mapping[str, Mapping[str, Any]] | None = None,
+    ):
+        """Args:
+        config: The frozen config that answers for everything that is not traced.
+        values: Setting name → current ``float32[]`` array.
+        values_by_module: The same per module id, for `get_config_for_module`.
+        """
+        set_slot = super().__setattr__
+        set_slot("_config", config)
+        set_slot("_values", dict(values))
+        set_slot("_values_by_module", dict(values_by_module or {}))
+        # A dict keeps the order of reading: the latest is the likeliest culprit in an error.
+        set_slot("_reads", {})
+
+    @property
+    def traced_reads(self) -> tuple[str, ...]:
+        """Names of the traced settings read so far, latest first."""
+        return tuple(reversed(self._reads))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._values:
+            self._reads.pop(name, None)
+            self._reads[name] = None
+            return self._values[name]
+        return getattr(self._config, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name) if name in self._values else self._config[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Like ``view[name]``, with a default for names that the config does not know."""
+        return getattr(self, name) if name in self._values else self._config.get(name, default)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"Cannot set {name}={value!r}: inside the compiled program the config is read-only. "
+            "Set it on the AlgorithmConfig before the algorithm is built."
+        )
+
+    def get_config_for_module(self, module_id: str) -> TracedConfigView:
+        """The view on the config of one module, with that module's overrides and current arrays."""
+        view = TracedConfigView(
+            self._config.get_config_for_module(module_id),
+            self._values_by_module.get(module_id, self._values),
+            self._values_by_module,
+        )
+        # Shared, so that reads through the module's view are known here too.
+        object.__setattr__(view, "_reads", self._reads)
+        return view
+
+    def __repr__(self) -> str:
+        return f"TracedConfigView({type(self._config).__name__}, traced={sorted(self._values)})"
+
+
+@contextlib.contextmanager
+def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
+    """Turns JAX's error about Python branching on an array into one that names the setting.
+
+    Wrap the tracing of user code (losses, hooks) in it.
+
+    Args:
+        view: The view that the code reads its settings from.
+
+    Raises:
+        TypeError: In place of JAX's concretization errors, if a traced setting was read; names the setting
+            and the way to make it static. Without such a read JAX's own error passes.
+    """
+    try:
+        yield
+    except jax.errors.ConcretizationTypeError as error:
+        reads = view.traced_reads
+        if not reads:
+            raise
+        location, line = _user_line(error)
+        on_line = [name for name in reads if re.search(rf"\b{re.escape(name)}\b", line)]
+        names = on_line or list(reads)
+        first = names[0]
+        listed = ", ".join(repr(name) for name in names)
+        raise TypeError(
+            f"{location}: Python needs the value of an array that exists only while the program runs, in\n"
+            f"    {line}\n"
+            f"Traced setting{'s' if len(names) > 1 else ''} read "
+            f"{'there' if on_line else 'before (latest first)'}: {listed}. Write the choice with "
+            f"jnp.where(...), or make the setting a Python number (each value then compiles its own program) "
+            f"with config.experimental(_static_settings=[{first!r}])."
+        ) from error
+
+
+def _user_line(error: BaseException) -> tuple[str, str]:
+    """File:line and source of the innermost frame outside of JAX."""
+    location, line = "unknown location", ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if not re.search(r"[\\/](jax|jaxlib)[\\/]", filename):
+            location = f"{filename}:{traceback.tb_lineno}"
+            line = linecache.getline(filename, traceback.tb_lineno).strip()
+        traceback = traceback.tb_next
+    return location, line

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.utils import counters
+
+INTERESTING = [0, 1, 7, 2**24 + 1, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 3 * 2**40 + 11, 2**62 + 3]
+
+
+@pytest.mark.parametrize("n", [*INTERESTING, 2**64 - 1])
+def test_round_trip(n):
+    assert counters.to_int(counters.from_int(n)) == n
+
+
+@pytest.mark.parametrize("n", [-1, 2**64])
+def test_from_int_refuses_what_does_not_fit(n):
+    with pytest.raises(ValueError, match=str(n)):
+        counters.from_int(n)
+
+
+def test_add_carries_exactly():
+    add = jax.jit(counters.add)
+    for start in INTERESTING:
+        for n in (0, 1, 4096, 2**31 - 1):
+            assert counters.to_int(add(counters.from_int(start), np.int32(n))) == start + n
+    assert counters.to_int(counters.add(counters.from_int(2**32 - 1), 2**32 - 1)) == 2 * (2**32 - 1)
+    with pytest.raises(ValueError, match="-5"):
+        counters.add(counters.zero(), -5)
+
+
+def test_difference_subtracts_before_it_rounds():
+    difference = jax.jit(counters.difference)
+    for a in INTERESTING:
+        for b in INTERESTING:
+            got = difference(counters.from_int(a), counters.from_int(b))
+            assert got.dtype == np.float32
+            np.testing.assert_allclose(float(got), float(a - b), rtol=2e-7)
+    # One step apart at an age where float32 has a spacing of 2**39.
+    assert float(difference(counters.from_int(2**62 + 3), counters.from_int(2**62 + 4))) == -1.0
+
+
+def test_counters_batch():
+    batch = np.stack([counters.from_int(n) for n in INTERESTING])
+    total = counters.add(batch, np.arange(len(INTERESTING), dtype=np.int32))
+    assert [counters.to_int(row) for row in total] == [n + i for i, n in enumerate(INTERESTING)]
+    assert counters.difference(total, batch).tolist() == list(range(len(INTERESTING)))

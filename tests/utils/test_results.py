@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_stack.utils.result_writer import ResultWriter, as_json
+from jaxrl_stack.utils.results import check_stop, empty_result, flatten_result, get_nested
+
+API = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())
+
+
+def is_for_ppo_with_one_agent(name, condition):
+    if condition not in ("all", "single-agent", "") and not condition.startswith(
+        ("all with", "log_gradients")
+    ):
+        return False
+    # Timers of single connectors depend on the pipeline, which is one compiled program here.
+    return "<snake_case_class>" not in name
+
+
+# Written by evaluation, other algorithms, or drivers that this one is not.
+NOT_IN_PPO = {
+    "timers": {
+        "synch_eval_env_connectors",
+        "restore_eval_env_runners",
+        "restore_offline_eval_runners",
+        "evaluation_iteration",
+        "offline_evaluation_iteration_timer",
+        "offline_sampling_timer",
+        "replay_buffer_add_data_timer",
+        "replay_buffer_sampling_timer",
+        "replay_buffer_update_prios_timer",
+        "sample",
+        "learn",
+    },
+    "learners/<module_id>": {"num_module_steps_trained_throughput"},
+}
+
+
+def test_every_key_of_rllibs_ppo_is_there_from_the_start():
+    result = empty_result(["default_policy"])
+    groups = {
+        "top_level": "",
+        "env_runners": "env_runners/",
+        "learners/<module_id>": "learners/default_policy/",
+        "learners/__all_modules__": "learners/__all_modules__/",
+        "timers": "timers/",
+        "fault_tolerance": "fault_tolerance/",
+        "env_runner_group": "env_runner_group/",
+    }
+    ids = {"<agent_id>": "default_agent", "<module_id>": "default_policy", "<optimizer>": "default_optimizer"}
+    for group, prefix in groups.items():
+        for name, facts in API["result_keys"][group].items():
+            condition = facts[0]
+            if name == "config" or name in NOT_IN_PPO.get(group, ()):
+                continue
+            if not is_for_ppo_with_one_agent(name, condition) and name != "perf":
+                continue
+            for slot, member in ids.items():
+                name = name.replace(slot, member)
+            get_nested(result, prefix + name)
+    for name in API["loss_metric_keys"]["PPO"]:
+        assert math.isnan(get_nested(result, ("learners", "default_policy", name)))
+    numbers = [v for k, v in flatten_result(result).items() if "/" in k]
+    assert all(math.isnan(v) for v in numbers)
+    assert result["done"] is False
+
+
+def test_templates_do_not_share_dicts():
+    first = empty_result()
+    first["env_runners"]["episode_return_mean"] = 1.0
+    assert math.isnan(empty_result()["env_runners"]["episode_return_mean"])
+
+
+def test_template_for_other_modules_and_evaluation():
+    result = empty_result(["a", "b"], agent_ids=["x"], loss_keys=["total_loss"], evaluation=True)
+    assert set(result["learners"]) == {"a", "b", "__all_modules__"}
+    assert "policy_loss" not in result["learners"]["a"]
+    assert set(result["env_runners"]["num_agent_steps_sampled"]) == {"x"}
+    assert set(result["evaluation"]["env_runners"]["num_module_steps_sampled"]) == {"a", "b"}
+    assert math.isnan(get_nested(result, "evaluation/env_runners/episode_return_mean"))
+    assert "evaluation" not in empty_result()
+
+
+def test_flatten_and_get():
+    nested = {"a": {"b": {"c": 1}, "e": {}}, "d": [2], "p": {50: 0.5}}
+    assert flatten_result(nested) == {"a/b/c": 1, "d": [2], "p/50": 0.5}
+    assert flatten_result(nested, sep=".")["a.b.c"] == 1
+    assert get_nested(nested, "a/b/c") == get_nested(nested, ("a", "b", "c")) == 1
+    assert get_nested(nested, "a/b") == {"c": 1}
+    with pytest.raises(KeyError, match="'a/x/c'.*'a/b/c'"):
+        get_nested(nested, "a/x/c")
+    with pytest.raises(KeyError, match="d/0"):
+        get_nested(nested, "d/0")
+
+
+@pytest.fixture
+def result():
+    result = empty_result()
+    result["env_runners"]["episode_return_mean"] = 470.5
+    return result | {"training_iteration": 10, "num_env_steps_sampled_lifetime": 2**40, "config": {"lr": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("criteria", "reached"),
+    [
+        (None, None),
+        ({}, None),
+        ({"env_runners/episode_return_mean": 471}, None),
+        (
+            {"env_runners/episode_return_mean": 470.5},
+            "env_runners/episode_return_mean = 470.5 has reached 470.5",
+        ),
+        ({("env_runners", "episode_return_mean"): 475, "training_iteration": 10}, "training_iteration = 10"),
+        ({"num_env_steps_sampled_lifetime": 1e6}, "num_env_steps_sampled_lifetime"),
+        # Not yet known.
+        ({"env_runners/episode_len_mean": -1e9}, None),
+        ({"done": True}, None),
+    ],
+)
+def test_check_stop(result, criteria, reached):
+    reason = check_stop(result, criteria)
+    assert reason is None if reached is None else reason.startswith(reached)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "message"),
+    [
+        ({"env_runners/episode_return_maen": 475}, "'env_runners/episode_return_mean'"),
+        ({"episode_return_mean": 475}, "'env_runners/episode_return_mean'"),
+        ({"episode_reward_mean": 475}, "Near matches: 'env_runners/episode_return_mean'"),
+        ({"timesteps_total": 475}, "'num_env_steps_sampled_lifetime'"),
+        ({"training_iterations": 5}, "'training_iteration'"),
+        ({"env_runners": 5}, "env_runners/episode_return_mean.*dict"),
+        ({"date": 5}, "str"),
+        ({"training_iteration": "10"}, "'training_iteration' must be a number, not '10'"),
+        ({"training_iteration": float("nan")}, "must be a number"),
+        # A goal that is reached hides no mistake in the next one.
+        ({"training_iteration": 1, "trainig_iteration": 1}, "'trainig_iteration'"),
+    ],
+)
+def test_check_stop_names_what_is_wrong(result, criteria, message):
+    with pytest.raises(ValueError, match=message):
+        check_stop(result, criteria)
+
+
+def row_of(i, **extra):
+    return {
+        "env_runners": {"episode_return_mean": [float("nan"), 20.5, 30.5][i], "episode_len_max": np.int64(7)},
+        "num_env_steps_sampled_lifetime": 100 * (i + 1),
+        "done": False,
+        "date": "today",
+        "loss": jnp.float32(0.5),
+        "config": {"lr": 1.0},
+        **extra,
+    }
+
+
+def lines_of(directory):
+    lines = (directory / "result.json").read_text().splitlines()
+    return [json.loads(line, parse_constant=pytest.fail) for line in lines]
+
+
+def rows_of(directory):
+    with (directory / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_files(tmp_path, caplog):
+    config = {"lr": [[0, 0.1]], "env": ResultWriter, "f": as_json, "nan": float("inf"), "x": {1: {2}}}
+    directory = tmp_path / "run"
+    with ResultWriter(directory, config, tensorboard=False) as writer:
+        writer.write(row_of(0))
+        # Complete after every iteration, with the files still open.
+        assert len(lines_of(directory)) == len(rows_of(directory)) == 1
+        writer.write(row_of(1, late=1.0))
+        writer.write(row_of(2, late=2.0))
+    params = json.loads((directory / "params.json").read_text(), parse_constant=pytest.fail)
+    assert params == {
+        "lr": [[0, 0.1]],
+        "env": "jaxrl_stack.utils.result_writer.ResultWriter",
+        "f": "jaxrl_stack.utils.result_writer.as_json",
+        "nan": None,
+        "x": {"1": "{2}"},
+    }
+    lines = lines_of(directory)
+    assert [line["env_runners"]["episode_return_mean"] for line in lines] == [None, 20.5, 30.5]
+    assert lines[2] == {
+        "env_runners": {"episode_return_mean": 30.5, "episode_len_max": 7},
+        "num_env_steps_sampled_lifetime": 300,
+        "done": False,
+        "date": "today",
+        "loss": 0.5,
+        "late": 2.0,
+    }
+    rows = rows_of(directory)
+    assert list(rows[0]) == [
+        "env_runners/episode_return_mean",
+        "env_runners/episode_len_max",
+        "num_env_steps_sampled_lifetime",
+        "loss",
+    ]
+    assert [row["env_runners/episode_return_mean"] for row in rows] == ["nan", "20.5", "30.5"]
+    assert [record.getMessage().rsplit(" ", 1)[-1] for record in caplog.records] == ["late"]
+
+
+def test_a_run_is_resumed_and_never_mixed_with_another(tmp_path):
+    with ResultWriter(tmp_path, {}, tensorboard=False) as writer:
+        writer.write(row_of(0))
+    with pytest.raises(FileExistsError, match="resume=True"):
+        ResultWriter(tmp_path, {}, tensorboard=False)
+    # What a crash in the middle of a line leaves behind.
+    for name in ("result.json", "progress.csv"):
+        with (tmp_path / name).open("a") as file:
+            file.write('{"half')
+    with ResultWriter(tmp_path, {}, resume=True, tensorboard=False) as writer:
+        writer.write({"loss": 0.25, **{k: v for k, v in row_of(1).items() if k != "loss"}})
+    assert [line["num_env_steps_sampled_lifetime"] for line in lines_of(tmp_path)] == [100, 200]
+    assert [(row["loss"], row["num_env_steps_sampled_lifetime"]) for row in rows_of(tmp_path)] == [
+        ("0.5", "100"),
+        ("0.25", "200"),
+    ]
+
+
+def test_tensorboard_events(tmp_path):
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    writer = ResultWriter(tmp_path, {})
+    writer.write(row_of(0))
+    writer.write(row_of(1))
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    scalars = []
+    # The file is complete before it is closed. A record is: length, its checksum, the event, its checksum.
+    data = path.read_bytes()
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        body = data[12 : 12 + length]
+        assert int.from_bytes(data[8:12], "little") == masked_crc32c(data[:8])
+        assert int.from_bytes(data[12 + length : 16 + length], "little") == masked_crc32c(body)
+        event = Event.FromString(body)
+        scalars += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+        data = data[16 + length :]
+    writer.close()
+    assert set(scalars) == {
+        ("env_runners/episode_len_max", 100, 7.0),
+        ("env_runners/episode_len_max", 200, 7.0),
+        ("env_runners/episode_return_mean", 200, 20.5),
+        ("num_env_steps_sampled_lifetime", 100, 100.0),
+        ("num_env_steps_sampled_lifetime", 200, 200.0),
+        ("loss", 100, 0.5),
+        ("loss", 200, 0.5),
+    }
