@@ -1,0 +1,52 @@
+"""The column names of batches, shared by connectors, modules and losses."""
+
+from __future__ import annotations
+
+
+class Columns:
+    """Names of the columns in a batch `{module_id: {column: pytree}}`; the values are RLlib's.
+
+    `TERMINATEDS` and `TRUNCATEDS` are always two columns. `FINAL_OBS` has no counterpart in RLlib: it holds
+    the module's input made from the observation before an auto-reset, from which a truncated step bootstraps.
+    """
+
+    # What the environment says.
+    OBS = "obs"
+    INFOS = "infos"
+    NEXT_OBS = "new_obs"
+    FINAL_OBS = "final_obs"
+    REWARDS = "rewards"
+    TERMINATEDS = "terminateds"
+    TRUNCATEDS = "truncateds"
+
+    # What is done in it: as the module computed it, and as the environment received it.
+    ACTIONS = "actions"
+    ACTIONS_FOR_ENV = "actions_for_env"
+    ACTION_DIST_INPUTS = "action_dist_inputs"
+    ACTION_PROB = "action_prob"
+    ACTION_LOGP = "action_logp"
+
+    # Where a row comes from.
+    EPS_ID = "eps_id"
+    AGENT_ID = "agent_id"
+    MODULE_ID = "module_id"
+    SEQ_LENS = "seq_lens"
+    T = "t"
+
+    # Recurrent state and shared features.
+    STATE_IN = "state_in"
+    NEXT_STATE_IN = "next_state_in"
+    STATE_OUT = "state_out"
+    NEXT_STATE_OUT = "next_state_out"
+    EMBEDDINGS = "embeddings"
+
+    # Values and what is learned from them.
+    VF_PREDS = "vf_preds"
+    VALUES_BOOTSTRAPPED = "values_bootstrapped"
+    ADVANTAGES = "advantages"
+    VALUE_TARGETS = "value_targets"
+    INTRINSIC_REWARDS = "intrinsic_rewards"
+    RETURNS_TO_GO = "returns_to_go"
+
+    # False in rows that losses, statistics and counters must not see.
+    LOSS_MASK = "loss_mask"

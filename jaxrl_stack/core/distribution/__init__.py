@@ -1,0 +1,43 @@
+"""Action distributions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.core.distribution.distribution import Distribution
+from jaxrl_stack.core.distribution.jax_distribution import (
+    Categorical,
+    Deterministic,
+    DiagGaussian,
+    MultiCategorical,
+    MultiDistribution,
+    SquashedGaussian,
+    get_action_dist_cls_for_space,
+)
+from jaxrl_stack.core.renamed import absent_or_renamed
+
+__all__ = [
+    "Categorical",
+    "Deterministic",
+    "DiagGaussian",
+    "Distribution",
+    "MultiCategorical",
+    "MultiDistribution",
+    "SquashedGaussian",
+    "get_action_dist_cls_for_space",
+]
+
+_NAMES = [
+    "Categorical",
+    "Deterministic",
+    "DiagGaussian",
+    "MultiCategorical",
+    "MultiDistribution",
+    "SquashedGaussian",
+]
+_ABSENT = {f"Torch{name}": f"`jaxrl_stack.core.distribution.{name}`" for name in _NAMES}
+_ABSENT["TorchDistribution"] = _ABSENT["torch"] = "the classes of `jaxrl_stack.core.distribution`"
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, absent=_ABSENT)

@@ -1,0 +1,96 @@
+"""What every action distribution offers."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jax
+
+
+class Distribution(abc.ABC):
+    """A batch of distributions over actions: an immutable value made from a module's outputs.
+
+    Shapes: the inputs of `from_logits` are `[..., required_input_dim]`; their leading axes are the batch
+    shape. Samples are `sample_shape + batch shape + event shape`; `logp`, `entropy` and `kl` have the batch
+    shape.
+    """
+
+    @abc.abstractmethod
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+        """Draw without a gradient.
+
+        Args:
+            key: One PRNG key; all draws of the batch come from it.
+            sample_shape: Extra leading axes of the result.
+        """
+
+    @abc.abstractmethod
+    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+        """Draw so that gradients flow into the distribution's parameters; arguments as in `sample`."""
+
+    @abc.abstractmethod
+    def logp(self, value: Any) -> jax.Array:
+        """Log-probability (or log-density) of `value`, float of the batch shape."""
+
+    @abc.abstractmethod
+    def entropy(self) -> jax.Array:
+        """Entropy in nats, float of the batch shape."""
+
+    @abc.abstractmethod
+    def kl(self, other: Any) -> jax.Array:
+        """Kullback-Leibler divergence KL(self || other) in nats, float of the batch shape.
+
+        Args:
+            other: A distribution of the same class and batch shape.
+        """
+
+    @staticmethod
+    @abc.abstractmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        """Width of the last axis of `from_logits`' input for actions in `space`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Distribution:
+        """The distribution that a module's `ACTION_DIST_INPUTS` `[..., required_input_dim]` describe."""
+
+    @abc.abstractmethod
+    def to_deterministic(self) -> Distribution:
+        """The distribution that always returns this one's greedy action."""
+
+    def sample_and_logp(
+        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
+    ) -> tuple[Any, jax.Array]:
+        """A draw as in `sample`, with its log-probability."""
+        value = self.sample(key=key, sample_shape=sample_shape)
+        return value, self.logp(value)
+
+    def rsample_and_logp(
+        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
+    ) -> tuple[Any, jax.Array]:
+        """A draw as in `rsample`, with its log-probability."""
+        value = self.rsample(key=key, sample_shape=sample_shape)
+        return value, self.logp(value)
+
+    @classmethod
+    def get_partial_dist_cls(cls, **partial_kwargs: Any) -> type[Distribution]:
+        """A subclass whose `from_logits` and `required_input_dim` are called with `partial_kwargs` filled in.
+
+        For distributions that need more than logits, such as `MultiCategorical` (`input_lens`). An argument
+        given at the call wins over the one given here.
+        """
+        parent: Any = cls
+
+        class Partial(parent):
+            @classmethod
+            def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Distribution:
+                return parent.from_logits(logits, *args, **(partial_kwargs | kwargs))
+
+            @staticmethod
+            def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+                return parent.required_input_dim(space, *args, **(partial_kwargs | kwargs))
+
+        Partial.__name__ = Partial.__qualname__ = f"{cls.__name__}Partial"
+        return Partial

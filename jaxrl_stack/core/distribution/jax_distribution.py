@@ -1,0 +1,530 @@
+"""Action distributions on JAX arrays. Nothing here holds state: every draw takes its key."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.distribution.distribution import Distribution
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+# SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action may be when it is
+# inverted.
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+SQUASH_EPSILON = 1e-6
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+# Up to this many actions the running sum of an inverse-CDF draw is unrolled into elementwise code.
+_MAX_UNROLLED_ACTIONS = 32
+
+
+def _finite_logits(logits: jax.Array) -> jax.Array:
+    # A mask of -inf would make 0 * -inf = nan in entropy and KL and in their gradients. Half of the lowest
+    # float leaves room for subtracting a maximum, still has probability zero, and passes no gradient. NaN
+    # stays NaN.
+    return jnp.maximum(logits, jnp.finfo(logits.dtype).min / 2)
+
+
+def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Index of the action whose interval of the cumulative distribution holds `uniform`.
+
+    Args:
+        logits: Float `[..., n]`, finite.
+        uniform: Float in [0, 1), broadcastable to `[...]`: one number a row.
+
+    Returns:
+        int32 of the shape of `uniform` broadcast with `[...]`, always an action of positive probability.
+    """
+    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    n = logits.shape[-1]
+    if n <= _MAX_UNROLLED_ACTIONS:
+        # Summed one after the other, the running sum does not grow at an action of probability zero, so no
+        # threshold below the total can fall into its (empty) interval.
+        running = [weights[..., 0]]
+        for i in range(1, n):
+            running.append(running[-1] + weights[..., i])
+        threshold = uniform * running[-1]
+        index = jnp.zeros(threshold.shape, jnp.int32)
+        for bound in running[:-1]:
+            index += (bound <= threshold).astype(jnp.int32)
+        return index
+    # A parallel prefix sum rounds every entry in its own way: ask for positive probability explicitly.
+    cumulative = jnp.cumsum(weights, axis=-1)
+    threshold = uniform * cumulative[..., -1]
+    inside = (cumulative > threshold[..., None]) & (weights > 0)
+    first = jnp.argmax(inside, axis=-1)
+    return jnp.where(jnp.any(inside, axis=-1), first, jnp.argmax(weights, axis=-1)).astype(jnp.int32)
+
+
+class Categorical(Distribution):
+    """Distribution over the actions 0 … n-1.
+
+    A logit of -inf (or the lowest float) masks its action: it is never drawn, and `logp`, `entropy`, `kl` and
+    their gradients stay finite. A draw is the inverse of the cumulative distribution at one uniform number a
+    row.
+
+    Args:
+        logits: Float `[..., n]`, unnormalised log-probabilities.
+        probs: Float `[..., n]`, instead of `logits`.
+    """
+
+    def __init__(self, logits: jax.Array | None = None, probs: jax.Array | None = None):
+        if (logits is None) == (probs is None):
+            raise ValueError("Categorical needs either `logits` or `probs`, not both and not neither.")
+        self.logits = _finite_logits(jnp.asarray(logits) if probs is None else jnp.log(probs))
+
+    @property
+    def log_probs(self) -> jax.Array:
+        """Normalised log-probabilities, float `[..., n]`."""
+        return jax.nn.log_softmax(self.logits, axis=-1)
+
+    @property
+    def probs(self) -> jax.Array:
+        """Probabilities, float `[..., n]`."""
+        return jax.nn.softmax(self.logits, axis=-1)
+
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        shape = (*(sample_shape or ()), *self.logits.shape[:-1])
+        return _inverse_cdf(self.logits, jax.random.uniform(key, shape, self.logits.dtype))
+
+    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        """One-hot draw `[..., n]` whose gradient is that of the probabilities (straight-through)."""
+        value = self.sample(key=key, sample_shape=sample_shape)
+        probs = self.probs
+        one_hot = jax.nn.one_hot(value, probs.shape[-1], dtype=probs.dtype)
+        return one_hot + probs - jax.lax.stop_gradient(probs)
+
+    def logp(self, value: jax.Array) -> jax.Array:
+        # Selecting with a comparison instead of a gather: the gradient of a gather is a scatter.
+        selected = jnp.asarray(value)[..., None] == jnp.arange(self.logits.shape[-1])
+        return jnp.sum(jnp.where(selected, self.log_probs, 0.0), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        log_probs = self.log_probs
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+    def kl(self, other: Any) -> jax.Array:
+        log_probs = self.log_probs
+        return jnp.sum(jnp.exp(log_probs) * (log_probs - other.log_probs), axis=-1)
+
+    @staticmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        return int(space.n)
+
+    @classmethod
+    def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Categorical:
+        return cls(logits=logits)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(jnp.argmax(self.logits, axis=-1).astype(jnp.int32))
+
+
+class DiagGaussian(Distribution):
+    """Normal distribution with independent components; `logp`, `entropy` and `kl` sum over the last axis.
+
+    Args:
+        loc: Means, float `[..., d]`.
+        scale: Standard deviations, float, broadcastable to `loc`.
+    """
+
+    def __init__(self, loc: jax.Array, scale: jax.Array | float):
+        self.loc = jnp.asarray(loc)
+        self.scale = jnp.asarray(scale, self.loc.dtype)
+        self.log_scale = jnp.log(self.scale)
+
+    @classmethod
+    def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> DiagGaussian:
+        """From `[mean, log std]` on the last axis (not clamped here: PPO's head clamps)."""
+        loc, log_scale = jnp.split(logits, 2, axis=-1)
+        distribution = cls(loc, jnp.exp(log_scale))
+        # Exact where the logarithm of an exponential that over- or underflowed would not be.
+        distribution.log_scale = log_scale
+        return distribution
+
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
+
+    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        noise = jax.random.normal(key, (*(sample_shape or ()), *self.loc.shape), self.loc.dtype)
+        return self.loc + self.scale * noise
+
+    def logp(self, value: jax.Array) -> jax.Array:
+        z = (value - self.loc) / self.scale
+        return jnp.sum(-0.5 * jnp.square(z) - self.log_scale - _HALF_LOG_TWO_PI, axis=-1)
+
+    def entropy(self) -> jax.Array:
+        log_scale = jnp.broadcast_to(self.log_scale, self.loc.shape)
+        return jnp.sum(log_scale + 0.5 + _HALF_LOG_TWO_PI, axis=-1)
+
+    def kl(self, other: Any) -> jax.Array:
+        ratio = jnp.square(self.scale / other.scale)
+        distance = jnp.square((self.loc - other.loc) / other.scale)
+        return jnp.sum(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0), axis=-1)
+
+    @staticmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        return 2 * math.prod(space.shape)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(self.loc, event_ndim=1)
+
+
+class SquashedGaussian(Distribution):
+    """Normal distribution squashed by tanh into (low, high); `logp` sums over the last axis.
+
+    It has no closed-form entropy or KL. Its greedy action is the squashed mean.
+
+    Args:
+        loc: Means before squashing, float `[..., d]`.
+        scale: Standard deviations before squashing.
+        low, high: Bounds of the actions, float, broadcastable to `loc`.
+
+    Source: Haarnoja et al. 2018, "Soft Actor-Critic", appendix C.
+    """
+
+    def __init__(self, loc: jax.Array, scale: Any = 1.0, low: Any = -1.0, high: Any = 1.0):
+        self.normal = DiagGaussian(loc, scale)
+        self.low = jnp.asarray(low, self.normal.loc.dtype)
+        self.high = jnp.asarray(high, self.normal.loc.dtype)
+
+    @classmethod
+    def from_logits(
+        cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, **kwargs: Any
+    ) -> SquashedGaussian:
+        """From `[mean, log std]` on the last axis; the log standard deviation is clamped to [-5, 2]."""
+        loc, log_scale = jnp.split(logits, 2, axis=-1)
+        return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high)
+
+    def _squash(self, raw: jax.Array) -> jax.Array:
+        value = self.low + 0.5 * (jnp.tanh(raw) + 1.0) * (self.high - self.low)
+        return jnp.clip(value, self.low, self.high)
+
+    def _logp_of_raw(self, raw: jax.Array) -> jax.Array:
+        # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not cancel for large |x|.
+        log_slope = 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
+        log_slope += jnp.log(0.5 * (self.high - self.low))
+        return self.normal.logp(raw) - jnp.sum(log_slope, axis=-1)
+
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
+
+    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        return self._squash(self.normal.rsample(key=key, sample_shape=sample_shape))
+
+    def sample_and_logp(
+        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        raw = self.normal.sample(key=key, sample_shape=sample_shape)
+        return jax.lax.stop_gradient(self._squash(raw)), self._logp_of_raw(raw)
+
+    def rsample_and_logp(
+        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draw and log-probability from the number before squashing: no inversion, exact at the bounds."""
+        raw = self.normal.rsample(key=key, sample_shape=sample_shape)
+        return self._squash(raw), self._logp_of_raw(raw)
+
+    def logp(self, value: jax.Array) -> jax.Array:
+        unit = 2.0 * (value - self.low) / (self.high - self.low) - 1.0
+        unit = jnp.clip(unit, -1.0 + SQUASH_EPSILON, 1.0 - SQUASH_EPSILON)
+        return self._logp_of_raw(jnp.arctanh(unit))
+
+    def entropy(self) -> jax.Array:
+        raise ValueError("SquashedGaussian has no closed-form entropy: estimate it as -logp of a sample.")
+
+    def kl(self, other: Any) -> jax.Array:
+        raise ValueError(
+            "SquashedGaussian has no closed-form KL: estimate it as logp - other.logp of a sample."
+        )
+
+    @staticmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        return 2 * math.prod(space.shape)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(self._squash(self.normal.loc), event_ndim=1)
+
+
+class Deterministic(Distribution):
+    """The distribution that always returns `loc`; `logp` is 0; no entropy, no KL.
+
+    Args:
+        loc: The actions, `[...]` plus `event_ndim` axes of one action.
+        event_ndim: How many trailing axes of `loc` belong to one action.
+    """
+
+    def __init__(self, loc: jax.Array, event_ndim: int = 0):
+        self.loc = jnp.asarray(loc)
+        self.event_ndim = event_ndim
+
+    @classmethod
+    def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Deterministic:
+        """The inputs `[..., d]` are the action itself."""
+        return cls(logits, event_ndim=1)
+
+    def sample(self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
+
+    def rsample(
+        self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()
+    ) -> jax.Array:
+        return jnp.broadcast_to(self.loc, (*(sample_shape or ()), *self.loc.shape))
+
+    def logp(self, value: jax.Array) -> jax.Array:
+        shape = jnp.shape(value)
+        return jnp.zeros(shape[: len(shape) - self.event_ndim], jnp.float32)
+
+    def entropy(self) -> jax.Array:
+        raise ValueError("Deterministic has no entropy: take it from the distribution that it was made of.")
+
+    def kl(self, other: Any) -> jax.Array:
+        raise ValueError("Deterministic has no KL: take it from the distribution that it was made of.")
+
+    @staticmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        return math.prod(space.shape)
+
+    def to_deterministic(self) -> Deterministic:
+        return self
+
+
+class MultiCategorical(Distribution):
+    """Independent categoricals, for `MultiDiscrete`: actions int32 `[..., k]`; `logp` and so on are sums.
+
+    Args:
+        categoricals: The k components, all of one batch shape.
+    """
+
+    def __init__(self, categoricals: list[Categorical]):
+        self.categoricals = list(categoricals)
+
+    @classmethod
+    def from_logits(
+        cls,
+        logits: jax.Array,
+        input_lens: list[int],
+        temperatures: list[float] | None = None,
+        **kwargs: Any,
+    ) -> MultiCategorical:
+        """From concatenated logits.
+
+        Args:
+            logits: Float `[..., sum(input_lens)]`.
+            input_lens: Number of actions of each component.
+            temperatures: One divisor of the logits for each component; None = 1.
+        """
+        lengths = [int(n) for n in input_lens]
+        if logits.shape[-1] != sum(lengths):
+            raise ValueError(
+                f"MultiCategorical got logits of width {logits.shape[-1]}, but input_lens={lengths} add up "
+                f"to {sum(lengths)}: make the module's ACTION_DIST_INPUTS that wide."
+            )
+        parts = _split_last_axis(logits, lengths)
+        if temperatures is not None:
+            parts = [part / temperature for part, temperature in zip(parts, temperatures, strict=True)]
+        return cls([Categorical(logits=part) for part in parts])
+
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        first = self.categoricals[0].logits
+        shape = (*(sample_shape or ()), *first.shape[:-1], len(self.categoricals))
+        uniform = jax.random.uniform(key, shape, first.dtype)
+        draws = [_inverse_cdf(c.logits, uniform[..., i]) for i, c in enumerate(self.categoricals)]
+        return jnp.stack(draws, axis=-1)
+
+    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        """Concatenated one-hot draws `[..., sum(input_lens)]`, straight-through gradients."""
+        keys = jax.random.split(key, len(self.categoricals))
+        draws = [
+            c.rsample(key=k, sample_shape=sample_shape) for c, k in zip(self.categoricals, keys, strict=True)
+        ]
+        return jnp.concatenate(draws, axis=-1)
+
+    def logp(self, value: jax.Array) -> jax.Array:
+        value = jnp.asarray(value)
+        return _total(c.logp(value[..., i]) for i, c in enumerate(self.categoricals))
+
+    def entropy(self) -> jax.Array:
+        return _total(c.entropy() for c in self.categoricals)
+
+    def kl(self, other: Any) -> jax.Array:
+        pairs = zip(self.categoricals, other.categoricals, strict=True)
+        return _total(c.kl(o) for c, o in pairs)
+
+    @staticmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        return int(sum(space.nvec))
+
+    def to_deterministic(self) -> Deterministic:
+        greedy = jnp.stack([c.to_deterministic().loc for c in self.categoricals], axis=-1)
+        return Deterministic(greedy, event_ndim=1)
+
+
+class MultiDistribution(Distribution):
+    """Independent distributions in a tree, for `Dict` and `Tuple` action spaces; actions are the same tree.
+
+    Args:
+        child_distribution_struct: Nested dicts, tuples and lists of distributions of one batch shape.
+    """
+
+    def __init__(self, child_distribution_struct: Any):
+        self.children, self.structure = jax.tree.flatten(child_distribution_struct)
+
+    @classmethod
+    def from_logits(
+        cls, logits: jax.Array, child_distribution_cls_struct: Any, input_lens: Any, **kwargs: Any
+    ) -> MultiDistribution:
+        """From concatenated inputs, in the order of `jax.tree.leaves` (dict keys sorted).
+
+        Args:
+            logits: Float `[..., sum of all input lengths]`.
+            child_distribution_cls_struct: Tree of distribution classes.
+            input_lens: Input widths of the children: a tree of the same structure, or a flat list.
+        """
+        classes, structure = jax.tree.flatten(child_distribution_cls_struct)
+        lengths = [int(n) for n in jax.tree.leaves(input_lens)]
+        if logits.shape[-1] != sum(lengths) or len(lengths) != len(classes):
+            raise ValueError(
+                f"MultiDistribution got inputs of width {logits.shape[-1]} for {len(classes)} children with "
+                f"input_lens={lengths}: the width must be {sum(lengths)}, with one length a child."
+            )
+        parts = _split_last_axis(logits, lengths)
+        children = [child.from_logits(part) for child, part in zip(classes, parts, strict=True)]
+        return cls(jax.tree.unflatten(structure, children))
+
+    def _leaves(self, value: Any) -> list[Any]:
+        return self.structure.flatten_up_to(value)
+
+    def _draw(self, method: str, key: jax.Array, sample_shape: Any) -> list[Any]:
+        keys = jax.random.split(key, len(self.children))
+        return [
+            getattr(child, method)(key=k, sample_shape=sample_shape)
+            for child, k in zip(self.children, keys, strict=True)
+        ]
+
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+        return jax.tree.unflatten(self.structure, self._draw("sample", key, sample_shape))
+
+    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+        return jax.tree.unflatten(self.structure, self._draw("rsample", key, sample_shape))
+
+    def sample_and_logp(
+        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
+    ) -> tuple[Any, jax.Array]:
+        draws = self._draw("sample_and_logp", key, sample_shape)
+        return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
+
+    def rsample_and_logp(
+        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
+    ) -> tuple[Any, jax.Array]:
+        draws = self._draw("rsample_and_logp", key, sample_shape)
+        return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
+
+    def logp(self, value: Any) -> jax.Array:
+        pairs = zip(self.children, self._leaves(value), strict=True)
+        return _total(child.logp(leaf) for child, leaf in pairs)
+
+    def entropy(self) -> jax.Array:
+        return _total(child.entropy() for child in self.children)
+
+    def kl(self, other: Any) -> jax.Array:
+        pairs = zip(self.children, other.children, strict=True)
+        return _total(child.kl(o) for child, o in pairs)
+
+    @staticmethod
+    def required_input_dim(space: Any, input_lens: Any, as_list: bool = False, **kwargs: Any) -> Any:
+        """Total input width; with `as_list` the widths of the children, in order."""
+        lengths = [int(n) for n in jax.tree.leaves(input_lens)]
+        return lengths if as_list else sum(lengths)
+
+    def to_deterministic(self) -> MultiDistribution:
+        children = [child.to_deterministic() for child in self.children]
+        return MultiDistribution(jax.tree.unflatten(self.structure, children))
+
+
+def _total(terms: Iterable[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, terms)
+
+
+def _split_last_axis(values: jax.Array, lengths: list[int]) -> list[jax.Array]:
+    offsets = [sum(lengths[:i]) for i in range(1, len(lengths))]
+    return jnp.split(values, offsets, axis=-1)
+
+
+def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Distribution]:
+    """The distribution class for actions in `space`.
+
+    Args:
+        space: A `Discrete`, `MultiDiscrete`, float `Box` of rank 1, or a `Dict`/`Tuple` nest of these.
+        squash: `SquashedGaussian` instead of `DiagGaussian` for boxes (SAC).
+
+    Returns:
+        The class, with `input_lens` and the like filled in (`get_partial_dist_cls`) where it needs them.
+
+    Raises:
+        ValueError: For every other space; the message names the space and a way out.
+    """
+    import gymnasium as gym
+    import numpy as np
+
+    if isinstance(space, gym.spaces.Discrete):
+        if int(space.start) != 0:
+            raise ValueError(
+                f"Action space {space} does not start at 0, but a Categorical draws 0 … n-1: use "
+                f"Discrete({space.n}) and add {space.start} inside the environment (or in a wrapper)."
+            )
+        return Categorical
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        if space.nvec.ndim != 1 or np.any(space.start != 0):
+            raise ValueError(
+                f"Action space {space} has rank {space.nvec.ndim} or does not start at 0: use MultiDiscrete "
+                "with a flat list of counts and map the actions inside the environment (or in a wrapper)."
+            )
+        return MultiCategorical.get_partial_dist_cls(input_lens=[int(n) for n in space.nvec])
+    if isinstance(space, gym.spaces.Box):
+        if not np.issubdtype(space.dtype, np.floating):
+            raise ValueError(
+                f"Action space {space} is a Box of integers: use Discrete or MultiDiscrete for counted "
+                "actions, or a float Box."
+            )
+        if len(space.shape) != 1:
+            raise ValueError(
+                f"Action space {space} has rank {len(space.shape)}, but a Box action needs rank 1: flatten "
+                f"it to Box(low.ravel(), high.ravel()) of shape ({math.prod(space.shape)},) and reshape the "
+                "actions inside the environment (or in a wrapper)."
+            )
+        return SquashedGaussian if squash else DiagGaussian
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        leaves: list[Any] = []
+        structure = _space_structure(space, leaves)
+        classes = [get_action_dist_cls_for_space(leaf, squash) for leaf in leaves]
+        lengths = [child.required_input_dim(leaf) for child, leaf in zip(classes, leaves, strict=True)]
+        order = jax.tree.leaves(structure)
+        struct = jax.tree.map(lambda i: classes[i], structure)
+        return MultiDistribution.get_partial_dist_cls(
+            child_distribution_cls_struct=struct, input_lens=[lengths[i] for i in order]
+        )
+    raise ValueError(
+        f"No action distribution for the action space {space}: supported are Discrete, MultiDiscrete, a "
+        "float Box of rank 1 and Dict/Tuple nests of these (a MultiBinary(n) is a MultiDiscrete([2] * n)). "
+        "Otherwise override get_train_action_dist_cls() and its exploration and inference kin in your "
+        "RLModule."
+    )
+
+
+def _space_structure(space: gym.Space, leaves: list[Any]) -> Any:
+    """The nest of `space` as dicts and tuples of indices into `leaves`, which receives the leaf spaces."""
+    import gymnasium as gym
+
+    if isinstance(space, gym.spaces.Dict):
+        return {name: _space_structure(sub, leaves) for name, sub in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_space_structure(sub, leaves) for sub in space.spaces)
+    leaves.append(space)
+    return len(leaves) - 1

@@ -1,0 +1,107 @@
+"""Episodes as a time-major block: how a Learner reads ``update(episodes=...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+
+if TYPE_CHECKING:
+    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+
+def episodes_to_batch(
+    episodes: Sequence[SingleAgentEpisode], modules: Mapping[str, Any]
+) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
+    """Lay episodes out side by side, one per column.
+
+    Lengths and the number of columns are padded to powers of two, so that few shapes are ever compiled; padded rows
+    have ``LOSS_MASK`` False. A chunk that is merely cut counts as truncated at its end.
+
+    Args:
+        episodes: Finalised or running episodes; their look-back is left out.
+        modules: The learner's modules, for the ids.
+
+    Returns:
+        ``(block, rows)``: ``{module_id: {column: [T, B, ...]}}`` with the columns obs, actions, rewards, terminateds,
+        truncateds, final_obs, loss_mask and every extra model output; and per module the indices of the valid rows in
+        the flattened block ``[T * B]``, episode by episode.
+
+    Raises:
+        ValueError: If there is no step in any episode, or an episode belongs to an unknown module.
+    """
+    by_module: dict[str, list[SingleAgentEpisode]] = {}
+    for episode in episodes:
+        module_id = episode.module_id or (DEFAULT_MODULE_ID if DEFAULT_MODULE_ID in modules else next(iter(modules)))
+        if module_id not in modules:
+            raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")
+        if len(episode):
+            by_module.setdefault(module_id, []).append(episode)
+    if not by_module:
+        raise ValueError(f"update(episodes=...): none of the {len(episodes)} episodes has a step to learn from.")
+    blocks, rows = {}, {}
+    for module_id, own in by_module.items():
+        blocks[module_id], rows[module_id] = _block([_columns(episode) for episode in own])
+    return blocks, rows
+
+
+def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
+    """The steps of one episode as arrays ``[len, ...]``."""
+    length = len(episode)
+    observations = _stacked(episode.get_observations(slice(0, length + 1)))
+    flags = np.zeros((2, length), bool)
+    flags[0, -1] = episode.is_terminated
+    flags[1, -1] = not episode.is_terminated
+    columns = {
+        Columns.OBS: jax.tree.map(lambda x: x[:-1], observations),
+        # Only the last row's entry is read: within an episode the next observation is the next row's.
+        Columns.FINAL_OBS: jax.tree.map(lambda x: x[1:], observations),
+        Columns.ACTIONS: _stacked(episode.get_actions(slice(0, length))),
+        Columns.REWARDS: np.asarray(episode.get_rewards(slice(0, length)), np.float32),
+        Columns.TERMINATEDS: flags[0],
+        Columns.TRUNCATEDS: flags[1],
+        Columns.LOSS_MASK: np.ones(length, bool),
+    }
+    for key in episode.extra_model_outputs:
+        if key != "weights_seq_no":
+            columns[key] = _stacked(episode.get_extra_model_outputs(key, slice(0, length)))
+    return columns
+
+
+def _stacked(items: Any) -> Any:
+    """A list of equal pytrees as one pytree of arrays; arrays pass."""
+    if isinstance(items, list):
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
+    return items
+
+
+def _block(columns: list[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray]:
+    lengths = [len(c[Columns.REWARDS]) for c in columns]
+    num_steps, num_columns = _power_of_two(max(lengths)), _power_of_two(len(columns))
+
+    def lay_out(*leaves: np.ndarray) -> np.ndarray:
+        first = np.asarray(leaves[0])
+        out = np.zeros((num_steps, num_columns, *first.shape[1:]), first.dtype)
+        for i, leaf in enumerate(leaves):
+            out[: len(leaf), i] = leaf
+        return out
+
+    names = set(columns[0])
+    for i, other in enumerate(columns):
+        if set(other) != names:
+            raise ValueError(
+                f"The episodes' columns differ: {sorted(names)} in the first, {sorted(other)} in number {i}. All "
+                f"episodes of one update need the same extra model outputs."
+            )
+    block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
+    rows = np.concatenate([np.arange(n, dtype=np.int32) * num_columns + i for i, n in enumerate(lengths)])
+    return block, rows
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

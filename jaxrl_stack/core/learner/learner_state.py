@@ -1,0 +1,34 @@
+"""Everything of a Learner that changes during training, as one pytree of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import struct
+
+
+@struct.dataclass
+class LearnerState:
+    """State of a Learner. Replicated over its devices; donated by every update.
+
+    Attributes:
+        params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.
+        rest: State of the modules that is not trained (batch statistics, PRNG streams), same layout.
+        optimizers: ``{module_id: {optimizer_name: optax state}}``.
+        extra: What an algorithm keeps beside its networks, e.g. ``{"curr_kl_coeff": {module_id: float32}}``.
+        connector: State of the learner connector pipeline.
+        timesteps: uint32[2] (hi, lo), lifetime env steps at the end of the last update; schedules are read at this
+            point, so the first update uses their values at 0.
+        num_updates: uint32, updates done so far; the ``weights_seq_no`` of the parameters.
+        key: PRNG key; shuffles and stochastic modules derive theirs from it and ``num_updates``.
+    """
+
+    params: dict[str, jax.Array]
+    rest: dict[str, jax.Array]
+    optimizers: dict[str, dict[str, Any]]
+    extra: dict[str, Any]
+    connector: Any
+    timesteps: jax.Array
+    num_updates: jax.Array
+    key: jax.Array

@@ -1,0 +1,209 @@
+"""From a train batch to the rows of one minibatch, inside the compiled update.
+
+The update is one flat scan. Row ``p`` of the stream of all rows of all epochs is ``perm_{p // N}(p mod N)``, where
+``perm_e`` is the permutation of epoch ``e``; a minibatch is the next ``m`` rows of that stream. So each epoch covers
+every row once, minibatches may straddle two epochs, and only the last one may re-use rows to be full.
+
+Shards: the rows are dealt out to ``S`` shards, each shuffled within itself, and every minibatch takes the same number
+of rows from each. With one shard per device no row ever moves between devices; one device with ``S`` shards makes the
+same update as ``S`` devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.ops import permutation
+
+
+def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
+    """How many minibatches ``num_epochs`` passes over ``num_rows`` rows make: ``ceil(epochs * rows / size)``."""
+    return num_epochs if minibatch_size is None else -(-num_epochs * num_rows // minibatch_size)
+
+
+def shard_rows(block: Any, num_shards: int) -> Any:
+    """Lay a time-major block out as rows per shard.
+
+    Args:
+        block: Pytree of arrays ``[T, B, ...]``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
+        num_shards: ``S``, a divisor of ``B``.
+
+    Returns:
+        The same pytree with leaves ``[S, T * B/S, ...]``.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        t, b = x.shape[:2]
+        if num_shards == 1:
+            return x.reshape(1, t * b, *x.shape[2:])
+        x = x.reshape(t, num_shards, b // num_shards, *x.shape[2:])
+        return jnp.moveaxis(x, 1, 0).reshape(num_shards, t * (b // num_shards), *x.shape[3:])
+
+    return jax.tree.map(one, block)
+
+
+class PackedRows:
+    """Columns of one module packed side by side, so that a minibatch is one gather of short contiguous rows.
+
+    32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; everything else (uint8 frames,
+    64-bit numbers) stays a column of its own and is gathered by itself.
+
+    Args:
+        columns: Pytree of arrays ``[S, N, ...]``.
+    """
+
+    def __init__(self, columns: Any):
+        self.columns = columns
+        leaves, self._treedef = jax.tree.flatten(columns)
+        self._shapes = [leaf.shape[2:] for leaf in leaves]
+        self._dtypes = [leaf.dtype for leaf in leaves]
+        self._packed = [leaf.dtype.itemsize == 4 or leaf.dtype == jnp.bool_ for leaf in leaves]
+        self.num_shards, self.num_rows = leaves[0].shape[:2]
+        wide = [
+            (
+                leaf.astype(jnp.uint32)
+                if leaf.dtype == jnp.bool_
+                else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+            ).reshape(self.num_shards, self.num_rows, -1)
+            for leaf, packed in zip(leaves, self._packed, strict=True)
+            if packed
+        ]
+        self._matrix = jnp.concatenate(wide, axis=-1) if wide else None
+        self._loose = [None if packed else leaf for leaf, packed in zip(leaves, self._packed, strict=True)]
+
+    def take_column(self, name: str, index: jax.Array) -> jax.Array:
+        """One column at the rows ``index`` ``[S, m]``, shards laid end to end."""
+        return jax.vmap(lambda shard, i: shard.at[i].get(mode="promise_in_bounds"))(
+            self.columns[name], index
+        ).reshape(-1, *self.columns[name].shape[2:])
+
+    def take(self, index: jax.Array) -> Any:
+        """The rows ``index[s]`` of every shard ``s``, shards laid end to end.
+
+        Args:
+            index: uint32 ``[S, m]``.
+
+        Returns:
+            The columns' pytree with leaves ``[S * m, ...]``.
+        """
+
+        def gather(x: jax.Array) -> jax.Array:
+            if self.num_shards == 1:
+                return x[0].at[index[0]].get(mode="promise_in_bounds")
+            rows = jax.vmap(lambda shard, i: shard.at[i].get(mode="promise_in_bounds"))(x, index)
+            return rows.reshape(-1, *x.shape[2:])
+
+        matrix = None if self._matrix is None else gather(self._matrix)
+        out, start = [], 0
+        for shape, dtype, packed, loose in zip(self._shapes, self._dtypes, self._packed, self._loose, strict=True):
+            if not packed:
+                out.append(gather(loose))
+                continue
+            assert matrix is not None
+            width = 1
+            for size in shape:
+                width *= size
+            part = matrix[:, start : start + width].reshape(-1, *shape)
+            start += width
+            out.append(
+                part.astype(jnp.bool_) if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(part, dtype)
+            )
+        return jax.tree.unflatten(self._treedef, out)
+
+
+class ColumnReads:
+    """Records which columns of a minibatch are looked at while a loss is traced."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, set[str]] = {}
+
+    def watch(self, module_id: str, columns: Any) -> dict[str, Any]:
+        """A dict like `columns` whose reads are recorded; iterating over it counts as reading everything."""
+        return _WatchedColumns(columns, self.columns.setdefault(module_id, set()))
+
+
+class _WatchedColumns(dict):
+    def __init__(self, columns: Any, reads: set[str]):
+        super().__init__(columns)
+        self._reads = reads
+
+    def __getitem__(self, key: str) -> Any:
+        self._reads.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._reads.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        if super().__contains__(key):
+            self._reads.add(str(key))
+            return True
+        return False
+
+    def __iter__(self):
+        self._reads.update(super().keys())
+        return super().__iter__()
+
+    def keys(self):
+        self._reads.update(super().keys())
+        return super().keys()
+
+    def items(self):
+        self._reads.update(super().keys())
+        return super().items()
+
+    def values(self):
+        self._reads.update(super().keys())
+        return super().values()
+
+    def copy(self):
+        return _WatchedColumns(super().copy(), self._reads)
+
+
+def epoch_keys(key: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
+    """Round keys of the permutation of every epoch and shard.
+
+    Args:
+        key: PRNG key of this update.
+        num_epochs: Number of epochs; one more is made, for the rows that fill up the last minibatch.
+        shards: uint32 ``[S_local]``, global numbers of the shards that live here.
+
+    Returns:
+        uint32 ``[num_epochs + 1, S_local, NUM_ROUNDS]``.
+    """
+    epochs = jnp.arange(num_epochs + 1, dtype=jnp.uint32)
+
+    def one(epoch, shard):
+        return permutation.round_keys(jax.random.fold_in(jax.random.fold_in(key, epoch), shard))
+
+    return jax.vmap(lambda e: jax.vmap(lambda s: one(e, s))(shards))(epochs)
+
+
+def minibatch_index(
+    step: jax.Array, size: int, num_rows: int, keys: jax.Array | None
+) -> jax.Array:
+    """Row numbers of one minibatch in every local shard.
+
+    Args:
+        step: uint32 scalar, number of the minibatch in the update.
+        size: Rows per minibatch and shard, ``m``.
+        num_rows: Rows per shard, ``N``.
+        keys: uint32 ``[num_epochs + 1, S_local, NUM_ROUNDS]`` from `epoch_keys`; None keeps the order of the rows.
+
+    Returns:
+        uint32 ``[S_local, m]`` (``[1, m]`` without keys; broadcast it).
+    """
+    position = step * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
+    row = position % jnp.uint32(num_rows)
+    if keys is None:
+        return row[None]
+    if num_rows % size == 0:
+        # A minibatch never straddles epochs: one set of round keys per shard.
+        epoch_key = keys[(step * jnp.uint32(size)) // jnp.uint32(num_rows)]
+        return jax.vmap(lambda k: permutation.permute(row, num_rows, k))(epoch_key)
+    epoch_key = keys[position // jnp.uint32(num_rows)]  # [m, S, NUM_ROUNDS]
+    return jax.vmap(lambda k: permutation.permute(row, num_rows, k), in_axes=1)(epoch_key)

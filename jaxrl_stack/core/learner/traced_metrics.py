@@ -1,0 +1,124 @@
+"""Metrics that are logged while a program is traced: they become values that the program returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_REDUCTIONS = ("last", "mean", "sum", "min", "max")
+
+
+class TracedMetrics:
+    """Collector with the logging calls of MetricsLogger, for values that are arrays of the running trace.
+
+    How a value is reduced over the minibatches of one update follows the call: ``window=1`` (and no ``reduce``) keeps
+    the last one, ``reduce="mean" | "sum" | "min" | "max"`` reduces over all.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, ...], tuple[str | Callable[[Any], Any], Any]] = {}
+
+    def log_value(
+        self,
+        key: str | tuple[str, ...],
+        value: Any,
+        *,
+        reduce: str | None = None,
+        window: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Log a scalar under a path.
+
+        Args:
+            key: Name, or path such as ``(module_id, "my_loss")``.
+            value: Scalar array or number.
+            reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"`` over the minibatches of an update; None keeps the
+                last one.
+            window: 1 keeps the last one; other windows are taken over iterations by the host's logger.
+
+        Raises:
+            ValueError: If the reduction is unknown here, or the value is not a scalar.
+        """
+        path = (key,) if isinstance(key, str) else tuple(key)
+        how = "last" if window == 1 or reduce is None else reduce
+        if how not in _REDUCTIONS:
+            raise ValueError(
+                f"log_value({path!r}, reduce={reduce!r}): inside a compiled update use reduce=None, 'mean', 'sum', "
+                f"'min' or 'max', and log other statistics from a callback."
+            )
+        if kwargs:
+            raise ValueError(
+                f"log_value({path!r}): {sorted(kwargs)} cannot be used inside a compiled update; log the value here "
+                f"and its statistics from a callback."
+            )
+        value = jnp.asarray(value, jnp.float32)
+        if value.ndim:
+            raise ValueError(f"log_value({path!r}): the value has shape {value.shape}; log a scalar, such as its mean.")
+        self._values[path] = (how, value)
+
+    def log_dict(
+        self, stats_dict: Mapping[str, Any], *, key: str | tuple[str, ...] | None = None, **kwargs: Any
+    ) -> None:
+        """Log every entry of a dict (nested ones become longer paths) below `key`; see `log_value`."""
+        prefix = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        for name, value in stats_dict.items():
+            if isinstance(value, Mapping):
+                self.log_dict(value, key=(*prefix, name), **kwargs)
+            else:
+                self.log_value((*prefix, name), value, **kwargs)
+
+    def log_function(self, key: str | tuple[str, ...], function: Callable[[Any], Any], values: Any) -> None:
+        """Log ``function(values)`` of the last minibatch, for a function that is not linear.
+
+        `values` are averaged over devices and added up over the pieces of a minibatch first; the function of each
+        piece's values would mean nothing.
+
+        Args:
+            key: Name or path.
+            function: Pure; maps a pytree of scalars to a scalar. Must be the same object in every trace.
+            values: Pytree of scalars, linear in means over the batch.
+        """
+        path = (key,) if isinstance(key, str) else tuple(key)
+        self._values[path] = (function, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), values))
+
+    def collect(self) -> dict[tuple[str, ...], MetricValue]:
+        """What was logged, as a pytree that can leave the trace."""
+        return {path: MetricValue(how, value) for path, (how, value) in self._values.items()}
+
+    @classmethod
+    def of(cls, collected: Mapping[tuple[str, ...], MetricValue]) -> TracedMetrics:
+        """A collector that already holds what another one collected."""
+        metrics = cls()
+        metrics._values = {path: (entry.how, entry.value) for path, entry in collected.items()}
+        return metrics
+
+    @staticmethod
+    def reduce_history(history: Mapping[tuple[str, ...], MetricValue]) -> dict[tuple[str, ...], jax.Array]:
+        """Reduce stacked values ``[num_minibatches]`` to scalars, each in its own way."""
+        reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
+        return {
+            path: (
+                entry.how(jax.tree.map(lambda v: v[-1], entry.value))
+                if callable(entry.how)
+                else reducers[entry.how](entry.value)
+            )
+            for path, entry in history.items()
+        }
+
+
+@jax.tree_util.register_pytree_node_class
+class MetricValue:
+    """A logged value and how to reduce it: the name of a reduction, or a function of the last minibatch's values."""
+
+    def __init__(self, how: str | Callable[[Any], Any], value: Any):
+        self.how, self.value = how, value
+
+    def tree_flatten(self):
+        return (self.value,), self.how
+
+    @classmethod
+    def tree_unflatten(cls, how, children):
+        return cls(how, *children)

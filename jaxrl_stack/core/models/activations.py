@@ -1,0 +1,80 @@
+"""Activation functions by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def linear(x: jax.Array) -> jax.Array:
+    """The identity."""
+    return x
+
+
+def softsign(x: jax.Array) -> jax.Array:
+    """x / (1 + |x|)."""
+    return jax.nn.soft_sign(x)
+
+
+def tanhshrink(x: jax.Array) -> jax.Array:
+    """x - tanh(x)."""
+    return x - jnp.tanh(x)
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """x times the normal CDF of x: exact, torch's default; JAX's is an approximation with tanh."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+# Lower-case names, without underscores: torch.nn class names match once lower-cased.
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "linear": linear,
+    "identity": linear,
+    "relu": jax.nn.relu,
+    "relu6": jax.nn.relu6,
+    "tanh": jnp.tanh,
+    "elu": jax.nn.elu,
+    "selu": jax.nn.selu,
+    "celu": jax.nn.celu,
+    "gelu": gelu,
+    "swish": jax.nn.silu,
+    "silu": jax.nn.silu,
+    "mish": jax.nn.mish,
+    "sigmoid": jax.nn.sigmoid,
+    "logsigmoid": jax.nn.log_sigmoid,
+    "softmax": jax.nn.softmax,
+    "softplus": jax.nn.softplus,
+    "softsign": softsign,
+    "leakyrelu": jax.nn.leaky_relu,
+    "hardtanh": jax.nn.hard_tanh,
+    "hardsigmoid": jax.nn.hard_sigmoid,
+    "hardswish": jax.nn.hard_swish,
+    "tanhshrink": tanhshrink,
+}
+
+
+def get_activation(activation: str | Callable[..., Any] | None) -> Callable[[jax.Array], jax.Array]:
+    """The activation function that a setting names.
+
+    Args:
+        activation: A name ("relu", "leaky_relu", torch.nn's "LeakyReLU", …), a callable array -> array, or
+            None for linear.
+
+    Raises:
+        ValueError: For an unknown name, with the closest known ones.
+    """
+    if activation is None:
+        return linear
+    if callable(activation):
+        return activation
+    key = str(activation).lower().replace("_", "")
+    if key not in _ACTIVATIONS:
+        close = difflib.get_close_matches(key, _ACTIVATIONS, n=3) or sorted(_ACTIVATIONS)
+        raise ValueError(
+            f"Unknown activation {activation!r}: use one of {close}, or pass a callable such as jax.nn.relu."
+        )
+    return _ACTIVATIONS[key]

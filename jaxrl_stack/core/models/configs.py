@@ -1,0 +1,207 @@
+"""Descriptions of models, as dataclasses that validate and build them; names and defaults are RLlib's."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flax import nnx
+
+from jaxrl_stack.core.models.encoders import ActorCriticEncoder, MLPEncoder
+from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
+from jaxrl_stack.core.models.initializers import get_initializer
+from jaxrl_stack.core.models.mlp import MLP
+
+Initializer = str | Callable[..., Any] | None
+
+
+def _check_framework(framework: str) -> None:
+    if framework != "jax":
+        raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
+
+
+@dataclasses.dataclass
+class ModelConfig(abc.ABC):
+    """What a model is built from.
+
+    Args:
+        input_dims: Shape of one input, for flat models `[d]`.
+    """
+
+    input_dims: Sequence[int] | None = None
+
+    @property
+    @abc.abstractmethod
+    def output_dims(self) -> tuple[int, ...]:
+        """Shape of one output."""
+
+    @abc.abstractmethod
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The model.
+
+        Args:
+            framework: "jax".
+            rngs: Where the initial weights come from.
+
+        Raises:
+            ValueError: For settings that do not fit together; the message names them.
+        """
+
+
+@dataclasses.dataclass
+class _MLPConfig(ModelConfig):
+    """Hidden layers, then an output layer unless `output_layer_dim` is None.
+
+    Activations are names or callables, initializers as in `DefaultModelConfig`. `clip_log_std` clamps the
+    second half of the outputs to ± `log_std_clip_param`.
+    """
+
+    hidden_layer_dims: Sequence[int] = (256, 256)
+    hidden_layer_use_bias: bool = True
+    hidden_layer_activation: Any = "relu"
+    hidden_layer_use_layernorm: bool = False
+    hidden_layer_weights_initializer: Initializer = None
+    hidden_layer_weights_initializer_config: dict | None = None
+    hidden_layer_bias_initializer: Initializer = None
+    hidden_layer_bias_initializer_config: dict | None = None
+    output_layer_dim: int | None = None
+    output_layer_use_layernorm: bool = False
+    output_layer_use_bias: bool = True
+    output_layer_activation: Any = "linear"
+    output_layer_weights_initializer: Initializer = None
+    output_layer_weights_initializer_config: dict | None = None
+    output_layer_bias_initializer: Initializer = None
+    output_layer_bias_initializer_config: dict | None = None
+    clip_log_std: bool = False
+    log_std_clip_param: float = 20.0
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        if self.output_layer_dim is not None:
+            return (int(self.output_layer_dim),)
+        if self.hidden_layer_dims:
+            return (int(self.hidden_layer_dims[-1]),)
+        return (self._input_dim(),)
+
+    def _input_dim(self) -> int:
+        if self.input_dims is None or len(self.input_dims) != 1:
+            raise ValueError(
+                f"{type(self).__name__}(input_dims={self.input_dims}): expected the shape [d] of a flat "
+                "input; put a FlattenObservations connector in front of the module for other shapes."
+            )
+        return int(self.input_dims[0])
+
+    def _log_std_bound(self) -> float | None:
+        return float(self.log_std_clip_param) if self.clip_log_std else None
+
+    def _layers(self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, **kwargs: Any) -> Any:
+        dims = [int(dim) for dim in self.hidden_layer_dims]
+        if min([*dims, 1 if output_dim is None else int(output_dim)], default=1) < 1:
+            raise ValueError(f"{type(self).__name__}: layer widths {dims}, {output_dim} must be at least 1.")
+        per_layer = [
+            (
+                dim,
+                self.hidden_layer_activation,
+                self.hidden_layer_use_bias,
+                self.hidden_layer_use_layernorm,
+                self._initializer("hidden_layer_weights_initializer"),
+                self._initializer("hidden_layer_bias_initializer"),
+            )
+            for dim in dims
+        ]
+        if output_dim is not None:
+            per_layer.append(
+                (
+                    int(output_dim),
+                    self.output_layer_activation,
+                    self.output_layer_use_bias,
+                    self.output_layer_use_layernorm,
+                    self._initializer("output_layer_weights_initializer"),
+                    self._initializer("output_layer_bias_initializer"),
+                )
+            )
+        widths, activations, use_bias, use_layernorm, kernel_inits, bias_inits = (
+            zip(*per_layer, strict=True) if per_layer else ((),) * 6
+        )
+        return cls(
+            self._input_dim(),
+            widths,
+            activations=activations,
+            use_bias=use_bias,
+            use_layernorm=use_layernorm,
+            kernel_inits=kernel_inits,
+            bias_inits=bias_inits,
+            rngs=rngs,
+            **kwargs,
+        )
+
+    def _initializer(self, name: str) -> Any:
+        return get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name)
+
+
+@dataclasses.dataclass
+class MLPEncoderConfig(_MLPConfig):
+    """An `MLPEncoder` over flat observations."""
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPEncoder:
+        _check_framework(framework)
+        return self._layers(MLPEncoder, rngs, self.output_layer_dim)
+
+
+@dataclasses.dataclass
+class MLPHeadConfig(_MLPConfig):
+    """An `MLPHead`."""
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPHead:
+        _check_framework(framework)
+        return self._layers(MLPHead, rngs, self.output_layer_dim, log_std_bound=self._log_std_bound())
+
+
+@dataclasses.dataclass
+class FreeLogStdMLPHeadConfig(_MLPConfig):
+    """A `FreeLogStdMLPHead`; `output_layer_dim` counts means and log standard deviations."""
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> FreeLogStdMLPHead:
+        _check_framework(framework)
+        if self.output_layer_dim is None or self.output_layer_dim % 2:
+            raise ValueError(
+                f"FreeLogStdMLPHeadConfig(output_layer_dim={self.output_layer_dim}): needs an even number, "
+                "half of it for means and half for log standard deviations."
+            )
+        mean = self._layers(MLP, rngs, self.output_layer_dim // 2)
+        return FreeLogStdMLPHead(mean, log_std_bound=self._log_std_bound())
+
+
+@dataclasses.dataclass
+class ActorCriticEncoderConfig(ModelConfig):
+    """An `ActorCriticEncoder`.
+
+    Args:
+        base_encoder_config: Describes one encoder.
+        shared: One encoder for policy and value function.
+        inference_only: Leave the critic's encoder out.
+    """
+
+    base_encoder_config: ModelConfig | None = None
+    shared: bool = True
+    inference_only: bool = False
+
+    def _base(self) -> ModelConfig:
+        if self.base_encoder_config is None:
+            raise ValueError(
+                "ActorCriticEncoderConfig needs a base_encoder_config, such as an MLPEncoderConfig."
+            )
+        return self.base_encoder_config
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return self._base().output_dims
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> ActorCriticEncoder:
+        _check_framework(framework)
+        base = self._base()
+        return ActorCriticEncoder(
+            lambda: base.build(framework, rngs=rngs), shared=self.shared, inference_only=self.inference_only
+        )

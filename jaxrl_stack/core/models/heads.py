@@ -1,0 +1,57 @@
+"""Heads: from latent features to a policy's or a value function's outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl_stack.core.models.mlp import MLP
+
+
+def _clip_log_std(outputs: jax.Array, bound: float) -> jax.Array:
+    """`[mean, log std]` on the last axis with the log std clamped to ±bound."""
+    is_log_std = jnp.arange(outputs.shape[-1]) >= outputs.shape[-1] // 2
+    return jnp.where(is_log_std, jnp.clip(outputs, -bound, bound), outputs)
+
+
+class MLPHead(MLP):
+    """An MLP `[..., latent]` -> `[..., output_dim]`.
+
+    Args:
+        log_std_bound: The outputs are `[mean, log std]`: clamp the log std to ± this. None: leave them.
+        *args, **kwargs: As in `MLP`.
+    """
+
+    def __init__(self, *args: Any, log_std_bound: float | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.log_std_bound = log_std_bound
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        outputs = super().__call__(x)
+        return outputs if self.log_std_bound is None else _clip_log_std(outputs, self.log_std_bound)
+
+
+class FreeLogStdMLPHead(nnx.Module):
+    """An MLP for the mean and a parameter `log_std`, initially 0, that does not depend on the input.
+
+    Args:
+        mean: The MLP `[..., latent]` -> `[..., d]`.
+        log_std_bound: Clamp the log std to ± this. None: leave it.
+    """
+
+    def __init__(self, mean: MLP, *, log_std_bound: float | None = None):
+        self.mean = mean
+        self.output_dim = 2 * mean.output_dim
+        self.log_std = nnx.Param(jnp.zeros(mean.output_dim, jnp.float32))
+        self.log_std_bound = log_std_bound
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Float `[..., latent]` -> `[mean, log std]`, `[..., 2 d]`."""
+        mean = self.mean(x)
+        log_std = self.log_std[...]
+        if self.log_std_bound is not None:
+            log_std = jnp.clip(log_std, -self.log_std_bound, self.log_std_bound)
+        return jnp.concatenate([mean, jnp.broadcast_to(log_std, mean.shape)], axis=-1)

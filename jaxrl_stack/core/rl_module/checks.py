@@ -1,0 +1,223 @@
+"""Checks of what a module's forward passes take and return, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from jaxrl_stack.core.rl_module.functional import ModuleDefinition
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+from jaxrl_stack.utils.spaces import shape_dtype_struct
+
+# Unlikely as a width, so that a mixed-up axis shows.
+BATCH_SIZE = 7
+SEQUENCE_LENGTH = 3
+
+
+def check_module_outputs(
+    module: RLModule,
+    *,
+    module_id: str | None = None,
+    forwards: Collection[str] = ("inference", "exploration", "train"),
+    train_keys: Collection[str] = (),
+) -> None:
+    """Check what a module's forward passes return, by tracing them on a batch made from its spaces.
+
+    Args:
+        module: A built module with an observation space; a MultiRLModule is checked module by module.
+        module_id: Named in messages.
+        forwards: Which passes to check; those that a `learner_only` module never runs are left out.
+        train_keys: Columns that the algorithm's loss needs from `forward_train`.
+
+    Raises:
+        ValueError: Names the module's class, the method and the column, what was expected and what it got,
+            and what to do.
+    """
+    if isinstance(module, MultiRLModule):
+        for id_, part in module.items():
+            check_module_outputs(part, module_id=id_, forwards=forwards, train_keys=train_keys)
+        return
+    for forward in forwards:
+        if module.learner_only and forward != "train":
+            continue
+        if module.inference_only and forward == "train":
+            continue
+        _ForwardCheck(module, module_id, forward).run(train_keys if forward == "train" else ())
+
+
+class _ForwardCheck:
+    """One forward pass of one module."""
+
+    def __init__(self, module: RLModule, module_id: str | None, forward: str):
+        self.module = module
+        name = type(module).__name__
+        self.owner = name if module_id is None else f"{name} (module {module_id!r})"
+        self.forward = forward
+        self.method = f"_forward_{forward}"
+        self.batch = self._dummy_batch()
+        obs = jax.tree.leaves(self.batch[Columns.OBS])[0].shape
+        self.leading: tuple[int, ...] = tuple(obs[: 2 if Columns.STATE_IN in self.batch else 1])
+
+    def fail(self, key: str, expected: str, got: str, remedy: str, method: str | None = None) -> None:
+        raise ValueError(
+            f"{self.owner}.{method or self.method}() returned {key}: expected {expected}, got {got}. {remedy}"
+        )
+
+    def _dummy_batch(self) -> dict[str, Any]:
+        if self.module.observation_space is None:
+            raise ValueError(
+                f"{self.owner} has no observation_space, so its forward passes cannot be checked: pass "
+                "observation_space= to its spec or constructor."
+            )
+        leading: tuple[int, ...] = (BATCH_SIZE,)
+        state = self.module.get_initial_state()
+        batch: dict[str, Any] = {}
+        if jax.tree.leaves(state):
+            batch[Columns.STATE_IN] = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((BATCH_SIZE, *jnp.shape(leaf)), jnp.result_type(leaf)),
+                state,
+            )
+            leading = (BATCH_SIZE, SEQUENCE_LENGTH if self.forward == "train" else 1)
+        batch[Columns.OBS] = shape_dtype_struct(self.module.observation_space, leading)
+        return batch
+
+    def _trace(self, method: str, call: Any) -> Any:
+        definition, params, rest = ModuleDefinition.of(self.module)
+        try:
+            return jax.eval_shape(lambda p, r, b: call(definition.merge(p, r), b), params, rest, self.batch)
+        except KeyError as error:
+            raise ValueError(
+                f"{self.owner}.{method}() looks up {error}, which is neither in its batch (columns "
+                f"{list(self.batch)}) nor in its outputs: read one of these columns, or add a connector "
+                "that makes the one that is missing."
+            ) from error
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), self.batch)
+            raise ValueError(
+                f"{self.owner}.{method}() failed on a batch made from its observation space "
+                f"{self.module.observation_space}, with the columns {shapes}: {type(error).__name__}: {error}"
+            ) from error
+
+    def run(self, required: Collection[str]) -> None:
+        outputs = self._trace(self.method, lambda module, batch: module._call_forward(self.method, batch, {}))
+        if not isinstance(outputs, dict):
+            self.fail(
+                f"a {type(outputs).__name__}",
+                "a dict {column: array}",
+                f"a {type(outputs).__name__}",
+                "Return {Columns.ACTION_DIST_INPUTS: ...}.",
+            )
+        self._check_action_keys(outputs, required)
+        if Columns.ACTION_DIST_INPUTS in outputs:
+            self._check_action_dist_inputs(outputs[Columns.ACTION_DIST_INPUTS])
+        for key in (Columns.VF_PREDS, Columns.ACTION_LOGP):
+            if key in outputs:
+                self._check_scalars(key, outputs[key])
+        self._check_state(outputs)
+        if self.forward == "train" and isinstance(self.module, ValueFunctionAPI):
+            values = self._trace("compute_values", lambda module, batch: module.compute_values(batch))
+            self._check_scalars("the values", values, method="compute_values")
+            if Columns.EMBEDDINGS in outputs:
+                embedded = self._trace(
+                    "compute_values",
+                    lambda module, batch: module.compute_values(
+                        batch, embeddings=module._call_forward(self.method, batch, {})[Columns.EMBEDDINGS]
+                    ),
+                )
+                self._check_scalars("the values", embedded, method="compute_values")
+
+    def _check_action_keys(self, outputs: dict[str, Any], required: Collection[str]) -> None:
+        acts = Columns.ACTION_DIST_INPUTS in outputs or Columns.ACTIONS in outputs
+        if self.forward != "train" and not acts:
+            self.fail(
+                f"the columns {list(outputs)}",
+                f"{Columns.ACTION_DIST_INPUTS!r} or {Columns.ACTIONS!r} among them",
+                "neither",
+                "Return {Columns.ACTION_DIST_INPUTS: ...}, or actions under Columns.ACTIONS.",
+            )
+        missing = [key for key in required if key not in outputs]
+        if missing:
+            self.fail(
+                f"the columns {list(outputs)}",
+                f"{missing} too, which the loss needs",
+                "none of that name",
+                f"Add {missing} to the dict that {self.method}() returns.",
+            )
+
+    def _check_action_dist_inputs(self, inputs: Any) -> None:
+        key = Columns.ACTION_DIST_INPUTS
+        if not isinstance(inputs, jax.ShapeDtypeStruct):
+            self.fail(
+                key, "one array", f"a {type(inputs).__name__}", "Concatenate the parts on the last axis."
+            )
+        self._check_float(key, inputs)
+        shape = tuple(inputs.shape)
+        if shape[:-1] != self.leading:
+            self.fail(
+                key,
+                f"the batch axes {self.leading} in front of one axis",
+                f"the shape {shape}",
+                "Keep the batch axes of the observations as they are.",
+            )
+        if self.module.action_space is None:
+            return
+        dist_cls = getattr(self.module, f"get_{self.forward}_action_dist_cls")()
+        width = dist_cls.required_input_dim(self.module.action_space)
+        if shape[-1] != width:
+            self.fail(
+                key,
+                f"the width {width} that {dist_cls.__name__} needs for the action space "
+                f"{self.module.action_space}",
+                f"{shape[-1]} (shape {shape})",
+                f"Give the last layer {width} outputs, or override get_{self.forward}_action_dist_cls().",
+            )
+
+    def _check_scalars(self, key: str, values: Any, method: str | None = None) -> None:
+        shape = tuple(jnp.shape(values))
+        if shape != self.leading:
+            remedy = "Return one number a row."
+            if shape == (*self.leading, 1):
+                remedy = "Drop the last axis: values[..., 0]."
+            self.fail(key, f"the shape {self.leading}", f"{shape}", remedy, method)
+        self._check_float(key, values, method)
+
+    def _check_float(self, key: str, values: Any, method: str | None = None) -> None:
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            self.fail(
+                key, "a float dtype", str(values.dtype), "Convert it with .astype(jnp.float32).", method
+            )
+
+    def _check_state(self, outputs: dict[str, Any]) -> None:
+        if Columns.STATE_IN not in self.batch:
+            if Columns.STATE_OUT in outputs:
+                self.fail(
+                    Columns.STATE_OUT,
+                    "no recurrent state",
+                    "one",
+                    "Return the state at the start of an episode from get_initial_state().",
+                )
+            return
+        if Columns.STATE_OUT not in outputs:
+            if self.forward != "train":
+                self.fail(
+                    f"the columns {list(outputs)}",
+                    f"{Columns.STATE_OUT!r} too, as get_initial_state() is not empty",
+                    "none of that name",
+                    "Return the new recurrent state.",
+                )
+            return
+        expected = jax.tree.map(
+            lambda leaf: (tuple(leaf.shape), leaf.dtype.name), self.batch[Columns.STATE_IN]
+        )
+        got = jax.tree.map(lambda leaf: (tuple(leaf.shape), leaf.dtype.name), outputs[Columns.STATE_OUT])
+        if expected != got:
+            self.fail(
+                Columns.STATE_OUT, f"{expected}", f"{got}", "Keep structure, shapes and dtypes of STATE_IN."
+            )

@@ -1,0 +1,138 @@
+"""The settings of the default models."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Initializer = str | Callable[..., Any] | None
+
+
+def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, error: type[Exception]) -> None:
+    known = list(known)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known settings: {known}."
+            raise error(f"{owner} has no setting {name!r}: {hint}")
+
+
+@dataclasses.dataclass
+class DefaultModelConfig:
+    """Settings of the networks that a default RLModule builds from its spaces; names and defaults: RLlib's.
+
+    Activations are names ("linear", "relu", "tanh", "elu", "swish" or "silu", "gelu", "sigmoid",
+    "leaky_relu", "softmax", … or a torch.nn class name) or callables. Initializers are names from
+    `jax.nn.initializers` or torch's in-place names ("xavier_uniform_", "orthogonal_", …) with keyword
+    arguments in the `_kwargs` setting beside them, or callables `(key, shape, dtype) -> array`; None is
+    torch's default for dense layers, uniform in ±1/sqrt(fan_in), for kernels and biases.
+
+    Raises:
+        TypeError: For an unknown setting, with the closest known names.
+    """
+
+    # Encoder of flat observations; its last entry is the width of the latent. The activation also follows the
+    # last layer; layer normalisation (eps 1e-3) precedes each activation.
+    fcnet_hiddens: list[int] = dataclasses.field(default_factory=lambda: [256, 256])
+    fcnet_activation: str | Callable[..., Any] = "tanh"
+    fcnet_kernel_initializer: Initializer = None
+    fcnet_kernel_initializer_kwargs: dict | None = None
+    fcnet_bias_initializer: Initializer = None
+    fcnet_bias_initializer_kwargs: dict | None = None
+    fcnet_use_layernorm: bool = False
+
+    # Encoder of images: [[out channels, kernel, stride(, "same" or "valid")], …]; None = chosen by image
+    # size.
+    conv_filters: list | None = None
+    conv_activation: str | Callable[..., Any] = "relu"
+    conv_kernel_initializer: Initializer = None
+    conv_kernel_initializer_kwargs: dict | None = None
+    conv_bias_initializer: Initializer = None
+    conv_bias_initializer_kwargs: dict | None = None
+
+    # Heads: policy, value, Q.
+    head_fcnet_hiddens: list[int] = dataclasses.field(default_factory=list)
+    head_fcnet_activation: str | Callable[..., Any] = "relu"
+    head_fcnet_kernel_initializer: Initializer = None
+    head_fcnet_kernel_initializer_kwargs: dict | None = None
+    head_fcnet_bias_initializer: Initializer = None
+    head_fcnet_bias_initializer_kwargs: dict | None = None
+    head_fcnet_use_layernorm: bool = False
+
+    # Gaussian policies: a log standard deviation that does not depend on the observation, and its clamp (±).
+    free_log_std: bool = False
+    log_std_clip_param: float = 20.0
+    # One encoder for policy and value function, or one each.
+    vf_share_layers: bool = True
+
+    # LSTM behind the encoder.
+    use_lstm: bool = False
+    max_seq_len: int = 20
+    lstm_cell_size: int = 256
+    lstm_use_prev_action: bool = False
+    lstm_use_prev_reward: bool = False
+    lstm_kernel_initializer: Initializer = None
+    lstm_kernel_initializer_kwargs: dict | None = None
+    lstm_bias_initializer: Initializer = None
+    lstm_bias_initializer_kwargs: dict | None = None
+
+    # Net that joins observation and action in Q networks of continuous actions.
+    fusionnet_hiddens: list[int] = dataclasses.field(default_factory=lambda: [256, 256])
+    fusionnet_activation: str | Callable[..., Any] = "tanh"
+    fusionnet_kernel_initializer: Initializer = None
+    fusionnet_kernel_initializer_kwargs: dict | None = None
+    fusionnet_bias_initializer: Initializer = None
+    fusionnet_bias_initializer_kwargs: dict | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> DefaultModelConfig:
+        _reject_unknown(kwargs, cls.__dataclass_fields__, cls.__name__, TypeError)
+        return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _reject_unknown([name], self.__dataclass_fields__, type(self).__name__, AttributeError)
+        super().__setattr__(name, value)
+
+
+class ModelConfigDict(dict):
+    """A module's `model_config`: a plain dict to its users, one opaque value to JAX.
+
+    JAX looks into dicts for arrays, not into subclasses of dict, so arrays in a model config are no module
+    state.
+    """
+
+
+def as_model_config_dict(model_config: Mapping[str, Any] | DefaultModelConfig | None) -> ModelConfigDict:
+    """The dict that a module keeps: a copy, with a dataclass turned into `{field: value}`; None is empty.
+
+    Raises:
+        TypeError: For anything else.
+    """
+    if model_config is None:
+        return ModelConfigDict()
+    if isinstance(model_config, Mapping):
+        return ModelConfigDict(model_config)
+    if dataclasses.is_dataclass(model_config) and not isinstance(model_config, type):
+        fields = dataclasses.fields(model_config)
+        return ModelConfigDict({field.name: getattr(model_config, field.name) for field in fields})
+    raise TypeError(f"model_config={model_config!r}: expected a DefaultModelConfig, a dict or None.")
+
+
+def check_model_config(model_config: Mapping[str, Any], *, custom_settings: bool = False) -> None:
+    """Check the names of settings.
+
+    Args:
+        model_config: `{name: value}`.
+        custom_settings: Allow names of the user's own, unless they look like a misspelt setting.
+
+    Raises:
+        ValueError: For a name that does not exist, with the closest known ones.
+    """
+    known = DefaultModelConfig.__dataclass_fields__
+    suspects = [
+        name
+        for name in model_config
+        if not custom_settings or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    ]
+    _reject_unknown(suspects, known, "The model_config of the default models", ValueError)

@@ -1,0 +1,239 @@
+"""Modules taken apart into arrays and a fixed definition, so that plain JAX transformations can carry them.
+
+`nnx.split` runs once; what is traced afterwards takes flat dicts `{ref: array}` and gets them back. A `ref`
+is the path of a leaf joined by "/": `"default_policy/encoder/actor/dense_0/kernel"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule
+
+Path = tuple[Any, ...]
+Flat = dict[Any, Any]
+
+# Where a MultiRLModule keeps its modules; left out of refs.
+MODULES_ATTRIBUTE = "_rl_modules"
+
+
+def join_path(path: Path) -> str:
+    """The ref of a path: its parts joined by "/"."""
+    return "/".join(str(part) for part in path)
+
+
+def raw_value(leaf: Any) -> Any:
+    """The array inside a Variable; an array as it is."""
+    return leaf.get_raw_value() if isinstance(leaf, nnx.Variable) else leaf
+
+
+def copy_array(value: Any) -> jax.Array:
+    """A copy with a buffer of its own (PRNG keys included), so that it can be donated."""
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        data = np.array(jax.random.key_data(value))
+        return jax.random.wrap_key_data(jnp.array(data), impl=str(jax.random.key_impl(value)))
+    return jnp.array(np.array(value))
+
+
+class ModuleDefinition:
+    """What is fixed in a module: graph definition, leaf paths, and its NumPy constants.
+
+    NumPy arrays among the attributes are constants of the definition: they are neither trained nor part of
+    the state, and stay NumPy arrays in the merged module. JAX arrays and Variables other than `nnx.Param` are
+    `rest`.
+
+    """
+
+    def __init__(self, graphdef: Any, params: Flat, rest: Flat, rename: Callable[[Path], str]):
+        self.graphdef = graphdef
+        self.param_refs: dict[Path, str] = {path: rename(path) for path in params}
+        self.rest_refs: dict[Path, str] = {}
+        self.constants: dict[Path, np.ndarray] = {}
+        self.variable_types: dict[str, type] = {}
+        for path, leaf in rest.items():
+            if isinstance(leaf, np.ndarray):
+                self.constants[path] = leaf
+            elif not isinstance(leaf, nnx.Intermediate):
+                self.rest_refs[path] = rename(path)
+                self.variable_types[self.rest_refs[path]] = type(leaf)
+
+    @classmethod
+    def of(
+        cls, module: nnx.Module, rename: Callable[[Path], str] = join_path
+    ) -> tuple[ModuleDefinition, Flat, Flat]:
+        """Take `module` apart into (definition, params, rest), the latter `{ref: array}` without copies.
+
+        Args:
+            module: It is left as it is.
+            rename: Gives the ref of a path; default joins it by "/".
+        """
+        graphdef, params, rest = _split(module)
+        definition = cls(graphdef, params, rest, rename)
+        return definition, *definition._named(type(module), params, rest)
+
+    def same_as(self, other: ModuleDefinition) -> bool:
+        """Whether a program traced with `other` serves this definition too."""
+        return (
+            self.graphdef == other.graphdef
+            and self.constants.keys() == other.constants.keys()
+            and all(value is other.constants[path] for path, value in self.constants.items())
+        )
+
+    def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
+        """The module with these arrays in it."""
+        flat = [(path, params[ref]) for path, ref in self.param_refs.items()]
+        flat += [(path, rest[ref]) for path, ref in self.rest_refs.items()]
+        flat += list(self.constants.items())
+        return nnx.merge(self.graphdef, nnx.from_flat_state(flat))
+
+    def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
+        """The arrays of a module of this definition: (params, rest), in the order of the definition."""
+        _, params, rest = _split(module)
+        return self._named(type(module), params, rest)
+
+    def _named(self, owner: type, params: Flat, rest: Flat) -> tuple[Flat, Flat]:
+        # Intermediates are what a forward pass notes for its caller, not state of the module.
+        present = {
+            path for path, leaf in rest.items() if not isinstance(leaf, nnx.Intermediate)
+        } | params.keys()
+        changed = present ^ (self.param_refs.keys() | self.rest_refs.keys() | self.constants.keys())
+        if changed:
+            raise ValueError(
+                f"The leaves {sorted(join_path(path) for path in changed)} of {owner.__name__} appeared or "
+                "disappeared in a forward pass: create every Variable and array attribute in setup(), and "
+                "only change its value afterwards."
+            )
+        return (
+            {ref: raw_value(params[path]) for path, ref in self.param_refs.items()},
+            {ref: raw_value(rest[path]) for path, ref in self.rest_refs.items()},
+        )
+
+
+def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+    return graphdef, dict(nnx.to_flat_state(params)), dict(nnx.to_flat_state(rest))
+
+
+class PureModule:
+    """A built `MultiRLModule` taken apart once: definition closed over, arrays as arguments.
+
+    A Variable that several modules hold has one ref. It belongs to the module with the fewest Params, so that a
+    shared part which is a module id of its own belongs to that id; among equals to the one that was added first.
+
+    Args:
+        module: The built module. It stays untouched and serves as the template for `refs_of`.
+
+    Attributes:
+        params: Initial trained values `{ref: array}`, copies.
+        rest: Initial values of everything else that is an array (RNG keys and counts, batch statistics, JAX
+            array attributes), copies.
+        module_ids: Ids of the modules, in the order in which they were added.
+
+    Raises:
+        ValueError: If the MultiRLModule itself holds arrays outside of its modules.
+    """
+
+    def __init__(self, module: MultiRLModule):
+        self.template = module
+        self.module_ids: tuple[str, ...] = tuple(module.keys())
+        self._ref_of_variable: dict[int, str] = {}
+        states = {id_: dict(nnx.to_flat_state(nnx.state(module[id_]))) for id_ in self.module_ids}
+        sizes = {
+            id_: sum(isinstance(leaf, nnx.Param) for leaf in state.values()) for id_, state in states.items()
+        }
+        for module_id in sorted(self.module_ids, key=sizes.__getitem__):
+            for path, leaf in states[module_id].items():
+                if isinstance(leaf, nnx.Variable):
+                    self._ref_of_variable.setdefault(id(leaf), f"{module_id}/{join_path(path)}")
+        leaves = dict(nnx.to_flat_state(nnx.state(module)))
+        for path in leaves:
+            if path[0] != MODULES_ATTRIBUTE:
+                raise ValueError(
+                    f"{type(module).__name__} holds the array {join_path(path)!r} outside of its modules, "
+                    "where no optimizer would train it: make the part that holds it a module id of its own "
+                    "(add_module) and let the others refer to it."
+                )
+        self.definition, params, rest = ModuleDefinition.of(
+            module, lambda path: self._ref_of_variable.get(id(leaves[path]), join_path(path[1:]))
+        )
+        self.params: Flat = {ref: copy_array(value) for ref, value in params.items()}
+        self.rest: Flat = {ref: copy_array(value) for ref, value in rest.items()}
+        types = self.definition.variable_types
+        self._key_refs = [ref for ref, kind in types.items() if issubclass(kind, nnx.RngKey)]
+        self._count_refs = [ref for ref, kind in types.items() if issubclass(kind, nnx.RngCount)]
+
+    def bind(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> MultiRLModule:
+        """The module with these arrays in it; cheap, meant for use while tracing.
+
+        Inside `jax.grad` or `jax.lax.scan`, bind and unbind within the transformed function: a module that
+        was bound outside must not draw random numbers there.
+        """
+        return self.definition.merge(params, rest)
+
+    def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
+        """(params, rest) of a bound module, with the structure and order of the initial ones."""
+        return self.definition.flatten(module)
+
+    def reseed(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
+        """`rest` with random streams that start from `key`; the same values if the module draws nothing."""
+        fresh = dict(rest)
+        for i, ref in enumerate(self._key_refs):
+            stream = jax.random.fold_in(key, i)
+            shape = jnp.shape(rest[ref])
+            fresh[ref] = jax.random.split(stream, shape) if shape else stream
+        for ref in self._count_refs:
+            fresh[ref] = jnp.zeros_like(rest[ref])
+        return fresh
+
+    def refs_of(self, variable_or_submodule: Any) -> list[str]:
+        """Refs of one `nnx.Param` of the template module, or of all Params below one of its submodules.
+
+        What a submodule shares with others is included.
+
+        Raises:
+            ValueError: If it is no part of the template module.
+        """
+        if isinstance(variable_or_submodule, nnx.Variable):
+            variables = [variable_or_submodule]
+        else:
+            flat = nnx.to_flat_state(nnx.state(variable_or_submodule, nnx.Param))
+            variables = [variable for _, variable in flat]
+        unknown = [variable for variable in variables if id(variable) not in self._ref_of_variable]
+        if unknown:
+            raise ValueError(
+                f"{len(unknown)} parameter(s) of {type(variable_or_submodule).__name__} are no part of the "
+                "module that was taken apart: pass a submodule or Param of the module that the Learner built."
+            )
+        return [self._ref_of_variable[id(variable)] for variable in variables]
+
+    def parameters_of(self, module: Any) -> list[nnx.Param]:
+        """The `nnx.Param` variables below a module or submodule."""
+        return [leaf for _, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))]
+
+    @property
+    def stream_refs(self) -> frozenset[str]:
+        """Refs of the entries of `rest` that are random streams: their keys and counts."""
+        return frozenset([*self._key_refs, *self._count_refs])
+
+    def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
+        """Set the leaves of a module of this definition to copies of these arrays."""
+        paths = [(path, params[ref]) for path, ref in self.definition.param_refs.items()]
+        paths += [(path, rest[ref]) for path, ref in self.definition.rest_refs.items()]
+        nnx.update(module, nnx.from_flat_state([(path, copy_array(value)) for path, value in paths]))
+
+    def module_refs(self, module_id: str) -> list[str]:
+        """Refs of the Params that belong to `module_id`: without those that it shares and another id owns.
+
+        Raises:
+            KeyError: If there is no such module.
+        """
+        if module_id not in self.module_ids:
+            raise KeyError(f"No module {module_id!r}; there are {list(self.module_ids)}.")
+        return [ref for ref in self.params if ref.startswith(f"{module_id}/")]

@@ -1,0 +1,1015 @@
+"""RLModules: the networks of a policy with its forward passes, alone and several in one.
+
+`RLModule` and `MultiRLModule` (which is one, and holds several) and their specs refer to each other, so they
+live in one file; `multi_rl_module.py` offers the latter two under RLlib's import path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import zlib
+from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.errors import TraceContextError
+from jax.core import Tracer
+
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
+from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
+from jaxrl_stack.core.rl_module.class_names import class_from_name, name_of_class
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict
+from jaxrl_stack.core.rl_module.functional import (
+    MODULES_ATTRIBUTE,
+    Flat,
+    ModuleDefinition,
+    copy_array,
+    join_path,
+    raw_value,
+)
+from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.core.distribution.distribution import Distribution
+    from jaxrl_stack.core.models.catalog import Catalog
+
+    ModelConfig = Mapping[str, Any] | DefaultModelConfig | None
+
+T = TypeVar("T")
+
+_FLAX_REMEDY = (
+    "Keep layers in nnx.List([...]) or nnx.Dict({...}) instead of a plain list or dict; assign an array as "
+    "an attribute of its own (self.name = array): a NumPy array is a constant, an nnx.Param is trained."
+)
+
+
+class _RLModuleMeta(type(nnx.Module)):
+    """Checks and finishes a module after its whole constructor, overridden or not, has run."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            module = super().__call__(*args, **kwargs)
+        except ValueError as error:
+            if "of Pytree type" not in str(error):
+                raise
+            raise ValueError(
+                f"{cls.__name__} holds arrays where JAX cannot see them. {_FLAX_REMEDY}"
+            ) from error
+        module._finish_build()
+        return module
+
+
+class RLModule(nnx.Module, metaclass=_RLModuleMeta):
+    """The networks of one policy and how they are used: a Flax NNX module.
+
+    Subclasses build their networks in `setup()`, where `self.rngs` (`nnx.Rngs`) is available, and override
+    `_forward` or some of `_forward_inference`, `_forward_exploration`, `_forward_train`. These take a dict of
+    columns with any leading batch axes and return a dict with `ACTION_DIST_INPUTS`, or `ACTIONS` (optionally
+    with `ACTION_LOGP`), and whatever a loss needs. They run while JAX traces: no side effects, no Python
+    branch on values.
+
+    NumPy arrays among the attributes are constants, Variables other than `nnx.Param` and JAX arrays are state
+    that is not trained, spaces and the model config are plain attributes.
+
+    Args:
+        observation_space: Space of one observation as the module gets it (behind the env-to-module
+            connectors).
+        action_space: Space of one action.
+        inference_only: Leave out what only training needs (see `InferenceOnlyAPI`).
+        learner_only: The module exists on Learners only.
+        model_config: Settings for `setup()`; available as a dict.
+        catalog_class: Builds parts from spaces and model config; available as `self.catalog`.
+        rngs: Where the initial weights come from: `nnx.Rngs`, an int seed or a PRNG key. None draws a seed
+            from NumPy's global generator.
+
+    Raises:
+        ValueError: For `inference_only` and `learner_only` at once, or layers kept where Flax cannot
+            find them.
+    """
+
+    framework = "jax"
+    STATE_FILE_NAME = "module_state"
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        inference_only: bool | None = None,
+        learner_only: bool = False,
+        model_config: ModelConfig = None,
+        catalog_class: type[Catalog] | None = None,
+        rngs: nnx.Rngs | int | jax.Array | None = None,
+    ):
+        if config is not None:
+            raise ValueError(
+                f"{type(self).__name__}(config=...) is gone: pass observation_space=, action_space=, "
+                "inference_only=, learner_only=, model_config= and catalog_class= as keyword arguments."
+            )
+        if inference_only and learner_only:
+            raise ValueError(
+                f"{type(self).__name__} got inference_only=True and learner_only=True: a module is used "
+                "either for inference only or on Learners only; set one of them."
+            )
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.inference_only = bool(inference_only)
+        self.learner_only = bool(learner_only)
+        self.model_config = as_model_config_dict(model_config)
+        self.catalog_class = catalog_class
+        self.catalog: Any = None
+        if catalog_class is not None:
+            self.catalog = catalog_class(
+                observation_space=observation_space,
+                action_space=action_space,
+                model_config_dict=self.model_config,
+            )
+        self._dropped_attributes: tuple[str, ...] = ()
+        self._compiled_forwards = _CompiledForwards()
+        self.rngs = _as_rngs(rngs)
+        self.setup()
+
+    def _finish_build(self) -> None:
+        if "_compiled_forwards" not in vars(self):
+            raise TypeError(
+                f"{type(self).__name__}.__init__() does not call super().__init__(): pass the keyword "
+                "arguments on to it, or better build the networks in setup() and leave the constructor alone."
+            )
+        # Streams that layers draw from are theirs (forked, or held as an attribute of the layer).
+        del self.rngs
+        if self.inference_only and isinstance(self, InferenceOnlyAPI):
+            self._dropped_attributes = tuple(self.get_non_inference_attributes())
+            for dotted in self._dropped_attributes:
+                owner: Any = self
+                *parents, name = dotted.split(".")
+                for parent in parents:
+                    owner = getattr(owner, parent)
+                delattr(owner, name)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "rngs":
+                raise AttributeError(
+                    f"{type(self).__name__}.rngs exists while the module is built: create layers in "
+                    "setup(), and give layers that draw random numbers (nnx.Dropout) rngs=self.rngs there."
+                )
+            if name in vars(self).get("_dropped_attributes", ()):
+                raise AttributeError(
+                    f"{type(self).__name__}.{name} was left out because the module is inference_only: build "
+                    "it with inference_only=False to train or evaluate it."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # What users override.
+
+    def setup(self) -> None:
+        """Build the networks. `self.rngs` gives layers their initial weights and random streams."""
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The forward pass that the other three use unless they are overridden."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no forward pass: override _forward(batch), or "
+            "_forward_inference(batch), _forward_exploration(batch) and _forward_train(batch)."
+        )
+
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The pass for greedy actions; default `_forward`."""
+        return self._forward(batch, **_accepted(self._forward, kwargs))
+
+    def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The pass for exploring actions; default `_forward`. `t=` is the number of env steps so far."""
+        return self._forward(batch, **_accepted(self._forward, kwargs))
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The pass that the loss uses; default `_forward`."""
+        return self._forward(batch, **_accepted(self._forward, kwargs))
+
+    def get_inference_action_dist_cls(self) -> type[Distribution]:
+        """Distribution class for the `ACTION_DIST_INPUTS` of `forward_inference`."""
+        return self._default_action_dist_cls()
+
+    def get_exploration_action_dist_cls(self) -> type[Distribution]:
+        """Distribution class for the `ACTION_DIST_INPUTS` of `forward_exploration`."""
+        return self._default_action_dist_cls()
+
+    def get_train_action_dist_cls(self) -> type[Distribution]:
+        """Distribution class for the `ACTION_DIST_INPUTS` of `forward_train`."""
+        return self._default_action_dist_cls()
+
+    def get_initial_state(self) -> Any:
+        """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless."""
+        return {}
+
+    def is_stateful(self) -> bool:
+        """Whether the module carries a recurrent state from step to step."""
+        return bool(self.get_initial_state())
+
+    # What others call.
+
+    def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Compiled `_forward_inference`, without gradients.
+
+        Args:
+            batch: Columns with leading batch axes, NumPy or JAX arrays; `OBS` at least.
+            **kwargs: Passed on; numbers and arrays are traced, anything else (bools, strings) compiles anew.
+
+        Returns:
+            The outputs, as JAX arrays.
+        """
+        return self._run_forward("_forward_inference", batch, kwargs)
+
+    def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Compiled `_forward_exploration`, without gradients; see `forward_inference`.
+
+        `t=` (env steps so far) reaches a `_forward_exploration` that has such a parameter or `**kwargs`.
+        """
+        return self._run_forward("_forward_exploration", batch, kwargs)
+
+    def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Compiled `_forward_train`; see `forward_inference`. Changes of untrained state are kept."""
+        return self._run_forward("_forward_train", batch, kwargs)
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
+
+        What the module shares with others is included; random streams are not.
+
+        Args:
+            components: Only these attributes; None = all.
+            not_components: Leave these attributes out.
+            inference_only: Leave out what `InferenceOnlyAPI` names.
+        """
+        keep, leave = _as_set(components), _as_set(not_components)
+        dropped: tuple[str, ...] = ()
+        if inference_only and isinstance(self, InferenceOnlyAPI) and not self.inference_only:
+            dropped = tuple(self.get_non_inference_attributes())
+        return {
+            ref: np.array(value)
+            for ref, (_, value) in self._state_leaves().items()
+            if (keep is None or ref.split("/")[0] in keep)
+            and not (leave is not None and ref.split("/")[0] in leave)
+            and not _is_below(ref, dropped)
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a state as `get_state` returns it; what it does not name stays as it is.
+
+        An inference-only module skips what it was built without.
+
+        Raises:
+            ValueError: For a name or shape that the module does not have.
+        """
+        leaves = self._state_leaves()
+        updates = []
+        for ref, value in state.items():
+            if ref not in leaves:
+                if _is_below(ref, self._dropped_attributes):
+                    continue
+                close = difflib.get_close_matches(ref, leaves, n=3) or list(leaves)[:6]
+                raise ValueError(
+                    f"{type(self).__name__}.set_state() got {ref!r}, which this module does not have (it "
+                    f"has for example {close}): load the state into a module built with the same spaces and "
+                    "model config."
+                )
+            path, current = leaves[ref]
+            if np.shape(value) != np.shape(current):
+                raise ValueError(
+                    f"{type(self).__name__}.set_state() got {ref!r} of shape {np.shape(value)}, but the "
+                    f"module has {np.shape(current)}: load the state into a module built with the same "
+                    "spaces and model config."
+                )
+            updates.append((path, copy_array(np.asarray(value, current.dtype))))
+        nnx.update(self, nnx.from_flat_state(updates))
+
+    def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
+        """{ref: (path, array)} of everything but constants and random streams."""
+        return {
+            join_path(path): (path, raw_value(leaf))
+            for path, leaf in nnx.to_flat_state(nnx.state(self))
+            if not isinstance(leaf, np.ndarray | nnx.RngState | nnx.Intermediate)
+            and not jnp.issubdtype(raw_value(leaf).dtype, jax.dtypes.prng_key)
+        }
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build a module like this one."""
+        return (), {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "inference_only": self.inference_only,
+            "learner_only": self.learner_only,
+            "model_config": dict(self.model_config),
+            "catalog_class": self.catalog_class,
+        }
+
+    def as_multi_rl_module(self) -> MultiRLModule:
+        """A MultiRLModule that holds this very module as `DEFAULT_MODULE_ID`."""
+        multi = MultiRLModule(inference_only=self.inference_only)
+        multi.add_module(DEFAULT_MODULE_ID, self)
+        return multi
+
+    def unwrapped(self) -> RLModule:
+        """The module itself: nothing wraps modules here."""
+        return self
+
+    def __repr__(self) -> str:
+        return parameter_table(self)
+
+    __str__ = __repr__
+
+    # Machinery.
+
+    def _default_action_dist_cls(self) -> type[Distribution]:
+        if self.catalog is not None:
+            return self.catalog.get_action_dist_cls(self.framework)
+        if self.action_space is None:
+            raise ValueError(
+                f"{type(self).__name__} has no action_space to choose an action distribution by: pass one, "
+                "or override get_inference_, get_exploration_ and get_train_action_dist_cls()."
+            )
+        return get_action_dist_cls_for_space(self.action_space)
+
+    def _run_forward(self, name: str, batch: Any, kwargs: dict[str, Any]) -> Any:
+        if _is_traced((batch, kwargs)):
+            return self._call_forward(name, batch, kwargs)
+        definition, params, rest = ModuleDefinition.of(self)
+        if _is_traced((params, rest)):
+            return self._call_forward(name, batch, kwargs)
+        static = tuple(sorted((k, v) for k, v in kwargs.items() if not _is_numeric(v)))
+        traced = {k: v for k, v in kwargs.items() if _is_numeric(v)}
+        run = self._compiled_forwards.get(name, definition)
+        outputs, new_rest = run(params, rest, batch, traced, static)
+        if new_rest:
+            paths = {ref: path for path, ref in definition.rest_refs.items()}
+            nnx.update(self, nnx.from_flat_state([(paths[ref], value) for ref, value in new_rest.items()]))
+        return outputs
+
+    def _call_forward(self, name: str, batch: Any, kwargs: dict[str, Any]) -> Any:
+        method = getattr(self, name)
+        try:
+            outputs = method(batch, **_accepted(method, kwargs))
+        except TraceContextError as error:
+            raise RuntimeError(
+                f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module from "
+                "outside of the JAX transformation that calls it: take the module apart with PureModule, and bind "
+                "and unbind it inside."
+            ) from error
+        return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
+
+
+class MultiRLModule(RLModule):
+    """Several RLModules in one, by id: dict-like, with forward passes over `{module_id: {column: array}}`.
+
+    Override `setup()` (and call `super().setup()`) to connect modules, for example to give several modules
+    the encoder that is a module of its own.
+
+    Args:
+        rl_module_specs: `{module_id: RLModuleSpec}`; `setup()` builds them. With `inference_only`, modules
+            that are `learner_only` are left out.
+        observation_space, action_space, inference_only, learner_only, model_config, rngs: As in `RLModule`.
+    """
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        inference_only: bool | None = None,
+        learner_only: bool | None = None,
+        model_config: ModelConfig = None,
+        rl_module_specs: Mapping[str, RLModuleSpec] | None = None,
+        rngs: nnx.Rngs | int | jax.Array | None = None,
+    ):
+        self.rl_module_specs = _Specs(rl_module_specs or {})
+        self._rl_modules = nnx.Dict()
+        if inference_only is None:
+            specs = self.rl_module_specs.values()
+            inference_only = bool(specs) and all(spec.inference_only for spec in specs)
+        super().__init__(
+            config,
+            observation_space=observation_space,
+            action_space=action_space,
+            inference_only=inference_only,
+            learner_only=bool(learner_only),
+            model_config=model_config,
+            rngs=rngs,
+        )
+
+    def setup(self) -> None:
+        """Build the modules of `rl_module_specs`."""
+        key = self.rngs.params()
+        for module_id, spec in self.rl_module_specs.items():
+            if self.inference_only:
+                if spec.learner_only:
+                    continue
+                spec = dataclasses.replace(spec, inference_only=True)
+            self.add_module(module_id, spec.build(rngs=_module_key(key, module_id)))
+
+    def add_module(self, module_id: str, module: RLModule, *, override: bool = False) -> None:
+        """Add a built module.
+
+        Args:
+            module_id: Non-empty, without "/" (which separates the parts of refs).
+            module: The module itself is kept, not a copy.
+            override: Replace a module that has this id already.
+
+        Raises:
+            ValueError: For an unusable id, or one that is taken.
+        """
+        if (
+            not isinstance(module_id, str)
+            or not module_id
+            or "/" in module_id
+            or hasattr(nnx.Dict, module_id)
+        ):
+            raise ValueError(
+                f"Module id {module_id!r} cannot be used: choose a non-empty string without '/' that is not "
+                "the name of a dict method."
+            )
+        if module_id in self and not override:
+            raise ValueError(
+                f"There is a module {module_id!r} already: pass override=True to replace it, or use another "
+                "id."
+            )
+        self._rl_modules[module_id] = module
+
+    def remove_module(self, module_id: str, *, raise_err_if_not_found: bool = True) -> None:
+        """Remove a module.
+
+        Raises:
+            KeyError: If there is none of that id, unless `raise_err_if_not_found` is False.
+        """
+        if module_id in self:
+            del self._rl_modules[module_id]
+        elif raise_err_if_not_found:
+            raise KeyError(self._no_module(module_id))
+
+    def foreach_module(
+        self, func: Callable[..., T], *, return_dict: bool = False, **kwargs: Any
+    ) -> list[T] | dict[str, T]:
+        """The results of `func(module_id, module, **kwargs)` for each module: a list, or a dict by id."""
+        results = {module_id: func(module_id, module, **kwargs) for module_id, module in self.items()}
+        return results if return_dict else list(results.values())
+
+    def _no_module(self, module_id: str) -> str:
+        return f"No module {module_id!r} in this MultiRLModule; it has {list(self.keys())}."
+
+    def __getitem__(self, module_id: str) -> RLModule:
+        if module_id not in self:
+            raise KeyError(self._no_module(module_id))
+        return self._rl_modules[module_id]
+
+    def get(self, module_id: str, default: RLModule | None = None) -> RLModule | None:
+        """The module of that id, or `default`."""
+        return self._rl_modules[module_id] if module_id in self else default
+
+    def _as_dict(self) -> dict[str, RLModule]:
+        return {module_id: self._rl_modules[module_id] for module_id in self._rl_modules}
+
+    def keys(self) -> KeysView[str]:
+        """Ids of the modules, in the order in which they were added."""
+        return self._as_dict().keys()
+
+    def values(self) -> ValuesView[RLModule]:
+        """The modules."""
+        return self._as_dict().values()
+
+    def items(self) -> ItemsView[str, RLModule]:
+        """Pairs of id and module."""
+        return self._as_dict().items()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._as_dict())
+
+    def __contains__(self, module_id: object) -> bool:
+        return module_id in self._as_dict()
+
+    def __len__(self) -> int:
+        return len(self._as_dict())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _forward_each(self, name: str, batch: dict[str, Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {
+            module_id: self[module_id]._call_forward(name, columns, kwargs)
+            for module_id, columns in batch.items()
+        }
+
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return self._forward_each("_forward_inference", batch, kwargs)
+
+    def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return self._forward_each("_forward_exploration", batch, kwargs)
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return self._forward_each("_forward_train", batch, kwargs)
+
+    def get_initial_state(self) -> Any:
+        """`{module_id: initial state}` of the stateful modules."""
+        states = {module_id: module.get_initial_state() for module_id, module in self.items()}
+        return {module_id: state for module_id, state in states.items() if state}
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
+    ) -> dict[str, Any]:
+        """`{module_id: state of the module}`; see `RLModule.get_state`.
+
+        Args:
+            components: Only these module ids; None = all.
+            not_components: Leave these module ids out.
+            inference_only: Leave out `learner_only` modules, and in the others what `InferenceOnlyAPI` names.
+        """
+        keep, leave = _as_set(components), _as_set(not_components)
+        return {
+            module_id: module.get_state(inference_only=inference_only)
+            for module_id, module in self.items()
+            if (keep is None or module_id in keep)
+            and not (leave is not None and module_id in leave)
+            and not (inference_only and module.learner_only)
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over `{module_id: state}`; modules that it does not name stay as they are.
+
+        Raises:
+            KeyError: For an unknown module id.
+        """
+        for module_id, module_state in state.items():
+            spec = self.rl_module_specs.get(module_id)
+            if module_id not in self and self.inference_only and spec is not None and spec.learner_only:
+                continue
+            self[module_id].set_state(module_state)
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build a MultiRLModule with the modules that this one has now."""
+        return (), {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "inference_only": self.inference_only,
+            "learner_only": self.learner_only,
+            "model_config": dict(self.model_config),
+            "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
+        }
+
+    def get_checkpointable_components(self) -> list[tuple[str, RLModule]]:
+        """Pairs of id and module, each of which is saved in a folder of its own."""
+        return list(self.items())
+
+    def as_multi_rl_module(self) -> MultiRLModule:
+        """The module itself."""
+        return self
+
+
+@dataclasses.dataclass
+class RLModuleSpec:
+    """How to build an RLModule: its class and its constructor arguments.
+
+    What is None may be filled in by an AlgorithmConfig; a spec that names a `module_class` builds on its own.
+
+    Args:
+        module_class: The class to build.
+        observation_space, action_space, inference_only, learner_only, model_config, catalog_class: As in
+            `RLModule`.
+        load_state_path: A checkpoint of the module; `build` refuses it for now.
+        model_config_dict: Old name of `model_config`; raises.
+    """
+
+    module_class: type[RLModule] | None = None
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    inference_only: bool = False
+    learner_only: bool = False
+    model_config: ModelConfig = None
+    catalog_class: type[Catalog] | None = None
+    load_state_path: str | None = None
+    model_config_dict: dataclasses.InitVar[Any] = None
+
+    def __post_init__(self, model_config_dict: Any) -> None:
+        if model_config_dict is not None:
+            raise ValueError("RLModuleSpec(model_config_dict=...) is gone: use model_config=.")
+
+    def build(self, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None) -> RLModule:
+        """The module.
+
+        Args:
+            seed: Of the initial weights: same seed, same weights.
+            rngs: Instead of `seed`: `nnx.Rngs` or a PRNG key.
+
+        Raises:
+            ValueError: Without a `module_class`.
+        """
+        if self.module_class is None:
+            raise ValueError(
+                "RLModuleSpec.build() needs a class: RLModuleSpec(module_class=MyRLModule, ...)."
+            )
+        _refuse_load_state_path(self.load_state_path)
+        kwargs: dict[str, Any] = {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "inference_only": self.inference_only,
+            "learner_only": self.learner_only,
+            "model_config": self.model_config,
+            "catalog_class": self.catalog_class,
+        }
+        return self.module_class(**kwargs, rngs=seed if rngs is None else rngs)
+
+    @classmethod
+    def from_module(cls, module: RLModule) -> RLModuleSpec:
+        """The spec that builds a module like this one (with new weights).
+
+        Raises:
+            ValueError: For a MultiRLModule.
+        """
+        if isinstance(module, MultiRLModule):
+            raise ValueError(
+                "RLModuleSpec.from_module() got a MultiRLModule: use MultiRLModuleSpec.from_module()."
+            )
+        _, kwargs = module.unwrapped().get_ctor_args_and_kwargs()
+        return cls(module_class=type(module.unwrapped()), **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as plain data: classes as "module:name", spaces as dicts."""
+        model_config = self.model_config
+        if isinstance(model_config, DefaultModelConfig):
+            model_config = as_model_config_dict(model_config)
+        return {
+            "module_class": name_of_class(self.module_class),
+            "observation_space": _space_to_dict(self.observation_space),
+            "action_space": _space_to_dict(self.action_space),
+            "inference_only": self.inference_only,
+            "learner_only": self.learner_only,
+            "model_config": None if model_config is None else dict(model_config),
+            "catalog_class": name_of_class(self.catalog_class),
+            "load_state_path": self.load_state_path,
+        }
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> RLModuleSpec:
+        """The inverse of `to_dict`. It imports the classes that the dict names: trust its source."""
+        kwargs = dict(d)
+        for name in ("module_class", "catalog_class"):
+            kwargs[name] = class_from_name(kwargs.get(name))
+        for name in ("observation_space", "action_space"):
+            kwargs[name] = None if kwargs.get(name) is None else space_from_dict(kwargs[name])
+        return cls(**kwargs)
+
+    def update(self, other: RLModuleSpec, override: bool = True) -> None:
+        """Take over fields of another spec in place.
+
+        Args:
+            other: Its fields that are None are not looked at.
+            override: True: `other` wins, flags included; False: only what is None here is filled in.
+
+        Raises:
+            ValueError: If `other` is no RLModuleSpec.
+        """
+        if not isinstance(other, RLModuleSpec):
+            raise ValueError(f"RLModuleSpec.update() needs an RLModuleSpec, got {type(other).__name__}.")
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if theirs is not None and (override or mine is None):
+                setattr(self, field.name, theirs)
+
+    def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
+        """A MultiRLModuleSpec with this spec as `DEFAULT_MODULE_ID`."""
+        return MultiRLModuleSpec(
+            rl_module_specs={DEFAULT_MODULE_ID: self}, inference_only=self.inference_only
+        )
+
+
+@dataclasses.dataclass
+class MultiRLModuleSpec:
+    """How to build a MultiRLModule.
+
+    Args:
+        multi_rl_module_class: The class to build.
+        observation_space, action_space, inference_only, model_config: As in `MultiRLModule`.
+        rl_module_specs: `{module_id: RLModuleSpec}`.
+        load_state_path: A checkpoint of the module; `build` refuses it for now.
+        modules_to_load: Ids of the modules that `load_state_path` is for; None = all.
+        module_specs: Old name of `rl_module_specs`; raises.
+
+    Raises:
+        ValueError: If `rl_module_specs` is not a dict of RLModuleSpecs, or for an old name.
+    """
+
+    multi_rl_module_class: type[MultiRLModule] = MultiRLModule
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    inference_only: bool | None = None
+    model_config: dict | None = None
+    rl_module_specs: dict[str, RLModuleSpec] | None = None
+    load_state_path: str | None = None
+    modules_to_load: set[str] | None = None
+    module_specs: dataclasses.InitVar[Any] = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
+        if "marl_module_class" in kwargs:
+            raise TypeError("MultiRLModuleSpec(marl_module_class=...) is gone: use multi_rl_module_class=.")
+        return super().__new__(cls)
+
+    def __post_init__(self, module_specs: Any) -> None:
+        if module_specs is not None:
+            raise ValueError("MultiRLModuleSpec(module_specs=...) is gone: use rl_module_specs=.")
+        specs = {} if self.rl_module_specs is None else self.rl_module_specs
+        if not isinstance(specs, Mapping) or not all(
+            isinstance(spec, RLModuleSpec) for spec in specs.values()
+        ):
+            raise ValueError(
+                f"MultiRLModuleSpec(rl_module_specs={specs!r}): expected a dict of module ids and "
+                "RLModuleSpecs."
+            )
+        self.rl_module_specs = dict(specs)
+
+    @property
+    def _specs(self) -> dict[str, RLModuleSpec]:
+        assert self.rl_module_specs is not None
+        return self.rl_module_specs
+
+    def build(
+        self,
+        module_id: str | None = None,
+        *,
+        seed: int | None = None,
+        rngs: nnx.Rngs | int | jax.Array | None = None,
+    ) -> RLModule:
+        """The MultiRLModule, or only one of its modules.
+
+        A module's weights depend on the seed and its id, not on which others there are.
+
+        Args:
+            module_id: Build this module alone.
+            seed: Of the initial weights: same seed, same weights.
+            rngs: Instead of `seed`: `nnx.Rngs` or a PRNG key.
+        """
+        _refuse_load_state_path(self.load_state_path)
+        streams = _as_rngs(seed if rngs is None else rngs)
+        if module_id is not None:
+            return self[module_id].build(rngs=_module_key(streams.params(), module_id))
+        return self.multi_rl_module_class(
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            inference_only=self.inference_only,
+            model_config=self.model_config,
+            rl_module_specs=self._specs,
+            rngs=streams,
+        )
+
+    def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
+        """Add specs in place; for an id that is there, replace the spec (`override`) or fill its gaps."""
+        for module_id, spec in module_specs.items():
+            if override or module_id not in self._specs:
+                self._specs[module_id] = spec
+            else:
+                self._specs[module_id].update(spec, override=False)
+
+    def remove_modules(self, module_ids: str | Collection[str]) -> None:
+        """Remove one or more specs in place; ids that are not there are ignored."""
+        for module_id in _as_set(module_ids) or ():
+            self._specs.pop(module_id, None)
+
+    @classmethod
+    def from_module(cls, module: MultiRLModule) -> MultiRLModuleSpec:
+        """The spec that builds a MultiRLModule like this one (with new weights).
+
+        Raises:
+            ValueError: For an RLModule that is no MultiRLModule.
+        """
+        if not isinstance(module, MultiRLModule):
+            raise ValueError(
+                f"MultiRLModuleSpec.from_module() got {type(module).__name__}: use "
+                "RLModuleSpec.from_module()."
+            )
+        return cls(
+            multi_rl_module_class=type(module),
+            observation_space=module.observation_space,
+            action_space=module.action_space,
+            inference_only=module.inference_only,
+            model_config=dict(module.model_config),
+            rl_module_specs={i: RLModuleSpec.from_module(m) for i, m in module.items()},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as plain data: classes as "module:name", spaces as dicts."""
+        return {
+            "multi_rl_module_class": name_of_class(self.multi_rl_module_class),
+            "observation_space": _space_to_dict(self.observation_space),
+            "action_space": _space_to_dict(self.action_space),
+            "inference_only": self.inference_only,
+            "model_config": self.model_config,
+            "rl_module_specs": {module_id: spec.to_dict() for module_id, spec in self._specs.items()},
+            "load_state_path": self.load_state_path,
+            "modules_to_load": None if self.modules_to_load is None else sorted(self.modules_to_load),
+        }
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> MultiRLModuleSpec:
+        """The inverse of `to_dict`. It imports the classes that the dict names: trust its source."""
+        kwargs = dict(d)
+        kwargs["multi_rl_module_class"] = class_from_name(kwargs["multi_rl_module_class"])
+        for name in ("observation_space", "action_space"):
+            kwargs[name] = None if kwargs.get(name) is None else space_from_dict(kwargs[name])
+        specs = kwargs.get("rl_module_specs") or {}
+        kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec) for i, spec in specs.items()}
+        if kwargs.get("modules_to_load") is not None:
+            kwargs["modules_to_load"] = set(kwargs["modules_to_load"])
+        return cls(**kwargs)
+
+    def update(self, other: MultiRLModuleSpec | RLModuleSpec, override: bool = False) -> None:
+        """Take over another spec in place.
+
+        Args:
+            other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
+            override: Whether fields that are set here are replaced.
+        """
+        if isinstance(other, RLModuleSpec):
+            for spec in self._specs.values():
+                spec.update(other, override=override)
+            return
+        if not isinstance(other, MultiRLModuleSpec):
+            raise ValueError(
+                "MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got "
+                f"{type(other).__name__}."
+            )
+        for module_id, spec in other._specs.items():
+            if module_id in self._specs:
+                self._specs[module_id].update(spec, override=override)
+            else:
+                self._specs[module_id] = spec
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if field.name != "rl_module_specs" and theirs is not None and (override or mine is None):
+                setattr(self, field.name, theirs)
+
+    def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
+        """The spec itself."""
+        return self
+
+    def __contains__(self, module_id: str) -> bool:
+        return module_id in self._specs
+
+    def __getitem__(self, module_id: str) -> RLModuleSpec:
+        if module_id not in self._specs:
+            raise KeyError(f"No spec for module {module_id!r}; there are {list(self._specs)}.")
+        return self._specs[module_id]
+
+
+class _Specs(dict):
+    """A dict that JAX does not look into."""
+
+
+class _CompiledForwards:
+    """A module's compiled forward passes; compiled anew when its structure or plain attributes change."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, list[tuple[ModuleDefinition, Callable[..., Any]]]] = {}
+
+    def get(self, name: str, definition: ModuleDefinition) -> Callable[..., Any]:
+        entries = self._entries.setdefault(name, [])
+        for known, run in entries:
+            if known.same_as(definition):
+                return run
+
+        def forward(params: Flat, rest: Flat, batch: Any, traced: dict, static: tuple) -> tuple[Any, Flat]:
+            module = definition.merge(params, rest)
+            outputs = module._call_forward(name, batch, traced | dict(static))
+            return outputs, definition.flatten(module)[1]
+
+        run = jax.jit(forward, static_argnums=4)
+        entries.append((definition, run))
+        return run
+
+    # A copied or unpickled module compiles its own.
+    def __deepcopy__(self, memo: dict) -> _CompiledForwards:
+        return _CompiledForwards()
+
+    def __reduce__(self) -> tuple:
+        return _CompiledForwards, ()
+
+
+def parameter_table(module: RLModule) -> str:
+    """Name, shape, dtype and size of each parameter of a module, and the totals, as text."""
+    prefix = MODULES_ATTRIBUTE + "/"
+    leaves = nnx.to_flat_state(nnx.state(module))
+    rows = [("parameter", "shape", "dtype", "count")]
+    trained = fixed = 0
+    for path, leaf in leaves:
+        if isinstance(leaf, np.ndarray):
+            continue
+        value = raw_value(leaf)
+        size = int(np.prod(value.shape))
+        if isinstance(leaf, nnx.Param):
+            trained += size
+            rows.append(
+                (join_path(path).removeprefix(prefix), str(value.shape), str(value.dtype), f"{size:,}")
+            )
+        else:
+            fixed += size
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {dtype:<{widths[2]}}  {count:>{widths[3]}}"
+        for name, shape, dtype, count in rows
+    ]
+    if isinstance(module, MultiRLModule):
+        head = f"{type(module).__name__} of {list(module.keys())}"
+    else:
+        head = f"{type(module).__name__}: {module.observation_space} -> {module.action_space}"
+    total = f"total: {trained:,} trained" + (f", {fixed:,} other state" if fixed else "")
+    return "\n".join([head, lines[0], "-" * len(lines[0]), *lines[1:], total])
+
+
+def _space_to_dict(space: gym.Space | None) -> dict[str, Any] | None:
+    return None if space is None else space_to_dict(space)
+
+
+def _refuse_load_state_path(path: str | None) -> None:
+    if path is not None:
+        raise ValueError(
+            f"load_state_path={path!r}: a spec cannot load a checkpoint yet; build the module and give it the "
+            "state with set_state()."
+        )
+
+
+def _as_rngs(rngs: nnx.Rngs | int | jax.Array | None) -> nnx.Rngs:
+    if isinstance(rngs, nnx.Rngs):
+        return rngs
+    return nnx.Rngs(int(np.random.randint(2**31)) if rngs is None else rngs)
+
+
+def _module_key(key: jax.Array, module_id: str) -> jax.Array:
+    # By the id, so that a module's weights do not depend on which other modules there are.
+    return jax.random.fold_in(key, zlib.crc32(module_id.encode()))
+
+
+def _as_set(names: str | Collection[str] | None) -> set[str] | None:
+    return {names} if isinstance(names, str) else None if names is None else set(names)
+
+
+def _is_below(ref: str, dotted_attributes: Collection[str]) -> bool:
+    return any(f"{ref}/".startswith(f"{dotted.replace('.', '/')}/") for dotted in dotted_attributes)
+
+
+def _is_traced(values: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
+def _is_numeric(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(
+        isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(leaf, bool)
+        for leaf in leaves
+    )
+
+
+@functools.cache
+def _takes_t(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters
+    return "t" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """`kwargs` without `t`, which every exploration pass is offered, if `method` has no use for it."""
+    if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
+        return {name: value for name, value in kwargs.items() if name != "t"}
+    return kwargs
+
+
+_ABSENT = {
+    "TorchRLModule": "`RLModule`, a Flax NNX module",
+    "TfRLModule": "`RLModule`, a Flax NNX module",
+    "RLModuleConfig": "the keyword arguments of `RLModule`",
+    "MultiAgentRLModule": "`MultiRLModule`",
+    "MultiAgentRLModuleConfig": "the keyword arguments of `MultiRLModule`",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(
+        __name__,
+        name,
+        absent=_ABSENT,
+        renamed={"SingleAgentRLModuleSpec": RLModuleSpec, "MultiAgentRLModuleSpec": MultiRLModuleSpec},
+    )
