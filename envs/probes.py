@@ -1,0 +1,149 @@
+"""Probe environments: each isolates one link of the learning chain and has an exactly known answer.
+
+If an algorithm fails one, the docstring says what is broken. The values are those of an agent with discount
+``gamma`` that acts as `optimal_actions` says; where that is None, every policy has the same value.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from envs.settings import ConfiguredEnv
+
+
+class ProbeEnv(ConfiguredEnv):
+    """An environment with one float32 feature in [-1, 1], two actions, and a known solution."""
+
+    @property
+    def observation_space(self) -> Box:
+        return Box(-1.0, 1.0, (1,), np.float32)
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(2)
+
+    @abc.abstractmethod
+    def expected_values(self, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+        """Every observation and its value: float32 ``[K, 1]`` and float32 ``[K]``."""
+
+    def optimal_actions(self) -> np.ndarray | None:
+        """The one best action per observation of `expected_values`, int ``[K]``; None if all are equal."""
+        return None
+
+
+class ConstantValueProbe(ProbeEnv):
+    """Value of a constant: one step, observation 0, reward 1, terminated.
+
+    V(0) = `reward`, whatever gamma. Fails if the value function is not fitted to its targets at all, or if
+    something is bootstrapped behind a terminal step.
+
+    Settings: `reward` (1.0), the reward of the step.
+    """
+
+    defaults = {"reward": 1.0}
+
+    def reset_env(self, key, params):
+        return jnp.zeros((1,), jnp.float32), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return jnp.zeros((1,), jnp.float32), state, self.settings["reward"], True, False, {}
+
+    def expected_values(self, gamma):
+        return np.zeros((1, 1), np.float32), np.array([self.settings["reward"]], np.float32)
+
+
+class DiscountingProbe(ProbeEnv):
+    """Discounting: two steps; observation 0, then 1; reward 0, then 1, with which it terminates.
+
+    V(1) = 1 and V(0) = gamma. Fails if targets are not discounted, or take the value of the wrong step.
+    """
+
+    def reset_env(self, key, params):
+        return jnp.zeros((1,), jnp.float32), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        # `state` counts the steps before this one; the last observation is seen by nobody.
+        second = state == 1
+        return jnp.ones((1,), jnp.float32), state + 1, jnp.where(second, 1.0, 0.0), second, False, {}
+
+    def expected_values(self, gamma):
+        return np.array([[0.0], [1.0]], np.float32), np.array([gamma, 1.0], np.float32)
+
+
+class ActionRewardProbe(ProbeEnv):
+    """Action-reward link: one step, observation 0; action 1 pays +1, action 0 pays -1; terminated.
+
+    The best policy always takes action 1; then V(0) = 1. In general V(0) = 2 pi(1) - 1. Fails if advantages
+    reach the policy with the wrong sign, or belong to other actions.
+    """
+
+    def reset_env(self, key, params):
+        return jnp.zeros((1,), jnp.float32), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return jnp.zeros((1,), jnp.float32), state, jnp.where(action == 1, 1.0, -1.0), True, False, {}
+
+    def expected_values(self, gamma):
+        return np.zeros((1, 1), np.float32), np.ones((1,), np.float32)
+
+    def optimal_actions(self):
+        return np.array([1])
+
+
+class ObservationProbe(ProbeEnv):
+    """Observation link: one step; the observation is -1 or +1, half each, and is the reward; terminated.
+
+    V(-1) = -1 and V(+1) = +1. Fails if the value function does not see its input, or targets belong to other
+    rows.
+    """
+
+    def reset_env(self, key, params):
+        sign = jax.random.rademacher(key, (), jnp.float32)
+        return sign[None], sign
+
+    def step_env(self, key, state, action, params):
+        return state[None], state, state, True, False, {}
+
+    def expected_values(self, gamma):
+        return np.array([[-1.0], [1.0]], np.float32), np.array([-1.0, 1.0], np.float32)
+
+
+class TruncationBootstrapProbe(ProbeEnv):
+    """Truncation bootstrap: observation 0 and reward 1 for ever; never terminates, but is truncated.
+
+    The length of an episode is drawn from {1, ..., `max_length`} at its reset. V(0) = 1 / (1 - gamma),
+    exactly, if a truncated step bootstraps; taken for termination, V(0) stays below `max_length`.
+
+    Settings: `max_length` (5), an int >= 1, the longest episode.
+    """
+
+    defaults = {"max_length": 5}
+
+    def __init__(self, config=None, **settings):
+        super().__init__(config, **settings)
+        self._require("max_length", self.settings["max_length"] >= 1, "at least 1")
+
+    def reset_env(self, key, params):
+        remaining = jax.random.randint(key, (), 1, self.settings["max_length"] + 1)
+        return jnp.zeros((1,), jnp.float32), remaining
+
+    def step_env(self, key, state, action, params):
+        remaining = state - 1
+        return jnp.zeros((1,), jnp.float32), remaining, 1.0, False, remaining == 0, {}
+
+    def expected_values(self, gamma):
+        return np.zeros((1, 1), np.float32), np.array([1.0 / (1.0 - gamma)], np.float32)
+
+
+PROBES: tuple[type[ProbeEnv], ...] = (
+    ConstantValueProbe,
+    DiscountingProbe,
+    ActionRewardProbe,
+    ObservationProbe,
+    TruncationBootstrapProbe,
+)

@@ -1,0 +1,30 @@
+"""RLlib's new API stack on JAX: the same calls, compiled from environment to optimizer.
+
+Importing this module is cheap: it starts no JAX backend and imports neither gymnax nor Ray. Public names live where
+RLlib has them, with ``ray.rllib`` replaced by ``jaxrl_stack``, for example
+``from jaxrl_stack.algorithms.ppo import PPOConfig``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.devices import use_cpu_devices
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "use_cpu_devices"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: the module behind it imports jax.
+    if name == "use_cpu_devices":
+        from jaxrl_stack.utils.devices import use_cpu_devices
+
+        return use_cpu_devices
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,124 @@
+"""Writes the type stubs of the config modules: ``python -m jaxrl_stack.algorithms._stubs``.
+
+The fluent methods and the settings exist at run time only, made from the declarations; editors and type
+checkers read them from the ``.pyi`` files beside the modules. Everything else in a stub is the module's own
+source without bodies.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pathlib
+import sys
+import textwrap
+from types import ModuleType
+
+from jaxrl_stack.algorithms.settings import Declarations, signature
+
+MODULES = ("jaxrl_stack.algorithms.algorithm_config", "jaxrl_stack.algorithms.ppo.ppo")
+
+HEADER = """\
+# Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
+# ruff: noqa
+"""
+# What the annotations of settings name.
+IMPORTS = """\
+from collections.abc import Callable, Collection
+from typing import Any, Self
+import gymnasium as gym
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.metrics.stats import StatsBase
+from jaxrl_stack.utils.policy_spec import PolicySpec
+"""
+
+
+def path_of(module: ModuleType) -> pathlib.Path:
+    """Where the stub of a module belongs."""
+    return pathlib.Path(inspect.getsourcefile(module) or "").with_suffix(".pyi")
+
+
+def render(module: ModuleType) -> str:
+    """The text of a module's stub."""
+    blocks = [HEADER + IMPORTS]
+    for node in _flat(ast.parse(inspect.getsource(module)).body):
+        if isinstance(node, ast.ClassDef):
+            blocks.append(_class(node, getattr(module, node.name)))
+        else:
+            blocks.append(_member(node))
+    return "\n".join(block for block in blocks if block) + "\n"
+
+
+def _flat(nodes: list[ast.stmt]) -> list[ast.stmt]:
+    """The nodes, with those of ``if TYPE_CHECKING:`` among them."""
+    flat: list[ast.stmt] = []
+    for node in nodes:
+        is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        flat += node.body if is_guard and isinstance(node, ast.If) else [node]
+    return flat
+
+
+def _member(node: ast.stmt) -> str:
+    match node:
+        case ast.ImportFrom(module="__future__"):
+            return ""
+        case ast.Import() | ast.ImportFrom():
+            return ast.unparse(node)
+        case ast.FunctionDef():
+            docstring = ast.get_docstring(node)
+            node.body = [ast.Expr(ast.Constant(docstring))] if docstring else []
+            node.body.append(ast.Expr(ast.Constant(...)))
+            return ast.unparse(node)
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return ast.unparse(node)
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return f"{name}: Any"
+        case ast.AnnAssign():
+            return f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
+        case _:
+            return ""
+
+
+def _class(node: ast.ClassDef, cls: type) -> str:
+    members = [repr(inspect.getdoc(cls) or "")]
+    declarations = getattr(cls, "_declarations", None)
+    if isinstance(declarations, Declarations):
+        own = vars(cls).get("_sections", ())
+        for setting in (setting for section in own for setting in section.settings):
+            # The name of a property of the class must stay a property.
+            if not isinstance(getattr(cls, setting.attribute, None), property):
+                members.append(f"{setting.attribute}: {setting.type}")
+        for section in own:
+            members.append(_fluent(declarations, section.name, getattr(cls, section.name).__doc__))
+    members += [_member(child) for child in _flat(node.body)]
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
+    return head + "\n" + textwrap.indent("\n".join(member for member in members if member), "    ")
+
+
+def _fluent(declarations: Declarations, section: str, doc: str) -> str:
+    settings = [s for s in declarations.in_section(section) if not s.hidden]
+    parameters = ["self"]
+    for parameter in list(signature(settings).parameters.values())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(f"{parameter.name}: {parameter.annotation} | type[NotProvided] = ...")
+    body = textwrap.indent(f'"""{doc}\n"""\n...', "    ")
+    return f"def {section}(\n    " + ",\n    ".join(parameters) + f",\n) -> Self:\n{body}"
+
+
+def main() -> None:
+    """Writes the stubs of all config modules."""
+    for name in MODULES:
+        module = importlib.import_module(name)
+        path_of(module).write_text(render(module))
+        sys.stdout.write(f"wrote {path_of(module).name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Old place of the callback classes; see `jaxrl_stack.callbacks.callbacks`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.renamed import absent_or_renamed
+
+__all__ = ["RLlibCallback"]
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, renamed={"DefaultCallbacks": RLlibCallback})

@@ -1,0 +1,71 @@
+"""PPO's default RLModule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
+from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
+from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from jaxrl_stack.core.rl_module.default_model_config import check_model_config
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+if TYPE_CHECKING:
+    import jax
+
+
+class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
+    """Encoder, policy head and value head, as `DefaultModelConfig` describes them.
+
+    Attributes `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no
+    values.
+    """
+
+    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
+        super().__init__(*args, catalog_class=catalog_class or PPOCatalog, **kwargs)
+
+    def setup(self) -> None:
+        """Build the encoder and the heads with the catalog."""
+        if type(self) is DefaultPPORLModule and self.catalog_class is PPOCatalog:
+            # Nobody else could read a setting that the default models do not have.
+            check_model_config(self.model_config)
+        self.encoder = self.catalog.build_actor_critic_encoder(self.framework, rngs=self.rngs)
+        self.pi = self.catalog.build_pi_head(self.framework, rngs=self.rngs)
+        self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """The value head, and the critic's encoder where it is one of its own."""
+        shared = self.catalog.model_config_dict["vf_share_layers"]
+        return ["vf"] if shared else ["vf", "encoder.critic"]
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`."""
+        latents = self.encoder(batch, critic=False)[ENCODER_OUT]
+        return {Columns.ACTION_DIST_INPUTS: self.pi(latents[ACTOR])}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """As `_forward`, with the latents of the value function as `EMBEDDINGS`, for `compute_values`."""
+        latents = self.encoder(batch)[ENCODER_OUT]
+        return {
+            Columns.ACTION_DIST_INPUTS: self.pi(latents[ACTOR]),
+            Columns.EMBEDDINGS: latents[CRITIC],
+        }
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
+        """State values, float `[...]` (the leading axes of `OBS`)."""
+        if embeddings is None:
+            embeddings = self.encoder.critic_latent(batch)
+        return self.vf(embeddings)[..., 0]
+
+
+_ABSENT = {
+    name: "`DefaultPPORLModule`"
+    for name in ("PPORLModule", "PPOTorchRLModule", "PPOTfRLModule", "DefaultPPOTorchRLModule")
+}
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, absent=_ABSENT)

@@ -1,0 +1,199 @@
+"""Proximal policy optimisation: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
+from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.settings import Section, Setting, boolean, number
+from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.execution import on_policy
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+    from jaxrl_stack.core.learner.learner import Learner
+
+
+class PPOConfig(AlgorithmConfig):
+    """Settings of PPO (Schulman et al., 2017, arXiv:1707.06347).
+
+    ::
+
+        algo = PPOConfig().environment("gymnax/CartPole-v1").training(lr=0.0003).build_algo()
+    """
+
+    _sections = (
+        Section(
+            "training",
+            "Sets how the policy is trained.",
+            (
+                Setting(
+                    "use_critic",
+                    True,
+                    "Train a value function.",
+                    "bool",
+                    check=boolean,
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "use_gae",
+                    True,
+                    "Generalised advantage estimation; the only estimator there is.",
+                    "bool",
+                    "host",
+                    check=boolean,
+                ),
+                Setting(
+                    "lambda_",
+                    1.0,
+                    "Trace decay of GAE: 1 gives returns with a bootstrap value, 0 one-step advantages.",
+                    "float",
+                    "traced",
+                    check=number(0, 1),
+                    read_by="learner",
+                ),
+                Setting(
+                    "use_kl_loss",
+                    True,
+                    "Add the divergence from the sampling policy to the loss.",
+                    "bool",
+                    check=boolean,
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "kl_coeff",
+                    0.2,
+                    "Initial weight of that divergence; it then adapts.",
+                    "float",
+                    "traced",
+                    check=number(0),
+                    read_by="learner",
+                ),
+                Setting(
+                    "kl_target",
+                    0.01,
+                    "Divergence that its weight is adapted to.",
+                    "float",
+                    "traced",
+                    check=number(0),
+                    read_by="learner",
+                ),
+                Setting(
+                    "vf_loss_coeff",
+                    1.0,
+                    "Weight of the value loss.",
+                    "float",
+                    "traced",
+                    check=number(0),
+                    read_by="learner",
+                ),
+                Setting(
+                    "entropy_coeff",
+                    0.0,
+                    "Weight of the entropy bonus.",
+                    "float | list[list[float]] | list[tuple[int, float]]",
+                    "traced",
+                    schedulable=True,
+                    check=number(0, or_schedule=True),
+                    check_when_set=False,
+                    read_by="learner",
+                ),
+                Setting(
+                    "clip_param",
+                    0.3,
+                    "Probability ratios are clipped to 1 ± this.",
+                    "float",
+                    "traced",
+                    check=number(0),
+                    read_by="learner",
+                ),
+                Setting(
+                    "vf_clip_param",
+                    10.0,
+                    "Upper bound of the squared value error. Large rewards need a larger one.",
+                    "float",
+                    "traced",
+                    check=number(0),
+                    read_by="learner",
+                ),
+            ),
+        ),
+    )
+    _defaults: Mapping[str, Any] = {
+        "num_env_runners": 2,
+        "rollout_fragment_length": "auto",
+        "lr": 5e-5,
+        "train_batch_size": 4000,
+        "num_epochs": 30,
+        "minibatch_size": 128,
+        "shuffle_batch_per_epoch": True,
+    }
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or "PPO")
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return super()._model_config_auto_includes | {"vf_share_layers": False}
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """An MLP actor-critic."""
+        return RLModuleSpec(module_class=DefaultPPORLModule, catalog_class=PPOCatalog)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """PPOLearner."""
+        return PPOLearner
+
+    def _default_learner_pieces(self) -> list[ConnectorV2]:
+        return [
+            GeneralAdvantageEstimation(
+                gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_")
+            ),
+        ]
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        self.validate_train_batch_size_vs_rollout_fragment_length()
+        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
+            self._value_error(
+                f"training(minibatch_size={self.minibatch_size}) is larger than the train batch of "
+                f"{self.train_batch_size_per_learner} steps per learner. Lower it, raise "
+                "train_batch_size_per_learner, or use minibatch_size=None for the whole batch."
+            )
+        if not self.use_gae:
+            self._value_error(
+                "training(use_gae=False) is not implemented. Use lambda_=1.0: returns with a bootstrap value."
+            )
+        if isinstance(self._model_config, DefaultModelConfig) and self._model_config.vf_share_layers:
+            notice_once(
+                "DefaultModelConfig says vf_share_layers=True: policy and value function share one encoder, "
+                "where PPO's own default is one each. Say DefaultModelConfig(vf_share_layers=False), or give "
+                "model_config a dict, for PPO's default."
+            )
+
+
+class PPO(Algorithm):
+    """Proximal policy optimisation; see the README of this folder."""
+
+    pure_training_step = staticmethod(on_policy.training_step)
+
+    @classmethod
+    def get_default_config(cls) -> PPOConfig:
+        """A `PPOConfig` with its defaults."""
+        return PPOConfig(algo_class=cls)

@@ -1,0 +1,91 @@
+"""Which networks PPO's default module is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
+from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.models.configs import (
+    ActorCriticEncoderConfig,
+    FreeLogStdMLPHeadConfig,
+    MLPHeadConfig,
+)
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+    from flax import nnx
+
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+
+class PPOCatalog(Catalog):
+    """An actor-critic encoder, a policy head and a value head.
+
+    The heads take the latent of `latent_dims` and honour all `head_fcnet_*` settings, initializers included.
+
+    Args:
+        observation_space, action_space, model_config_dict: As in `Catalog`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space | None,
+        action_space: gym.Space | None,
+        model_config_dict: Mapping[str, Any] | DefaultModelConfig | None = None,
+    ):
+        super().__init__(observation_space, action_space, model_config_dict)
+        self.actor_critic_encoder_config = ActorCriticEncoderConfig(
+            base_encoder_config=self.encoder_config, shared=self.model_config_dict["vf_share_layers"]
+        )
+
+    def build_actor_critic_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The encoder: `{OBS: [..., d]}` -> `{ENCODER_OUT: {ACTOR: [..., n], CRITIC: [..., n]}}`."""
+        return self.actor_critic_encoder_config.build(framework, rngs=rngs)
+
+    def build_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """Raises: PPO's encoder is `build_actor_critic_encoder`'s."""
+        raise ValueError("PPOCatalog has no build_encoder(): use build_actor_critic_encoder().")
+
+    def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The policy head `[..., latent]` -> action distribution inputs.
+
+        Raises:
+            ValueError: For `free_log_std=True` with an action space that is no Box.
+        """
+        dist_cls = self.get_action_dist_cls(framework)
+        is_gaussian = issubclass(dist_cls, DiagGaussian)
+        free_log_std = self.model_config_dict["free_log_std"]
+        if free_log_std and not is_gaussian:
+            raise ValueError(
+                f"model_config free_log_std=True needs a Box action space, got {self.action_space}: set it "
+                "to False."
+            )
+        config_cls = FreeLogStdMLPHeadConfig if free_log_std else MLPHeadConfig
+        return config_cls(
+            **self._head_settings(),
+            output_layer_dim=dist_cls.required_input_dim(self.action_space),
+            clip_log_std=is_gaussian,
+            log_std_clip_param=self.model_config_dict["log_std_clip_param"],
+        ).build(framework, rngs=rngs)
+
+    def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The value head `[..., latent]` -> `[..., 1]`."""
+        return MLPHeadConfig(**self._head_settings(), output_layer_dim=1).build(framework, rngs=rngs)
+
+    def _head_settings(self) -> dict[str, Any]:
+        settings = self.model_config_dict
+        initializers = {
+            f"{layer}_layer_{part}_initializer{suffix}": settings[f"head_fcnet_{name}_initializer{suffix_in}"]
+            for layer in ("hidden", "output")
+            for part, name in (("weights", "kernel"), ("bias", "bias"))
+            for suffix, suffix_in in (("", ""), ("_config", "_kwargs"))
+        }
+        return {
+            "input_dims": self.latent_dims,
+            "hidden_layer_dims": settings["head_fcnet_hiddens"],
+            "hidden_layer_activation": settings["head_fcnet_activation"],
+            "hidden_layer_use_layernorm": settings["head_fcnet_use_layernorm"],
+            **initializers,
+        }

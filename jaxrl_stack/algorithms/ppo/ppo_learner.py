@@ -1,0 +1,99 @@
+"""PPO's loss and its adaptive KL coefficient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner, LearnerState, MetricKey
+from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+from jaxrl_stack.ops import losses
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.traced_config import TracedConfigView
+
+
+class PPOLearner(Learner):
+    """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347), as RLlib defines it.
+
+    ``loss = -min(r A, clip(r, 1 - eps, 1 + eps) A) + kl_coeff KL(old || new) + vf_loss_coeff min((V - R)^2, vf_clip)
+    - entropy_coeff H``, each term a mean over the valid rows.
+    """
+
+    loss_is_linear_in_means = True
+
+    def rl_module_required_apis(self) -> list[type]:
+        return [ValueFunctionAPI]
+
+    def initial_extra_state(self) -> dict[str, Any]:
+        return {
+            "curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in self._template},
+        }
+
+    @property
+    def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
+        """``{module_id: current KL coefficient}``, float32 scalars."""
+        return self.extra["curr_kl_coeff"]
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        module = self.module[module_id]
+        distribution = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        logp = distribution.logp(batch[Columns.ACTIONS])
+        rows: dict[str, jax.Array] = {
+            "surrogate": losses.clipped_surrogate(
+                logp, batch[Columns.ACTION_LOGP], batch[Columns.ADVANTAGES], config.clip_param
+            ),
+            "entropy": distribution.entropy(),
+        }
+        if config.use_kl_loss:
+            behaviour = module.get_exploration_action_dist_cls().from_logits(batch[Columns.ACTION_DIST_INPUTS])
+            rows["kl"] = behaviour.kl(distribution)
+        if config.use_critic:
+            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+            targets = batch[Columns.VALUE_TARGETS]
+            error, rows["vf_loss"] = losses.clamped_squared_error(values, targets, config.vf_clip_param)
+            rows |= {"vf_loss_unclipped": error, "target": targets, "target_sq": jnp.square(targets)}
+            rows |= {"error": targets - values, "error_sq": error}
+        means = self.masked_means(rows, batch)
+
+        total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
+        metrics = {"policy_loss": -means["surrogate"], "entropy": means["entropy"]}
+        if config.use_critic:
+            total = total + config.vf_loss_coeff * means["vf_loss"]
+            metrics |= {
+                "vf_loss": means["vf_loss"],
+                "vf_loss_unclipped": means["vf_loss_unclipped"],
+            }
+            self.metrics.log_function(
+                (module_id, "vf_explained_var"),
+                losses.explained_variance,
+                {name: means[name] for name in ("target", "target_sq", "error", "error_sq")},
+            )
+        if config.use_kl_loss:
+            coefficient = self.curr_kl_coeffs_per_module[module_id]
+            total = total + coefficient * means["kl"]
+            metrics |= {"mean_kl_loss": means["kl"]}
+        return total, metrics
+
+    def post_update(
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
+    ) -> LearnerState:
+        """Move each module's KL coefficient by the KL of the last minibatch (section 4 of the paper, RLlib's factors).
+
+        x1.5 above twice ``kl_target``, x0.5 below half of it.
+        """
+        coefficients = dict(state.extra["curr_kl_coeff"])
+        for mid, coefficient in coefficients.items():
+            kl = metrics.get((mid, "mean_kl_loss"))
+            if kl is not None:
+                target = settings[mid]["kl_target"]
+                factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
+                coefficients[mid] = coefficient * factor
+            metrics[(mid, "curr_kl_coeff")] = coefficients[mid]
+            metrics[(mid, "curr_entropy_coeff")] = settings[mid]["entropy_coeff"]
+        return state.replace(extra={**state.extra, "curr_kl_coeff": coefficients})

@@ -1,0 +1,50 @@
+"""Algorithms by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+# Name → (module, algorithm class, config class). Imported when asked for: no algorithm pays for the others.
+ALGORITHMS: dict[str, tuple[str, str, str]] = {
+    "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
+}
+COMING = ("APPO", "BC", "CQL", "DQN", "DreamerV3", "IMPALA", "IQL", "MARWIL", "SAC", "TQC")
+"""Algorithms of RLlib that are not here yet."""
+
+
+def get_algorithm_class(name: str) -> type[Algorithm]:
+    """The Algorithm class with this name, such as "PPO".
+
+    Raises:
+        ValueError: If there is none; names what there is.
+    """
+    module, algorithm, _ = _entry(name)
+    return getattr(importlib.import_module(module), algorithm)
+
+
+def get_algorithm_config_class(name: str) -> type[AlgorithmConfig]:
+    """The config class of the algorithm with this name.
+
+    Raises:
+        ValueError: If there is none; names what there is.
+    """
+    module, _, config = _entry(name)
+    return getattr(importlib.import_module(module), config)
+
+
+def _entry(name: str) -> tuple[str, str, str]:
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    available = f"Available: {', '.join(sorted(ALGORITHMS))}."
+    if name in COMING:
+        raise ValueError(f"The algorithm {name!r} comes later. {available}")
+    by_lower = {known.lower(): known for known in (*ALGORITHMS, *COMING)}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+    raise ValueError(f"There is no algorithm {name!r}.{hint} {available}")

@@ -1,0 +1,319 @@
+"""RLlibCallback: base class of user hooks."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.core.renamed import absent_or_renamed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+OLD_HOOKS = {
+    "on_sub_environment_created": "on_environment_created",
+    "on_create_policy": "setup() of an RLModule",
+    "on_learn_on_batch": "before_gradient_based_update() or compute_loss_for_module() of a Learner",
+    "on_postprocess_trajectory": "a learner connector: config.training(learner_connector=...)",
+    "on_workers_recreated": "on_env_runners_recreated",
+}
+"""Hooks of RLlib's old API stack, which nothing calls -> what to use instead."""
+
+
+class RLlibCallback:
+    """Override the hooks you need and pass the class: ``config.callbacks(MyCallback)``, or a list of classes.
+
+    All arguments come by keyword. An override names those it uses and takes the others as ``**kwargs``. What
+    it logs into `metrics_logger` shows up in the next result. The algorithm and every EnvRunner actor have
+    instances of their own, made without arguments.
+
+    Raises:
+        TypeError: When a subclass defines a hook of RLlib's old API stack; the message names the replacement.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        hooks = [name for name in dir(RLlibCallback) if name.startswith("on_")]
+        for name in dir(cls):
+            if name in OLD_HOOKS:
+                raise TypeError(
+                    f"{cls.__name__}.{name}() would never be called: it belongs to RLlib's old API stack. "
+                    f"Use {OLD_HOOKS[name]} instead."
+                )
+            if name.startswith("on_") and name not in hooks and name in vars(cls):
+                similar = difflib.get_close_matches(name, hooks, n=1, cutoff=0.85)
+                if similar:
+                    warnings.warn(f"{cls.__name__}.{name}() is no hook; is it {similar[0]}()?", stacklevel=2)
+
+    def on_algorithm_init(
+        self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
+    ) -> None:
+        """At the end of the algorithm's construction.
+
+        Args:
+            algorithm: The algorithm.
+            metrics_logger: Its logger.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_train_result(
+        self,
+        *,
+        algorithm: Algorithm,
+        metrics_logger: MetricsLogger | None = None,
+        result: dict,
+        **kwargs: Any,
+    ) -> None:
+        """At the end of every iteration.
+
+        Args:
+            algorithm: The algorithm.
+            metrics_logger: Its logger.
+            result: What ``train()`` is about to return; may be edited in place.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_evaluate_start(
+        self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
+    ) -> None:
+        """Before an evaluation.
+
+        Args:
+            algorithm: The algorithm.
+            metrics_logger: Its logger.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_evaluate_end(
+        self,
+        *,
+        algorithm: Algorithm,
+        metrics_logger: MetricsLogger | None = None,
+        evaluation_metrics: dict,
+        **kwargs: Any,
+    ) -> None:
+        """After an evaluation.
+
+        Args:
+            algorithm: The algorithm.
+            metrics_logger: Its logger.
+            evaluation_metrics: What ``evaluate()`` is about to return; may be edited in place.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_evaluate_offline_start(
+        self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
+    ) -> None:
+        """Before an evaluation on recorded data.
+
+        Args:
+            algorithm: The algorithm.
+            metrics_logger: Its logger.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_evaluate_offline_end(
+        self,
+        *,
+        algorithm: Algorithm,
+        metrics_logger: MetricsLogger | None = None,
+        evaluation_metrics: dict,
+        **kwargs: Any,
+    ) -> None:
+        """After an evaluation on recorded data.
+
+        Args:
+            algorithm: The algorithm.
+            metrics_logger: Its logger.
+            evaluation_metrics: What ``evaluate_offline()`` is about to return; may be edited in place.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_env_runners_recreated(
+        self,
+        *,
+        algorithm: Algorithm,
+        env_runner_group: Any,
+        env_runner_indices: list[int],
+        is_evaluation: bool,
+        **kwargs: Any,
+    ) -> None:
+        """After lost EnvRunner actors were replaced.
+
+        Args:
+            algorithm: The algorithm.
+            env_runner_group: The group they belong to.
+            env_runner_indices: Their indices in it.
+            is_evaluation: Whether it is the group for evaluation.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_offline_eval_runners_recreated(
+        self,
+        *,
+        algorithm: Algorithm,
+        offline_eval_runner_group: Any,
+        offline_eval_runner_indices: list[int],
+        **kwargs: Any,
+    ) -> None:
+        """After lost actors of the offline evaluation were replaced.
+
+        Args:
+            algorithm: The algorithm.
+            offline_eval_runner_group: The group they belong to.
+            offline_eval_runner_indices: Their indices in it.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
+        """After ``restore()`` has loaded a checkpoint.
+
+        Args:
+            algorithm: The algorithm, in its restored state.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_environment_created(
+        self,
+        *,
+        env_runner: Any,
+        metrics_logger: MetricsLogger | None = None,
+        env: Any,
+        env_context: Any,
+        **kwargs: Any,
+    ) -> None:
+        """After an EnvRunner made its environments.
+
+        Args:
+            env_runner: The EnvRunner.
+            metrics_logger: Its logger.
+            env: The environments (vectorised), or the JAX environment.
+            env_context: The configuration they were made from.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_episode_created(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any = None,
+        metrics_logger: MetricsLogger | None = None,
+        env: Any = None,
+        rl_module: Any = None,
+        env_index: int,
+        **kwargs: Any,
+    ) -> None:
+        """When there is a new, empty episode, before its environment is reset.
+
+        Args:
+            episode: The episode.
+            env_runner: The EnvRunner.
+            metrics_logger: Its logger.
+            env: The environments.
+            rl_module: The module that acts in them.
+            env_index: Which of the environments.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_episode_start(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any = None,
+        metrics_logger: MetricsLogger | None = None,
+        env: Any = None,
+        env_index: int,
+        rl_module: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """After the reset: the episode holds its first observation.
+
+        Args:
+            episode: The episode.
+            env_runner: The EnvRunner.
+            metrics_logger: Its logger.
+            env: The environments.
+            env_index: Which of them.
+            rl_module: The module that acts in them.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_episode_step(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any = None,
+        metrics_logger: MetricsLogger | None = None,
+        env: Any = None,
+        env_index: int,
+        rl_module: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """After every step of an episode.
+
+        Args:
+            episode: The episode so far.
+            env_runner: The EnvRunner.
+            metrics_logger: Its logger.
+            env: The environments.
+            env_index: Which of them.
+            rl_module: The module that acts in them.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_episode_end(
+        self,
+        *,
+        episode: Any,
+        prev_episode_chunks: list[Any] | None = None,
+        env_runner: Any = None,
+        metrics_logger: MetricsLogger | None = None,
+        env: Any = None,
+        env_index: int,
+        rl_module: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """When an episode is over.
+
+        Args:
+            episode: The episode, or its last chunk.
+            prev_episode_chunks: The chunks before, if the episode was cut.
+            env_runner: The EnvRunner.
+            metrics_logger: Its logger.
+            env: The environments.
+            env_index: Which of them.
+            rl_module: The module that acts in them.
+            **kwargs: Arguments that later versions add.
+        """
+
+    def on_sample_end(
+        self,
+        *,
+        env_runner: Any = None,
+        metrics_logger: MetricsLogger | None = None,
+        samples: list[Any],
+        **kwargs: Any,
+    ) -> None:
+        """At the end of an EnvRunner's ``sample()``.
+
+        Args:
+            env_runner: The EnvRunner.
+            metrics_logger: Its logger.
+            samples: The episodes that it returns.
+            **kwargs: Arguments that later versions add.
+        """
+
+
+HOOKS: dict[str, tuple[str, ...]] = {
+    name: tuple(p.name for p in inspect.signature(hook).parameters.values() if p.kind is p.KEYWORD_ONLY)
+    for name, hook in vars(RLlibCallback).items()
+    if name.startswith("on_")
+}
+"""Every hook and the keyword arguments that it is called with."""
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, renamed={"DefaultCallbacks": RLlibCallback})

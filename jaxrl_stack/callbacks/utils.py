@@ -1,0 +1,184 @@
+"""Calls the hooks of callback objects and of the config's functions."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
+
+EPISODE_HOOKS = (
+    "on_episode_created",
+    "on_episode_start",
+    "on_episode_step",
+    "on_episode_end",
+    "on_sample_end",
+)
+"""Hooks that are given episodes."""
+
+
+class CallbackList:
+    """Calls one hook of many callbacks: first of the objects in their order, then the functions in theirs.
+
+    Every hook is a method of the same name, ``callbacks.on_train_result(algorithm=..., ...)``. Hooks that an
+    object does not override cost nothing. An error in a hook goes through to the caller, with a note that
+    names the class and the hook.
+
+    Args:
+        callbacks: Instances of RLlibCallback.
+        functions: Hook name -> a function or a list of functions.
+
+    Raises:
+        ValueError: If there is no such hook.
+        TypeError: If something is no callback, or a hook cannot be called with the arguments that it is
+            given.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[RLlibCallback] = (),
+        functions: Mapping[str, Callable[..., Any] | Iterable[Callable[..., Any]] | None] | None = None,
+    ):
+        self.callbacks = tuple(callbacks)
+        for callback in self.callbacks:
+            if not isinstance(callback, RLlibCallback):
+                raise TypeError(f"{callback!r} must be an instance of a subclass of RLlibCallback.")
+        self._calls: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in HOOKS}
+        for callback in self.callbacks:
+            for name, calls in self._calls.items():
+                if _is_overridden(callback, name):
+                    calls.append((f"{type(callback).__name__}.{name}()", getattr(callback, name)))
+        for name, given in (functions or {}).items():
+            _check_name(name)
+            for function in _as_list(given):
+                if not callable(function):
+                    raise TypeError(
+                        f"config.callbacks({name}=...) must be a function or a list of them, not {function!r}."
+                    )
+                self._calls[name].append((f"config.callbacks({name}={_name_of(function)})", function))
+        for name, calls in self._calls.items():
+            for label, function in calls:
+                _check_arguments(label, function, HOOKS[name])
+
+    @classmethod
+    def from_config(cls, config: Any) -> CallbackList:
+        """New instances of a config's callback classes, and its functions.
+
+        Args:
+            config: An AlgorithmConfig; ``callbacks_class`` and ``callbacks_<hook>`` are read.
+        """
+        classes = _as_list(config.callbacks_class)
+        return cls(
+            [make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS}
+        )
+
+    def call(self, name: str, **kwargs: Any) -> None:
+        """Call a hook.
+
+        Args:
+            name: Its name.
+            **kwargs: Its arguments.
+
+        Raises:
+            ValueError: If there is no such hook.
+        """
+        _check_name(name)
+        for label, function in self._calls[name]:
+            _call(label, function, kwargs)
+
+    def overrides(self, *names: str) -> bool:
+        """Whether anything would be called for one of these hooks."""
+        for name in names:
+            _check_name(name)
+        return any(self._calls[name] for name in names)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in HOOKS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return functools.partial(self.call, name)
+
+
+def overrides_episode_hooks(callbacks: CallbackList) -> bool:
+    """Whether anybody wants to see episodes, so that they have to be made."""
+    return callbacks.overrides(*EPISODE_HOOKS)
+
+
+def make_callback(
+    callback_name: str,
+    callbacks_objects: RLlibCallback | list[RLlibCallback] | None = None,
+    callbacks_functions: Callable[..., Any] | list[Callable[..., Any]] | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Call one hook of the objects, in their order, then the functions, in theirs.
+
+    Args:
+        callback_name: Name of the hook.
+        callbacks_objects: Instances of RLlibCallback.
+        callbacks_functions: Functions for this hook.
+        args: Positional arguments, for functions of one's own; the hooks take none.
+        kwargs: Keyword arguments.
+
+    Raises:
+        ValueError: If there is no such hook.
+    """
+    _check_name(callback_name)
+    calls = [
+        (f"{type(callback).__name__}.{callback_name}()", getattr(callback, callback_name))
+        for callback in _as_list(callbacks_objects)
+    ]
+    calls += [
+        (f"{callback_name}={_name_of(function)}", function) for function in _as_list(callbacks_functions)
+    ]
+    for label, function in calls:
+        _call(label, function, kwargs or {}, args or ())
+
+
+def _call(
+    label: str, function: Callable[..., Any], kwargs: Mapping[str, Any], args: Sequence[Any] = ()
+) -> None:
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        error.add_note(f"Raised in the callback {label}.")
+        raise
+
+
+def _is_overridden(callback: RLlibCallback, name: str) -> bool:
+    return getattr(type(callback), name) is not getattr(RLlibCallback, name) or name in vars(callback)
+
+
+def _check_name(name: str) -> None:
+    if name not in HOOKS:
+        similar = difflib.get_close_matches(name, HOOKS, n=1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"there are {list(HOOKS)}."
+        raise ValueError(f"There is no callback hook {name!r}; {hint}")
+
+
+def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
+    """A hook that cannot take its arguments is found now, not in the first episode that ends."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # Some functions written in C have no signature to look at.
+        return
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(
+            f"The callback {label} cannot be called with the arguments {list(names)}: {error}. All come by "
+            f"keyword; add **kwargs for those that it does not use."
+        ) from error
+
+
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return function.__qualname__ if inspect.isroutine(function) else repr(function)

@@ -1,0 +1,250 @@
+"""The command line: ``jaxrl train``, ``jaxrl evaluate``, ``jaxrl list``.
+
+One file per command. Nothing heavy is imported before a command needs it, so that ``jaxrl --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from jaxrl_stack.cli.common import CliError, one_line
+
+__all__ = ["main"]
+
+_EXAMPLES = """\
+examples:
+  jaxrl train --algo PPO --env gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
+  jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100
+  jaxrl list
+
+Each command has its own help: jaxrl train --help
+"""
+
+_TRAIN_EXAMPLES = """\
+Settings: without --config and --config-file, environments that the algorithm has tuned example settings for are
+trained with those (the first lines of the output show them); everything else is trained with the algorithm's defaults.
+
+Stop criteria name places in the result by their path; training stops when one value is reached. Examples:
+  '{"env_runners/episode_return_mean": 475, "num_env_steps_sampled_lifetime": 1000000}'
+  '{"training_iteration": 100}'  '{"time_total_s": 60}'  '{"evaluation/env_runners/episode_return_mean": 475}'
+Without any, training goes on until Ctrl-C.
+
+Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts.
+
+A config file is either Python that defines `config` (an AlgorithmConfig) and, if it likes, `stop` (a dict), or JSON
+with any of the keys "algo", "env", "config" (an object of settings) and "stop". Options overrule the file.
+
+examples:
+  jaxrl train --algo PPO --env gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
+  jaxrl train --algo PPO --env gymnax/Acrobot-v1 --num-iterations 200 \\
+      --config '{"lr": 0.001, "num_envs_per_env_runner": 64, "train_batch_size_per_learner": 8192}'
+  jaxrl train file my_experiment.py --seed 3 --results-dir results/seed3
+
+exit codes: 0 stopped by a criterion, 1 failed while training, 2 wrong input, 130 stopped by Ctrl-C
+"""
+
+_EVALUATE_EXAMPLES = """\
+examples:
+  jaxrl evaluate results/RUN/checkpoint_000031
+  jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100 --no-explore --json
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors on one line, without the usage text before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def _positive(text: str) -> int:
+    number = int(text)  # argparse turns its ValueError into "invalid ... value"
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
+    return number
+
+
+_positive.__name__ = "integer"  # what argparse calls it: "invalid integer value: 'x'"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="jaxrl",
+        description="Reinforcement learning with RLlib's API, compiled by JAX.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    common = _Parser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    _add_train(commands, common)
+    _add_evaluate(commands, common)
+
+    listing = commands.add_parser(
+        "list",
+        help="list algorithms and environments",
+        description="Lists algorithms and environments.",
+        parents=[common],
+    )
+    listing.add_argument(
+        "what", nargs="?", choices=("algorithms", "envs"), help="only these (default: both)", default=None
+    )
+    return parser
+
+
+def _add_train(commands: argparse._SubParsersAction[_Parser], common: argparse.ArgumentParser) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train an algorithm in an environment",
+        usage="jaxrl train --algo NAME --env ENV [options]\n       jaxrl train file PATH [options]",
+        description="Trains an algorithm and writes a directory of results, with a checkpoint at the end.",
+        epilog=_TRAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+    )
+    what = train.add_argument_group("what to train")
+    what.add_argument("--algo", metavar="NAME", help="algorithm, such as PPO (`jaxrl list algorithms`)")
+    what.add_argument(
+        "--env", metavar="ENV", help="environment, such as gymnax/CartPole-v1 (`jaxrl list envs`)"
+    )
+    what.add_argument("--config", metavar="JSON", help='settings by name: \'{"lr": 0.0003, "gamma": 0.99}\'')
+    what.add_argument(
+        "--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)"
+    )
+    what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
+    what.add_argument(
+        "--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations"
+    )
+    until = train.add_argument_group("when to stop")
+    until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
+    until.add_argument(
+        "--num-iterations",
+        "--max-iterations",
+        type=_positive,
+        metavar="N",
+        help="stop after N iterations at the latest",
+    )
+    results = train.add_argument_group("results")
+    results.add_argument(
+        "--results-dir",
+        metavar="DIR",
+        help="where to write (default: results/ALGO_ENV_TIME in the working directory)",
+    )
+    results.add_argument(
+        "--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too"
+    )
+    results.add_argument(
+        "--checkpoint-at-end",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="checkpoint of the last state (default: yes; Ctrl-C always writes one)",
+    )
+    output = train.add_argument_group("output")
+    output.add_argument("--quiet", action="store_true", help="print the closing lines only")
+    output.add_argument(
+        "--no-progress",
+        action="store_true",
+        help="plain lines instead of the live display (default if not a terminal)",
+    )
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: argparse.ArgumentParser) -> None:
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="evaluate a checkpoint",
+        description="Restores an algorithm from a checkpoint and evaluates it.",
+        epilog=_EVALUATE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+    )
+    evaluate.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="directory that `jaxrl train` or save_to_path() wrote"
+    )
+    evaluate.add_argument(
+        "--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)"
+    )
+    evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
+    evaluate.add_argument(
+        "--config-file",
+        metavar="PATH",
+        help="Python file with the run's `config`, if that holds functions or classes",
+    )
+    evaluate.add_argument(
+        "--explore",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="draw actions from the policy, or take its best ones (default: as configured)",
+    )
+    evaluate.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)"
+    )
+    evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "train":
+        from jaxrl_stack.cli import train
+
+        return train.run(arguments)
+    if arguments.command == "evaluate":
+        from jaxrl_stack.cli import evaluate
+
+        return evaluate.run(arguments)
+    from jaxrl_stack.cli import listing
+
+    return listing.run(arguments.what)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: Arguments behind the program's name; None for those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 2 wrong input, 130 stopped by Ctrl-C.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:2] == ["train", "file"]:
+        # RLlib's form; the same as the option.
+        argv[1] = "--config-file"
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:  # argparse has printed help or an error
+        return end.code if isinstance(end.code, int) else 2
+    if arguments.version:
+        from jaxrl_stack import __version__
+
+        print(f"jaxrl {__version__}")
+        return 0
+    if arguments.command is None:
+        parser.print_help()
+        return 0
+    name = f"jaxrl {arguments.command}"
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print(f"{name}: aborted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has closed it; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except CliError as error:
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"{name}: error: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if arguments.debug:
+            traceback.print_exc()
+        message = one_line(f"{type(error).__name__}: {error}")
+        print(f"{name}: failed: {message} (--debug shows where)", file=sys.stderr)
+        return 1

@@ -1,0 +1,49 @@
+"""What the commands share: their kind of error, and JSON from the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+
+class CliError(Exception):
+    """Wrong input. The message names the option, the value and the remedy; it is all that the user sees."""
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())
+
+
+@contextlib.contextmanager
+def wrong_input(option: str = "") -> Iterator[None]:
+    """Turns what configs and environments raise about a value into a `CliError`.
+
+    Args:
+        option: The option that the value came from, put before the message.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, ImportError, NotImplementedError) as error:
+        message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        raise CliError(f"{option}: {message}" if option else message) from error
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """Parses an option's value.
+
+    Raises:
+        CliError: If it is no JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CliError(
+            f"{option} {text!r} is no JSON ({error.msg}, character {error.pos + 1}). Write it like "
+            f"""{option} '{{"name": value}}', with double quotes inside and single quotes around."""
+        ) from error
+    if not isinstance(value, dict):
+        raise CliError(f"{option} {text!r} must be a JSON object: {option} '{{\"name\": value}}'.")
+    return value

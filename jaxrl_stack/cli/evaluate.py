@@ -1,0 +1,107 @@
+"""``jaxrl evaluate``: restores an algorithm and runs episodes with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.experiment import python_experiment
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluates as the options say, and prints a table or JSON.
+
+    Raises:
+        CliError: If there is no checkpoint, or an option does not fit it.
+    """
+    from jaxrl_stack.utils.result_writer import as_json
+
+    path = pathlib.Path(arguments.checkpoint)
+    algo = _restored(path, arguments)
+    try:
+        result = algo.evaluate()
+    finally:
+        algo.stop()
+    if arguments.json:
+        print(json.dumps(as_json(result), indent=2))
+    else:
+        _print_table(path, result["env_runners"])
+    return 0
+
+
+def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
+    """The algorithm of the checkpoint, with what the options change about its evaluation."""
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+
+    config = _config(path, arguments)
+    if arguments.episodes is not None:
+        config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
+    options = (("explore", arguments.explore), ("seed", arguments.seed))
+    changes = {name: value for name, value in options if value is not None}
+    if changes:
+        present = config.evaluation_config or {}
+        present = present if isinstance(present, dict) else present.to_dict()
+        config.evaluation(evaluation_config={**present, **changes})
+    with wrong_input(f"CHECKPOINT {path}"):
+        algo = Algorithm.from_checkpoint(str(path), config=config)
+    if arguments.env is None:
+        return algo
+    try:
+        return _moved(algo, config, arguments.env)
+    finally:
+        algo.stop()
+
+
+def _config(path: pathlib.Path, arguments: argparse.Namespace) -> AlgorithmConfig:
+    from jaxrl_stack.algorithms.config_data import config_from_data
+    from jaxrl_stack.algorithms.registry import get_algorithm_config_class
+    from jaxrl_stack.utils.checkpoints import load_metadata
+
+    try:
+        metadata = load_metadata(path)
+    except (OSError, ValueError) as error:
+        raise CliError(
+            f"CHECKPOINT {path}: {error} `jaxrl train` prints the path of its checkpoint."
+        ) from error
+    if arguments.config_file is not None:
+        return python_experiment(pathlib.Path(arguments.config_file))[0]
+    if metadata["config_left_out"]:
+        raise CliError(
+            f"CHECKPOINT {path}: does not store the settings {', '.join(metadata['config_left_out'])}, which hold code. "
+            f"Name the Python file that defines the run's `config`: --config-file PATH."
+        )
+    return config_from_data(get_algorithm_config_class(metadata["algorithm"]), metadata["config"])
+
+
+def _moved(algo: Algorithm, config: AlgorithmConfig, env: str) -> Algorithm:
+    """An algorithm in another environment, with the weights of `algo`."""
+    import jax
+
+    if jax.tree.leaves(algo.env_runner.get_state("env_to_module_connector")):
+        raise CliError(
+            f"--env {env}: the env-to-module connectors of this checkpoint keep state of their own environment, such "
+            f"as running statistics. Evaluate it there: leave --env out."
+        )
+    config = config.copy(copy_frozen=False).environment(env)
+    with wrong_input(f"--env {env}"):
+        moved = config.build_algo()
+        moved.set_weights(algo.get_weights())
+    return moved
+
+
+def _print_table(path: pathlib.Path, values: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "mean", "min", "max")
+    for name, label in (("episode_return", "return"), ("episode_len", "length")):
+        table.add_row(label, *(f"{values[f'{name}_{how}']:,.1f}" for how in ("mean", "min", "max")))
+    print(f"{path}: {values['num_episodes']:,} episodes, {values['num_env_steps_sampled']:,} steps")
+    Console().print(table)

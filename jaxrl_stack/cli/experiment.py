@@ -1,0 +1,182 @@
+"""From options and experiment files to a config and stop criteria."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import pathlib
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.cli.common import CliError, json_object, wrong_input
+from jaxrl_stack.cli.stop import StopCriteria
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+_FILE_KEYS = ("algo", "env", "config", "stop")
+
+
+def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCriteria, str]:
+    """The experiment that the options describe.
+
+    Returns:
+        The validated config, the stop criteria, and a sentence about where the settings come from.
+
+    Raises:
+        CliError: If an option, a setting or a file is wrong.
+    """
+    stop = None if arguments.stop is None else json_object("--stop", arguments.stop)
+    settings = None if arguments.config is None else json_object("--config", arguments.config)
+    criteria_from = "--stop"
+    if arguments.config_file is None:
+        config, origin = _config_of_options(arguments.algo, arguments.env, settings, "--config")
+    else:
+        path = pathlib.Path(arguments.config_file)
+        config, origin, stop_of_file = _config_of_file(path, arguments, settings)
+        if stop is None:
+            stop, criteria_from = stop_of_file, f"stop in {path}"
+    if arguments.seed is not None:
+        config.debugging(seed=arguments.seed)
+    if arguments.evaluation_interval is not None:
+        config.evaluation(evaluation_interval=arguments.evaluation_interval)
+    if config.env is None:
+        raise CliError("--env is missing. Name an environment: --env gymnax/CartPole-v1 (`jaxrl list envs`).")
+    with wrong_input():
+        config.validate()
+    criteria = StopCriteria(stop or {}, criteria_from)
+    criteria.check_evaluation(config.evaluation_interval)
+    if arguments.num_iterations is not None:
+        criteria.add("training_iteration", arguments.num_iterations)
+    return config, criteria, origin
+
+
+def _config_of_options(
+    algo: str | None, env: str | None, settings: Mapping[str, Any] | None, settings_from: str
+) -> tuple[AlgorithmConfig, str]:
+    from jaxrl_stack.algorithms.registry import get_algorithm_config_class
+
+    if algo is None:
+        raise CliError("--algo is missing. Name an algorithm: --algo PPO (`jaxrl list algorithms`).")
+    with wrong_input("--algo"):
+        config_class = get_algorithm_config_class(algo)
+    config = config_class()
+    if env is not None:
+        config.environment(env)
+    if settings is not None:
+        with wrong_input(settings_from):
+            config.update_from_dict(settings)
+        return config, f"{algo}'s defaults with the settings of {settings_from}."
+    tuned = tuned_settings(algo, env)
+    if tuned is None:
+        return config, f"{algo}'s default settings (there are no tuned ones for this environment)."
+    config.update_from_dict(tuned)
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in tuned.items())
+    return config, f"tuned example settings {shown} (--config '{{}}' starts from {algo}'s defaults instead)."
+
+
+def tuned_settings(algo: str, env: str | None) -> dict[str, Any] | None:
+    """The settings that an algorithm's folder recommends for an environment; None if it knows none."""
+    from jaxrl_stack.algorithms.registry import ALGORITHMS
+
+    module = f"{ALGORITHMS[algo][0].rpartition('.')[0]}.tuned"
+    if env is None or importlib.util.find_spec(module) is None:
+        return None
+    return importlib.import_module(module).tuned_settings(env)
+
+
+def _shown(value: Any) -> str:
+    return value.__name__ if callable(value) else json.dumps(value)
+
+
+def _config_of_file(
+    path: pathlib.Path, arguments: argparse.Namespace, settings: Mapping[str, Any] | None
+) -> tuple[AlgorithmConfig, str, dict[str, Any] | None]:
+    option = f"--config-file {path}"
+    if path.suffix == ".py":
+        config, stop = python_experiment(path)
+        if arguments.algo not in (None, algo_name(config)):
+            raise CliError(
+                f"--algo {arguments.algo}: {path} configures {algo_name(config)}. Leave --algo out."
+            )
+        if arguments.env is not None:
+            config.environment(arguments.env)
+        if settings:
+            with wrong_input("--config"):
+                config.update_from_dict(settings)
+        return config, f"settings of {path}{' and of --config' if settings else ''}.", stop
+    if path.suffix != ".json":
+        raise CliError(f"{option}: must be a .py or a .json file.")
+    content = json_object(option, _text(path, option))
+    unknown = sorted(content.keys() - set(_FILE_KEYS))
+    if unknown:
+        raise CliError(
+            f'{option}: the key {unknown[0]!r} is none of {", ".join(_FILE_KEYS)}. Settings go into "config": '
+            f'{{"algo": "PPO", "env": "gymnax/CartPole-v1", "config": {{"lr": 0.0003}}}}.'
+        )
+    for key, kind in (("config", dict), ("stop", dict), ("algo", str), ("env", str)):
+        if key in content and not isinstance(content[key], kind):
+            what = "an object" if kind is dict else "a string"
+            raise CliError(f"{option}: {key!r} is {content[key]!r}, which must be {what}.")
+    merged = None
+    if "config" in content or settings is not None:
+        merged = {**content.get("config", {}), **(settings or {})}
+    config, origin = _config_of_options(
+        arguments.algo or content.get("algo"), arguments.env or content.get("env"), merged, str(path)
+    )
+    return config, origin, content.get("stop")
+
+
+def _text(path: pathlib.Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"{option}: cannot be read ({error.strerror}).") from error
+
+
+def python_experiment(path: pathlib.Path) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
+    """Runs a Python file and takes its `config` and, if it defines one, its `stop`.
+
+    Raises:
+        CliError: If there is no such file, it fails, or it defines something else.
+    """
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+    option = f"--config-file {path}"
+    _text(path, option)
+    # As `python path` would do it: imports beside the file work.
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        names = runpy.run_path(str(path), run_name="__jaxrl_train__")
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = f", line {lines[-1]}" if lines else ""
+        raise CliError(f"{option}{line}: {type(error).__name__}: {error}") from error
+    config, stop = names.get("config"), names.get("stop")
+    if not isinstance(config, AlgorithmConfig) or config.algo_class is None:
+        raise CliError(
+            f"{option}: must define `config`, an algorithm's config such as PPOConfig().environment(...); "
+            f"it is {config!r}."
+        )
+    if stop is not None and not isinstance(stop, dict):
+        raise CliError(f"{option}: `stop` is {stop!r}, which must be a dict of path → value.")
+    return config.copy(copy_frozen=False), stop
+
+
+def algo_name(config: AlgorithmConfig) -> str:
+    """The name of the algorithm that a config builds."""
+    algo_class = config.algo_class
+    return algo_class if isinstance(algo_class, str) else algo_class.__name__
+
+
+def env_name(config: AlgorithmConfig) -> str:
+    """What to call the environment of a config."""
+    env = config.env
+    if isinstance(env, str):
+        return env
+    return env.__name__ if isinstance(env, type) else type(env).__name__

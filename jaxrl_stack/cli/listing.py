@@ -1,0 +1,28 @@
+"""``jaxrl list``: what there is to train, and where."""
+
+from __future__ import annotations
+
+
+def run(what: str | None) -> int:
+    """Prints the algorithms and environments.
+
+    Args:
+        what: "algorithms" or "envs"; None for both.
+    """
+    from jaxrl_stack.algorithms.registry import ALGORITHMS
+
+    if what != "envs":
+        if what is None:
+            print("algorithms")
+        for name in sorted(ALGORITHMS):
+            print(f"  {name}")
+    if what != "algorithms":
+        from jaxrl_stack.env.jax_env import GYMNAX_PREFIX
+        from jaxrl_stack.env.registry import GYMNAX_IDS
+
+        if what is None:
+            print("environments")
+        for name in GYMNAX_IDS:
+            print(f"  {GYMNAX_PREFIX}{name}")
+        print("  package.module:Class, a JAX environment of your own")
+    return 0

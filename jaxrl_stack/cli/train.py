@@ -1,0 +1,153 @@
+"""``jaxrl train``: one run, from options to a directory of results."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import pathlib
+import re
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.experiment import algo_name, env_name, experiment
+from jaxrl_stack.cli.progress import RunStatistics, Silence, duration, make_display
+from jaxrl_stack.cli.stop import StopCriteria
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains as the options say.
+
+    Returns:
+        0 if a stop criterion ended the run, 130 if Ctrl-C did.
+
+    Raises:
+        CliError: If an option, a setting or a file is wrong.
+    """
+    config, criteria, origin = experiment(arguments)
+    directory = _results_directory(arguments, config)
+    display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
+    display.header(f"{algo_name(config)} in {env_name(config)}: {origin}")
+    display.header(f"Until {criteria}. Results in {directory}.")
+    interruption = _Interruption()
+    with wrong_input():
+        algo = config.build_algo()
+    try:
+        with interruption.caught(display.stopping):
+            _train(algo, criteria, directory, display, interruption, arguments)
+    finally:
+        algo.stop()
+    return 130 if interruption.is_asked_for else 0
+
+
+def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -> pathlib.Path:
+    if arguments.results_dir is not None:
+        directory = pathlib.Path(arguments.results_dir)
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise CliError(f"--results-dir {directory}: exists and is not empty. Name a new directory.")
+    else:
+        name = re.sub(r"[^\w.-]+", "-", f"{algo_name(config)}_{env_name(config)}")
+        stem = f"{name}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
+        directory, number = pathlib.Path("results", stem), 1
+        while directory.exists():
+            number += 1
+            directory = pathlib.Path("results", f"{stem}_{number}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(f"--results-dir {directory}: cannot be made ({error.strerror}).") from error
+    return directory
+
+
+# ----------------------------------------------------------------------------------------------------------- the run
+
+
+class _Interruption:
+    """Ctrl-C as a request: the first one is noted, the second raises KeyboardInterrupt as usual.
+
+    Attributes:
+        is_asked_for: Whether Ctrl-C was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked_for = False
+
+    @contextlib.contextmanager
+    def caught(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Notes Ctrl-C while in the block. Signals belong to the main thread; elsewhere nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.is_asked_for:
+                raise KeyboardInterrupt
+            self.is_asked_for = True
+            notify()
+
+        previous = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+
+def _train(
+    algo: Algorithm,
+    criteria: StopCriteria,
+    directory: pathlib.Path,
+    display: Silence,
+    interruption: _Interruption,
+    arguments: argparse.Namespace,
+) -> None:
+    """Iterations until a criterion or Ctrl-C ends them; then the checkpoint and the closing lines."""
+    from jaxrl_stack.utils.result_writer import ResultWriter
+
+    statistics = RunStatistics()
+    checkpoint: str | None = None
+    reached: str | None = None
+    frequency = arguments.checkpoint_freq
+    with contextlib.closing(ResultWriter(directory, algo.config.to_dict())) as writer, display:
+        while reached is None and not interruption.is_asked_for:
+            result = algo.train()
+            statistics.update(result)
+            reached = criteria.reached(result)
+            result["done"] = reached is not None
+            checkpoint = None
+            if frequency is not None and statistics.iteration % frequency == 0:
+                checkpoint = _save(algo, directory)
+            writer.write(result)
+            display.iteration(result, statistics)
+        if checkpoint is None and (arguments.checkpoint_at_end or interruption.is_asked_for):
+            checkpoint = _save(algo, directory)
+        display.last(result, statistics)
+    _print_closing_lines(directory, checkpoint, reached or "Ctrl-C", statistics)
+
+
+def _save(algo: Algorithm, directory: pathlib.Path) -> str:
+    return str(algo.save_to_path(str(directory / f"checkpoint_{algo.iteration:06d}")))
+
+
+def _print_closing_lines(
+    directory: pathlib.Path, checkpoint: str | None, reason: str, statistics: RunStatistics
+) -> None:
+    print(
+        f"Stopped: {reason}, after {statistics.iteration:,} iterations and {statistics.steps:,} steps in "
+        f"{duration(statistics.steady_seconds)} ({statistics.steps_per_second_overall:,.0f} steps/s) "
+        f"and {duration(statistics.compile_seconds)} of compiling."
+    )
+    print(f"Results:    {directory}")
+    if checkpoint is not None:
+        print(f"Checkpoint: {checkpoint}")
+        print(f"Evaluate:   jaxrl evaluate {shlex.quote(checkpoint)}")
+    sys.stdout.flush()

@@ -1,0 +1,409 @@
+"""The env runner of the on-device driver, as an object: sampling and evaluation outside of the training program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
+from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.devices import host_view
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils import spaces
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+EVALUATION_CHUNK = 128
+"""Vector steps per call of the evaluation program; between calls the host can stop it."""
+
+
+class DeviceEnvRunner(EnvRunner):
+    """Samples from a JAX environment with the learner's current weights.
+
+    It has environments of its own: what it samples leaves no trace in the training program's.
+
+    Args:
+        config: The algorithm's frozen config.
+        rollout: The static parts of sampling.
+        learner: Source of weights and settings.
+        connector_state: ``() -> state of the env-to-module pipeline`` with the current training statistics.
+        worker_index: 0; added to the seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Any,
+        rollout: DeviceRollout,
+        learner: Learner,
+        connector_state: Callable[[], Any],
+        worker_index: int = 0,
+    ):
+        super().__init__(config=config, worker_index=worker_index)
+        self.rollout = rollout
+        self._learner = learner
+        self._connector_state = connector_state
+        self.metrics = MetricsLogger()
+        self.num_envs = int(config.num_envs_per_env_runner)
+        self._state: RunnerState | None = None
+        self._needs_reset = True
+        self._resets = 0
+        self._episodes: dict[int, SingleAgentEpisode] = {}
+        self._programs: dict[Hashable, Callable[..., Any]] = {}
+
+    # ---------------------------------------------------------------------------------------------------- access
+
+    @property
+    def env(self) -> Any:
+        """The JAX environment."""
+        return self.rollout.env
+
+    @property
+    def module(self) -> RLModule:
+        """The acting module, with the learner's current weights."""
+        return self._learner.module[self.rollout.module_id]
+
+    @property
+    def spaces(self) -> dict[str, tuple[Any, Any]]:
+        """See `get_spaces`."""
+        return self.get_spaces()
+
+    def make_env(self) -> None:
+        """Reset all environments at the next ``sample()`` call."""
+        self._needs_reset = True
+
+    def make_module(self) -> None:
+        """Nothing to do: the module is the learner's."""
+
+    def get_spaces(self) -> dict[str, tuple[Any, Any]]:
+        env = self.rollout.env
+        pipeline = self.rollout.env_to_module
+        return {
+            "__env__": (
+                batch_space(env.observation_space, self.num_envs),
+                batch_space(env.action_space, self.num_envs),
+            ),
+            "__env_single__": (env.observation_space, env.action_space),
+            self.rollout.module_id: (pipeline.observation_space, pipeline.action_space),
+        }
+
+    def get_metrics(self) -> dict[str, Any]:
+        return self.metrics.reduce()
+
+    def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
+        pipeline = self.rollout.env_to_module
+        pipeline.state = jax.device_get(self._connector_state())
+        state = {
+            "rl_module": self.module.get_state(),
+            "env_to_module_connector": pipeline.get_state(),
+            "weights_seq_no": int(host_view(self._learner.state.num_updates)),
+        }
+        only = {components} if isinstance(components, str) else set(components or state)
+        without = {not_components} if isinstance(not_components, str) else set(not_components or ())
+        return {name: part for name, part in state.items() if name in only - without}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Weights and statistics belong to the training state on this driver.
+
+        Raises:
+            ValueError: Always; names the call that does it.
+        """
+        raise ValueError(
+            "The on-device runner acts with the learner's weights and has none of its own: use "
+            "algorithm.set_weights(...) or algorithm.restore_from_path(...)."
+        )
+
+    # -------------------------------------------------------------------------------------------------- sampling
+
+    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+        """Both pipelines and the module on one observation, seen as the first of an episode.
+
+        Args:
+            observation: One observation of the environment, without batch axis.
+            explore: Sample the action or take the greedy one.
+            key: PRNG key.
+
+        Returns:
+            The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
+
+        Raises:
+            ValueError: If the observation does not fit the observation space.
+        """
+        space = self.rollout.env.observation_space
+        spaces.validate_batch(space, observation, batch_dims=0, name="observation")
+        batch = jax.tree.map(lambda x: np.asarray(x)[None], observation)
+        program = self._program(("act", explore), lambda: functools.partial(self.rollout.act_once, explore=explore))
+        columns = program(batch, key, self._connector_state(), self._weights())
+        return jax.tree.map(lambda x: np.asarray(x)[0], columns)
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[SingleAgentEpisode]:
+        """Episodes, or pieces of them, as RLlib's runners return them.
+
+        Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
+
+        Args:
+            num_timesteps: Step until at least so many env steps are there; running episodes are continued by the next
+                call. Default: ``rollout_fragment_length`` steps of every environment.
+            num_episodes: Instead, reset everything and return exactly so many finished episodes, env ``i``'s first
+                ``n // B + (i < n % B)``; the next call resets, too.
+            explore: Sample actions or take the greedy ones; None for ``config.explore``.
+            random_actions: Draw actions from the action space instead.
+            force_reset: Reset all environments first and drop running episodes.
+
+        Raises:
+            ValueError: If both amounts are given.
+        """
+        if num_timesteps is not None and num_episodes is not None:
+            raise ValueError(
+                f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."
+            )
+        explore = bool(self.config.explore) if explore is None else bool(explore)
+        started = time.perf_counter()
+        if force_reset or num_episodes is not None or self._needs_reset or self._state is None:
+            self._reset()
+        if num_episodes is not None:
+            episodes = self._sample_episodes(num_episodes, explore, random_actions)
+            self._needs_reset = True
+        else:
+            length = self.config.get_rollout_fragment_length()
+            num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
+            episodes = self._to_episodes(*self._unroll(num_steps, explore, random_actions))
+            episodes += self._cut_running()
+        self._log(episodes, time.perf_counter() - started)
+        return episodes
+
+    def _reset(self) -> None:
+        seed = (0 if self.config.seed is None else int(self.config.seed)) + self.worker_index
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), self._resets)
+        self._resets += 1
+        self._state = self._program(
+            ("init", self.num_envs), lambda: functools.partial(self.rollout.init, num_envs=self.num_envs)
+        )(key, env_to_module=self._connector_state())
+        self._episodes = {}
+        self._needs_reset = False
+
+    def _program(self, key: Hashable, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        if key not in self._programs:
+            self._programs[key] = jax.jit(make())
+        return self._programs[key]
+
+    def _weights(self) -> tuple[Any, Any, Any, Any]:
+        """Parameters, other state, current settings and timesteps, as views of the learner's buffers."""
+        learner = self._learner
+        state = host_view(learner.state)
+        values = learner.current_values(learner.settings(), np.asarray(state.timesteps))["modules"]
+        return state.params, state.rest, values, state.timesteps
+
+    def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> tuple[Any, Any]:
+        rollout = self.rollout
+
+        def run(state, params, rest, settings, timesteps):
+            acting = _RandomActions(rollout) if random_actions else rollout
+            return acting.unroll(
+                state, params, rest, settings, timesteps, num_steps=num_steps, explore=explore, update_statistics=False
+            )
+
+        program = self._program(("unroll", num_steps, explore, random_actions), lambda: run)
+        self._state, columns, statistics = program(self._state, *self._weights())
+        return jax.device_get(columns), jax.device_get(statistics)
+
+    def _sample_episodes(self, num_episodes: int, explore: bool, random_actions: bool) -> list[SingleAgentEpisode]:
+        quota = episode_quota(num_episodes, self.num_envs)
+        finished: list[list[SingleAgentEpisode]] = [[] for _ in range(self.num_envs)]
+        while any(len(done) < want for done, want in zip(finished, quota, strict=True)):
+            for index, episode in self._to_episodes(
+                *self._unroll(EVALUATION_CHUNK, explore, random_actions), with_env=True
+            ):
+                if len(finished[index]) < quota[index]:
+                    finished[index].append(episode)
+        self._episodes = {}
+        return [episode for done in finished for episode in done]
+
+    def _to_episodes(self, columns: Any, statistics: Any, with_env: bool = False) -> list[Any]:
+        """Finished episodes of a rollout; what is left over stays in `_episodes` as the running ones."""
+        out = []
+        ended = statistics.ended
+        for index in range(ended.shape[1]):
+            start = 0
+            for stop in [*(np.flatnonzero(ended[:, index]) + 1), ended.shape[0]]:
+                if stop == start:
+                    continue
+                piece = self._piece(columns, index, start, int(stop))
+                running = self._episodes.pop(index, None)
+                if running is not None:
+                    piece.id_ = running.id_
+                    piece.t_started = piece.t = running.t
+                    piece.t += stop - start
+                    running.concat_episode(piece)
+                    piece = running
+                if piece.is_done:
+                    out.append((index, piece) if with_env else piece)
+                else:
+                    self._episodes[index] = piece
+                start = int(stop)
+        return out
+
+    def _piece(self, columns: dict[str, Any], index: int, start: int, stop: int) -> SingleAgentEpisode:
+        own = jax.tree.map(lambda x: x[start:stop, index], columns)
+        observations = jax.tree.map(
+            lambda obs, final: np.concatenate([obs, final[-1:]]), own[Columns.OBS], own[Columns.FINAL_OBS]
+        )
+        taken = {
+            Columns.OBS,
+            Columns.FINAL_OBS,
+            Columns.ACTIONS,
+            Columns.REWARDS,
+            Columns.TERMINATEDS,
+            Columns.TRUNCATEDS,
+        }
+        pipeline = self.rollout.env_to_module
+        return SingleAgentEpisode.from_arrays(
+            observations=observations,
+            actions=own[Columns.ACTIONS],
+            rewards=own[Columns.REWARDS],
+            terminated=bool(own[Columns.TERMINATEDS][-1]),
+            truncated=bool(own[Columns.TRUNCATEDS][-1]),
+            extra_model_outputs={name: column for name, column in own.items() if name not in taken},
+            observation_space=pipeline.observation_space,
+            action_space=pipeline.action_space,
+        )
+
+    def _cut_running(self) -> list[SingleAgentEpisode]:
+        """Hand the running episodes out as pieces, and go on with their successors."""
+        pieces = []
+        for index, episode in self._episodes.items():
+            successor = episode.cut(len_lookback_buffer=self.config.episode_lookback_horizon)
+            pieces.append(episode)
+            self._episodes[index] = successor
+        return [piece for piece in pieces if len(piece)]
+
+    def _log(self, episodes: list[SingleAgentEpisode], seconds: float) -> None:
+        window = self.config.metrics_num_episodes_for_smoothing
+        for episode in episodes:
+            if not episode.is_done:
+                continue
+            for key, value in (("return", episode.get_return()), ("len", len(episode))):
+                for how in ("mean", "min", "max"):
+                    self.metrics.log_value(f"episode_{key}_{how}", value, reduce=how, window=window)
+        steps = sum(len(episode) for episode in episodes)
+        self.metrics.log_value("num_env_steps_sampled", steps, reduce="sum")
+        self.metrics.log_value("num_env_steps_sampled_lifetime", steps, reduce="lifetime_sum")
+        self.metrics.log_value("num_episodes", sum(episode.is_done for episode in episodes), reduce="sum")
+        self.metrics.log_value("sample", seconds)
+
+    # ------------------------------------------------------------------------------------------------ evaluation
+
+    def evaluate(
+        self,
+        *,
+        num_envs: int,
+        key: jax.Array,
+        explore: bool,
+        num_episodes: int | None = None,
+        num_timesteps: int | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Run fresh environments with the current weights; nothing of it enters the training state.
+
+        With `num_episodes`, environment ``i`` counts its first ``n // B + (i < n % B)`` episodes. Taking whatever
+        finishes first instead would favour short episodes.
+
+        Args:
+            num_envs: ``B``.
+            key: PRNG key of this evaluation.
+            explore: Sample actions or take the greedy ones.
+            num_episodes: How many episodes, exactly; or
+            num_timesteps: how many env steps, rounded up to a multiple of ``B``.
+            timeout_s: Give up after so many seconds.
+
+        Returns:
+            ``{"returns": float32 [n], "lengths": int32 [n], "num_env_steps": int}`` of the episodes that counted.
+
+        Raises:
+            TimeoutError: If the episodes are not over in time.
+        """
+        state = self._program(("init", num_envs), lambda: functools.partial(self.rollout.init, num_envs=num_envs))(
+            key, env_to_module=self._connector_state()
+        )
+        weights = self._weights()
+        chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
+
+        def run(state, params, rest, settings, timesteps):
+            state, _, statistics = self.rollout.unroll(
+                state,
+                params,
+                rest,
+                settings,
+                timesteps,
+                num_steps=chunk,
+                explore=explore,
+                # Evaluation adapts its own copy of the statistics, as RLlib's evaluation runners do.
+                update_statistics=True,
+            )
+            return state, statistics
+
+        program = self._program(("evaluate", num_envs, chunk, explore), lambda: run)
+        quota = None if num_episodes is None else np.array(episode_quota(num_episodes, num_envs))
+        counted = np.zeros(num_envs, int)
+        returns: list[np.ndarray] = []
+        lengths: list[np.ndarray] = []
+        num_steps, started = 0, time.monotonic()
+        while True:
+            state, statistics = program(state, *weights)
+            statistics = jax.device_get(statistics)
+            for t in range(chunk):
+                wants = np.ones(num_envs, bool) if quota is None else counted < quota
+                num_steps += int(wants.sum())
+                take = statistics.ended[t] & wants
+                counted += take
+                returns.append(statistics.episode_return[t][take])
+                lengths.append(statistics.episode_length[t][take])
+                if quota is None and num_timesteps is not None and num_steps >= num_timesteps:
+                    break
+            if quota is not None and (counted >= quota).all():
+                break
+            if quota is None and num_timesteps is not None and num_steps >= num_timesteps:
+                break
+            if timeout_s is not None and time.monotonic() - started > timeout_s:
+                raise TimeoutError(
+                    f"Evaluation finished {int(counted.sum())} of {num_episodes} episodes within "
+                    f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
+                    f"evaluation_duration_unit='timesteps'."
+                )
+        return {"returns": np.concatenate(returns), "lengths": np.concatenate(lengths), "num_env_steps": num_steps}
+
+
+def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
+    """How many episodes each environment contributes: ``n // B + (i < n % B)``."""
+    return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
+
+
+class _RandomActions(DeviceRollout):
+    """The same rollout with actions drawn from the action space."""
+
+    def __init__(self, rollout: DeviceRollout):
+        super().__init__(**{field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout)})
+
+    def act(self, module_to_env, batch, context):
+        num_envs = jax.tree.leaves(batch[self.module_id])[0].shape[0]
+        actions = spaces.sample(context.key, self.env.action_space, (num_envs,))
+        return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}

@@ -1,0 +1,357 @@
+"""Sampling on the device: environments, pipelines and module in one scan. Pure functions over a `RunnerState`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.episode_window import EpisodeWindow
+from jaxrl_stack.utils.spaces import zeros
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.core.rl_module.functional import PureModule
+    from jaxrl_stack.env.jax_env import JaxEnv
+
+
+@struct.dataclass
+class RunnerState:
+    """Everything of an on-device runner that changes; leaves have the env axis ``[B, ...]`` in front where it says so.
+
+    Attributes:
+        env_state: State of the environments, ``[B, ...]``.
+        obs: Their last observations, ``[B, ...]``, as the environment gave them.
+        reset: bool ``[B]``, whether `obs` is the first of its episode.
+        env_to_module: State of the env-to-module pipeline.
+        module_to_env: State of the module-to-env pipeline.
+        prev_actions: The module's last actions, ``[B, ...]``; zeros behind a reset.
+        prev_rewards: float32 ``[B]``; zeros behind a reset.
+        episode_return: float32 ``[B]``, sum of rewards of the running episodes so far.
+        episode_length: int32 ``[B]``, their steps so far.
+        window: The last finished episodes.
+        key: PRNG key.
+    """
+
+    env_state: Any
+    obs: Any
+    reset: jax.Array
+    env_to_module: Any
+    module_to_env: Any
+    prev_actions: Any
+    prev_rewards: jax.Array
+    episode_return: jax.Array
+    episode_length: jax.Array
+    window: EpisodeWindow
+    key: jax.Array
+
+
+@struct.dataclass
+class StepStatistics:
+    """What one step says about episodes: ``[B]`` per step, ``[T, B]`` over a rollout.
+
+    Attributes:
+        ended: bool, whether an episode ended with this step.
+        episode_return: float32, its return; unclipped rewards. Valid where `ended`.
+        episode_length: int32, its length. Valid where `ended`.
+    """
+
+    ended: jax.Array
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeviceRollout:
+    """The static parts of sampling; the methods are pure and are traced into larger programs.
+
+    Attributes:
+        env: The environment.
+        module_id: The module that acts in it.
+        pure: The MultiRLModule, taken apart.
+        env_to_module: Pipeline from observations to the module's batch.
+        module_to_env: Pipeline from the module's output to the env's actions.
+        clip_rewards: None or False: rewards as they are; True: their sign; a number c: clipped to ``[-c, c]``. In the
+            batch only; statistics see the env's own rewards.
+        window_size: How many finished episodes the statistics cover.
+    """
+
+    env: JaxEnv
+    module_id: str
+    pure: PureModule
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+    clip_rewards: bool | float | None = None
+    window_size: int = 100
+
+    def init(self, key: jax.Array, num_envs: int, env_to_module: Any = None) -> RunnerState:
+        """Freshly reset environments.
+
+        Args:
+            key: PRNG key.
+            num_envs: ``B``.
+            env_to_module: State of the pipeline whose statistics to start from; None for none.
+        """
+        key, reset_key = jax.random.split(key)
+        obs, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(
+            jax.random.split(reset_key, num_envs), self.env.params
+        )
+        pipeline = self.env_to_module
+        return RunnerState(
+            env_state=env_state,
+            obs=obs,
+            reset=jnp.ones((num_envs,), bool),
+            env_to_module=(
+                pipeline.init(num_envs) if env_to_module is None else pipeline.rebatch(env_to_module, num_envs)
+            ),
+            module_to_env=self.module_to_env.init(num_envs),
+            prev_actions=jax.tree.map(jnp.asarray, zeros(self.env_to_module.action_space, (num_envs,))),
+            prev_rewards=jnp.zeros((num_envs,), jnp.float32),
+            episode_return=jnp.zeros((num_envs,), jnp.float32),
+            episode_length=jnp.zeros((num_envs,), jnp.int32),
+            window=EpisodeWindow.empty(self.window_size),
+            key=key,
+        )
+
+    def step(
+        self,
+        state: RunnerState,
+        params: Any,
+        rest: Any,
+        settings: Any,
+        timesteps: jax.Array,
+        *,
+        explore: bool,
+        update_statistics: bool,
+        axis_name: str | None = None,
+    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
+        """One step of all environments.
+
+        Args:
+            state: State before the step; its `window` passes unchanged.
+            params: Parameters of the MultiRLModule.
+            rest: Its other state.
+            settings: ``{module_id: {name: current value}}`` of the traced settings.
+            timesteps: uint32[2], lifetime env steps before this rollout.
+            explore: Sample actions (True) or take the greedy ones.
+            update_statistics: Whether running statistics of connectors learn from these observations.
+            axis_name: Device axis, for connectors.
+
+        Returns:
+            ``(state, columns [B, ...], statistics [B])``.
+        """
+        mid = self.module_id
+        key, act_key, env_key = jax.random.split(state.key, 3)
+        context = self.env_to_module.make_context(
+            params=params,
+            rest=rest,
+            key=act_key,
+            settings=settings,
+            step=timesteps,
+            reset=state.reset,
+            prev_actions={mid: state.prev_actions},
+            prev_rewards={mid: state.prev_rewards},
+            pure=self.pure,
+            explore=explore,
+            update_statistics=update_statistics,
+            axis_name=axis_name,
+        )
+        env_to_module, batch = self.env_to_module.apply(state.env_to_module, {mid: {Columns.OBS: state.obs}}, context)
+        module_to_env, acted = self.act(state.module_to_env, batch, context)
+        actions = acted[Columns.ACTIONS]
+
+        num_envs = state.reset.shape[0]
+        after = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(env_key, num_envs), state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params
+        )
+        ended = jnp.logical_or(after.terminated, after.truncated)
+        # The final observation passes the pipeline with the state of before the reset, and teaches it nothing.
+        _, final = self.env_to_module.apply(
+            env_to_module,
+            {mid: {Columns.OBS: after.final_obs}},
+            context.replace(
+                reset=jnp.zeros_like(state.reset),
+                prev_actions={mid: actions},
+                prev_rewards={mid: after.reward},
+                update_statistics=False,
+            ),
+        )
+        episode_return = state.episode_return + after.reward
+        episode_length = state.episode_length + 1
+        columns = {
+            **batch[mid],
+            **{name: acted[name] for name in acted if name != Columns.ACTIONS_FOR_ENV},
+            Columns.REWARDS: self._clipped(after.reward),
+            Columns.TERMINATEDS: after.terminated,
+            Columns.TRUNCATEDS: after.truncated,
+            Columns.FINAL_OBS: final[mid][Columns.OBS],
+        }
+        statistics = StepStatistics(ended, episode_return, episode_length)
+        state = state.replace(
+            env_state=after.state,
+            obs=after.obs,
+            reset=ended,
+            env_to_module=env_to_module,
+            module_to_env=module_to_env,
+            prev_actions=jax.tree.map(lambda a: jnp.where(_like(ended, a), jnp.zeros_like(a), a), actions),
+            prev_rewards=jnp.where(ended, 0.0, after.reward),
+            episode_return=jnp.where(ended, 0.0, episode_return),
+            episode_length=jnp.where(ended, 0, episode_length),
+            key=key,
+        )
+        return state, columns, statistics
+
+    def act(self, module_to_env: Any, batch: dict[str, Any], context: Any) -> tuple[Any, dict[str, Any]]:
+        """The module's forward pass and the module-to-env pipeline.
+
+        Args:
+            module_to_env: State of that pipeline.
+            batch: What the env-to-module pipeline made.
+            context: A `ConnectorContext`.
+
+        Returns:
+            ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
+        """
+        mid = self.module_id
+        rest = self.pure.reseed(context.rest, jax.random.fold_in(context.key, 1))
+        module = self.pure.bind(context.params, rest)[mid]
+        if context.explore:
+            outputs = module.forward_exploration(batch[mid], t=context.step)
+        else:
+            outputs = module.forward_inference(batch[mid])
+        module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
+        return module_to_env, acted[mid]
+
+    def act_once(
+        self, obs: Any, key: jax.Array, env_to_module: Any, weights: tuple[Any, Any, Any, Any], *, explore: bool
+    ) -> dict[str, Any]:
+        """Actions for observations that are each the first of an episode, outside of any rollout.
+
+        Args:
+            obs: Observations ``[B, ...]``.
+            key: PRNG key.
+            env_to_module: State of the pipeline whose statistics to use.
+            weights: ``(params, rest, settings, timesteps)``.
+            explore: Sample actions or take the greedy ones.
+
+        Returns:
+            The columns of `act`, ``[B, ...]``.
+        """
+        mid = self.module_id
+        params, rest, settings, timesteps = weights
+        num_envs = jax.tree.leaves(obs)[0].shape[0]
+        context = self.env_to_module.make_context(
+            params=params,
+            rest=rest,
+            key=key,
+            settings=settings,
+            step=timesteps,
+            reset=jnp.ones((num_envs,), bool),
+            prev_actions={mid: zeros(self.env_to_module.action_space, (num_envs,))},
+            prev_rewards={mid: jnp.zeros((num_envs,), jnp.float32)},
+            pure=self.pure,
+            explore=explore,
+            update_statistics=False,
+        )
+        state = self.env_to_module.rebatch(env_to_module, num_envs)
+        _, batch = self.env_to_module.apply(state, {mid: {Columns.OBS: obs}}, context)
+        return self.act(self.module_to_env.init(num_envs), batch, context)[1]
+
+    def unroll(
+        self,
+        state: RunnerState,
+        params: Any,
+        rest: Any,
+        settings: Any,
+        timesteps: jax.Array,
+        *,
+        num_steps: int,
+        explore: bool,
+        update_statistics: bool = True,
+        axis_name: str | None = None,
+    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
+        """`num_steps` steps of all environments; arguments as in `step`.
+
+        Returns:
+            ``(state, columns [T, B, ...], statistics [T, B])``.
+        """
+
+        def body(state, _):
+            state, columns, statistics = self.step(
+                state,
+                params,
+                rest,
+                settings,
+                timesteps,
+                explore=explore,
+                update_statistics=update_statistics,
+                axis_name=axis_name,
+            )
+            return state, (columns, statistics)
+
+        state, (columns, statistics) = jax.lax.scan(body, state, None, length=num_steps)
+        return state, columns, statistics
+
+    def sample(
+        self,
+        state: RunnerState,
+        params: Any,
+        rest: Any,
+        settings: Any,
+        timesteps: jax.Array,
+        *,
+        fragment_length: int,
+        num_rounds: int,
+        explore: bool,
+        axis_name: str | None,
+    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
+        """A train batch: `num_rounds` fragments of all environments, side by side.
+
+        Every fragment ends with a cut of its own, as if it had been a ``sample()`` call of its own.
+
+        Returns:
+            ``(state, columns [T, R * B, ...], statistics [R * T, B])``; statistics of connectors are merged over the
+            devices, and the window has taken in the finished episodes.
+        """
+        state, columns, statistics = self.unroll(
+            state,
+            params,
+            rest,
+            settings,
+            timesteps,
+            num_steps=fragment_length * num_rounds,
+            explore=explore,
+            axis_name=axis_name,
+        )
+        state = state.replace(
+            env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
+            module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
+            window=state.window.extend(
+                statistics.ended, statistics.episode_return, statistics.episode_length
+            ),
+        )
+        if num_rounds > 1:
+            columns = jax.tree.map(
+                lambda x: jnp.moveaxis(x.reshape(num_rounds, fragment_length, *x.shape[1:]), 0, 1).reshape(
+                    fragment_length, -1, *x.shape[2:]
+                ),
+                columns,
+            )
+        return state, columns, statistics
+
+    def _clipped(self, reward: jax.Array) -> jax.Array:
+        if self.clip_rewards is None or self.clip_rewards is False:
+            return reward
+        if self.clip_rewards is True:
+            return jnp.sign(reward)
+        return jnp.clip(reward, -self.clip_rewards, self.clip_rewards)
+
+
+def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
+    """`mask` ``[B]`` with trailing axes added to broadcast against `leaf` ``[B, ...]``."""
+    return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))

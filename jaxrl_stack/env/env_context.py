@@ -1,0 +1,88 @@
+"""The configuration that an environment's creator receives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+
+class EnvContext(dict):
+    """``env_config`` as a dict, with the place of the environment among its siblings as attributes.
+
+    Args:
+        env_config: The user's ``env_config``; its items become the dict's items.
+        worker_index: Index of the EnvRunner that makes the env; 0 is the local one.
+        vector_index: Index of the env within its EnvRunner.
+        remote: Whether the env itself runs in a process of its own.
+        num_workers: Number of remote EnvRunners; None if unknown.
+        recreated_worker: Whether the EnvRunner replaces one that failed.
+    """
+
+    def __init__(
+        self,
+        env_config: Mapping[str, Any],
+        worker_index: int,
+        vector_index: int = 0,
+        remote: bool = False,
+        num_workers: int | None = None,
+        recreated_worker: bool = False,
+    ):
+        super().__init__(env_config)
+        self.worker_index = worker_index
+        self.vector_index = vector_index
+        self.remote = remote
+        self.num_workers = num_workers
+        self.recreated_worker = recreated_worker
+
+    def copy_with_overrides(
+        self,
+        env_config: Mapping[str, Any] | None = None,
+        worker_index: int | None = None,
+        vector_index: int | None = None,
+        remote: bool | None = None,
+        num_workers: int | None = None,
+        recreated_worker: bool | None = None,
+    ) -> EnvContext:
+        """A copy in which every argument that is not None replaces the present value.
+
+        The config is copied deeply: changing one env's config leaves the others alone.
+        """
+
+        def either(new: Any, present: Any) -> Any:
+            return present if new is None else new
+
+        return EnvContext(
+            copy.deepcopy(dict(either(env_config, self))),
+            either(worker_index, self.worker_index),
+            either(vector_index, self.vector_index),
+            either(remote, self.remote),
+            either(num_workers, self.num_workers),
+            either(recreated_worker, self.recreated_worker),
+        )
+
+    def set_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Sets the items of `defaults` whose keys are absent."""
+        for key, value in defaults.items():
+            self.setdefault(key, value)
+
+    def __repr__(self) -> str:
+        return (
+            f"EnvContext({dict.__repr__(self)}, worker_index={self.worker_index}, "
+            f"vector_index={self.vector_index}, remote={self.remote}, num_workers={self.num_workers}, "
+            f"recreated_worker={self.recreated_worker})"
+        )
+
+    def __reduce__(self):
+        # dict's own protocol would call the constructor without its required argument.
+        return (
+            EnvContext,
+            (
+                dict(self),
+                self.worker_index,
+                self.vector_index,
+                self.remote,
+                self.num_workers,
+                self.recreated_worker,
+            ),
+        )

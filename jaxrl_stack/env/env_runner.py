@@ -1,0 +1,66 @@
+"""What every env runner can do."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+
+class EnvRunner(abc.ABC):
+    """Steps environments with a module and hands out episodes.
+
+    Attributes:
+        config: The algorithm's frozen config.
+        worker_index: 0 for the runner in the algorithm's own process.
+    """
+
+    def __init__(self, *, config: AlgorithmConfig, worker_index: int = 0):
+        self.config = config
+        self.worker_index = worker_index
+
+    @abc.abstractmethod
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[SingleAgentEpisode]:
+        """Step the environments and return the episodes, or pieces of episodes, that came out."""
+
+    @abc.abstractmethod
+    def get_metrics(self) -> dict[str, Any]:
+        """Statistics of the episodes sampled since the last call."""
+
+    @abc.abstractmethod
+    def get_spaces(self) -> dict[str, tuple[Any, Any]]:
+        """``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action space)}``."""
+
+    @abc.abstractmethod
+    def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
+        """State as nested dicts of NumPy arrays."""
+
+    @abc.abstractmethod
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned."""
+
+    def assert_healthy(self) -> None:
+        """Raise if the runner cannot sample."""
+
+    def ping(self) -> str:
+        """Answer, to show that the runner lives."""
+        return "pong"
+
+    def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``func(self, *args, **kwargs)``."""
+        return func(self, *args, **kwargs)
+
+    def stop(self) -> None:
+        """Release what the runner holds."""

@@ -1,0 +1,533 @@
+"""Environments that run inside compiled programs: the interface, and the adapter for gymnax.
+
+A `JaxEnv` describes one environment as pure functions; whoever steps it adds the batch axis with
+``jax.vmap``. Terminated and truncated are two flags, kept as the environment gives them. A step may raise
+both; then it counts as terminated: nothing is bootstrapped from it.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.utils import spaces
+
+GYMNAX_PREFIX = "gymnax/"
+
+
+class JaxStep(NamedTuple):
+    """What one step of one environment returns; a pytree.
+
+    Attributes:
+        obs: Observation to act on next: the first of the next episode if this step ended one.
+        state: Environment state to step next, after a reset if there was one.
+        reward: float32 scalar.
+        terminated: bool scalar, the episode reached an end of its own: the value behind it is 0.
+        truncated: bool scalar, the episode was cut, by a time limit for example: the value behind it is that
+            of `final_obs`. Ignored where `terminated` is set as well.
+        final_obs: The observation that this step led to, before any reset. Equals `obs` unless the episode
+            ended.
+        info: Dict of further arrays; the same structure in every step.
+    """
+
+    obs: Any
+    state: Any
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_obs: Any
+    info: dict[str, Any]
+
+
+class JaxEnv(abc.ABC):
+    """One environment as pure, jittable functions, resetting itself in the step that ends an episode.
+
+    Implement this to control the reset; `AutoResetJaxEnv` is the shorter way. `check_jax_env` verifies the
+    contract: observations have the space's shapes and JAX dtypes, the state keeps its structure, shapes and
+    dtypes, and nothing is weakly typed (a Python number in the state would compile every program twice).
+
+    Args:
+        config: What ``config.environment(MyEnv, env_config=...)`` gives. A class that takes settings has an
+            ``__init__(self, config)`` of its own.
+
+    Raises:
+        ValueError: `config` holds something, and the class has no ``__init__`` to read it.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        if config:
+            raise ValueError(
+                f"env_config={dict(config)}: {type(self).__name__} takes no settings. Give it an "
+                "__init__(self, config), or leave `env_config` empty."
+            )
+
+    @property
+    @abc.abstractmethod
+    def observation_space(self) -> gym.Space:
+        """Space of one observation."""
+
+    @property
+    @abc.abstractmethod
+    def action_space(self) -> gym.Space:
+        """Space of one action."""
+
+    @property
+    def params(self) -> Any:
+        """Numbers that the dynamics depend on, a pytree for `reset` and `step`; None if there are none."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """What to call the environment in messages."""
+        return type(self).__name__
+
+    @abc.abstractmethod
+    def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        """Starts an episode.
+
+        Args:
+            key: PRNG key.
+            params: A pytree like `self.params`.
+
+        Returns:
+            ``(obs, state)``.
+        """
+
+    @abc.abstractmethod
+    def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        """One step, with a reset behind it if it ended the episode.
+
+        Args:
+            key: PRNG key, for the step and for the reset.
+            state: The state that `reset` or the last `step` returned.
+            action: An element of `action_space`.
+            params: A pytree like `self.params`.
+        """
+
+
+class AutoResetJaxEnv(JaxEnv):
+    """A `JaxEnv` from a reset and a step that know nothing of each other.
+
+    Subclasses write `reset_env` and `step_env`, with plain Python numbers wherever that is convenient;
+    `reset` and `step` put them together and fix the types.
+    """
+
+    @abc.abstractmethod
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        """Starts an episode: ``(obs, state)``."""
+
+    @abc.abstractmethod
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+        """One step without a reset: ``(obs, state, reward, terminated, truncated, info)``."""
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        obs, state = self.reset_env(key, params)
+        obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        return obs, strongly_typed(state)
+
+    def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        step_key, reset_key = jax.random.split(key)
+        obs, state, reward, terminated, truncated, info = self.step_env(step_key, state, action, params)
+        final_obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        state = strongly_typed(state)
+        reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
+        first_obs, first_state = self.reset(reset_key, params)
+        _same_types(self.name, first_state, state)
+        ended = jnp.logical_or(terminated, truncated)
+        obs, state = jax.tree.map(
+            lambda first, last: jax.lax.select(ended, first, last),
+            (first_obs, first_state),
+            (final_obs, state),
+        )
+        return JaxStep(obs, state, reward, terminated, truncated, final_obs, strongly_typed(info))
+
+
+class GymnaxEnv(JaxEnv):
+    """A gymnax environment (gymnax 1.0 or later).
+
+    Every step is the environment's own ``step``, so that environments and wrappers that override it keep
+    their meaning; it splits the key, steps, and resets where the episode ended. (An own step made of gymnax's
+    ``step_env`` and ``reset_env`` is no faster: XLA compiles both to the same loop.)
+
+    gymnax's declarations are taken at their word, except that bounds at the limits of a float type mean
+    "unbounded". Observations are cast to the declared dtype, rewards to float32.
+
+    Args:
+        env: A registered id ("CartPole-v1", with or without "gymnax/" before it), an environment class, or an
+            instance (a gymnax wrapper around one, too).
+        env_config: Overrides by name. A field of the environment's ``EnvParams`` replaces that field; any
+            other name must be an argument of the environment's constructor (where `env` is an instance: an
+            error).
+        params: Instance only: ``EnvParams`` to start from in place of ``env.default_params``.
+
+    Raises:
+        ValueError: Unknown id or name in `env_config`, or a value of another shape or type than the default.
+        TypeError: `env` is none of the above.
+    """
+
+    def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None, *, params: Any = None):
+        config = dict(env_config or {})
+        if params is not None and not is_gymnax_instance(env):
+            raise ValueError(
+                f"GymnaxEnv({env!r}, params=...): `params` goes with an instance. Use `env_config` instead."
+            )
+        if isinstance(env, str):
+            env_id = env.removeprefix(GYMNAX_PREFIX)
+            self._name = GYMNAX_PREFIX + env_id
+            env = _build(self._name, lambda **arguments: _make_gymnax(env_id, arguments), None, config)
+        elif is_gymnax_class(env):
+            self._name = env.__name__
+            env = _build(self._name, env, env, config)
+        elif is_gymnax_instance(env):
+            self._name = str(env.name)
+            fields = _field_names(env.default_params if params is None else params)
+            _refuse_unknown(self._name, config, fields, None)
+        else:
+            raise TypeError(
+                f"{env!r} is no gymnax environment. Give a registered id such as 'gymnax/CartPole-v1', a "
+                "subclass of gymnax.environments.environment.Environment, or an instance (not wrapped in "
+                "LegacyStepAPIWrapper)."
+            )
+        params = _replace_fields(self._name, env.default_params if params is None else params, config)
+        self.env = env
+        self._params = jax.tree.map(_as_numpy, params)
+        self._observation_space = gymnax_space_to_gymnasium(env.observation_space(params), self._name)
+        self._action_space = gymnax_space_to_gymnasium(env.action_space(params), self._name)
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return self._observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self._action_space
+
+    @property
+    def params(self) -> Any:
+        """The environment's ``EnvParams`` with NumPy leaves, overrides applied."""
+        return self._params
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        obs, state = self.env.reset(key, params)
+        return self._conform(obs), strongly_typed(state)
+
+    def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        outcome = self.env.step(key, state, action, params)
+        if len(outcome) != 6 or "final_observation" not in outcome[-1]:
+            raise ValueError(
+                f"{self.name}.step should return (obs, state, reward, terminated, truncated, info) with "
+                f"info['final_observation'], as gymnax 1.0 does, but returned {len(outcome)} values, the "
+                f"last with {sorted(outcome[-1])}. Port it to gymnax 1.0, or write it as a "
+                "jaxrl_stack.env.jax_env.JaxEnv."
+            )
+        obs, state, reward, terminated, truncated, info = outcome
+        final_obs = self._conform(info["final_observation"])
+        reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
+        rest = {
+            name: x
+            for name, x in info.items()
+            if name not in ("terminated", "truncated", "final_observation")
+        }
+        return JaxStep(
+            self._conform(obs),
+            strongly_typed(state),
+            reward,
+            terminated,
+            truncated,
+            final_obs,
+            strongly_typed(rest),
+        )
+
+    def _conform(self, obs: Any) -> Any:
+        return spaces.conform(self._observation_space, obs, f"{self.name}'s observation")
+
+
+def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv | None:
+    """`env` as a `JaxEnv`: itself, or a gymnax environment adapted; None for anything else.
+
+    Args:
+        env: A `JaxEnv`; a gymnax instance; or what ``gymnax.make`` returns, ``(instance, params)``.
+        env_config: For gymnax, see `GymnaxEnv`.
+
+    Raises:
+        ValueError: `env_config` has items that `env` cannot take.
+    """
+    if isinstance(env, JaxEnv):
+        if env_config:
+            raise ValueError(
+                f"env_config={dict(env_config)} cannot change {env.name}, which is an instance already: "
+                "give its class as the environment, or register a creator with `register_env`."
+            )
+        return env
+    if is_gymnax_instance(env):
+        return GymnaxEnv(env, env_config)
+    if isinstance(env, tuple) and len(env) == 2 and is_gymnax_instance(env[0]):
+        return GymnaxEnv(env[0], env_config, params=env[1])
+    return None
+
+
+def is_gymnax_class(env: Any) -> bool:
+    """Whether `env` is a gymnax environment class. Does not import gymnax."""
+    # Whoever holds such a class has imported its base.
+    module = sys.modules.get("gymnax.environments.environment")
+    return module is not None and isinstance(env, type) and issubclass(env, module.Environment)
+
+
+def is_gymnax_instance(env: Any) -> bool:
+    """Whether `env` is a gymnax environment or a gymnax wrapper around one. Does not import gymnax."""
+    module = sys.modules.get("gymnax.environments.environment")
+    if module is not None and isinstance(env, module.Environment):
+        return True
+    wrappers = sys.modules.get("gymnax.wrappers.purerl")
+    return wrappers is not None and isinstance(env, wrappers.GymnaxWrapper)
+
+
+def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.Space:
+    """The gymnasium space of a gymnax space.
+
+    Scalar bounds are spread over the shape; bounds at or beyond the limits of the float type become infinite,
+    bounds beyond those of an integer type its limits. Keys of a Dict are sorted, as in every JAX dict.
+
+    Args:
+        space: gymnax's `Box`, `Discrete`, `Dict` or `Tuple`, or a gymnasium space (returned as it is).
+        name: Whose space it is, for errors.
+
+    Raises:
+        TypeError: Another space.
+    """
+    if isinstance(space, gym.Space):
+        return space
+    from gymnax.environments import spaces as gymnax_spaces
+
+    match space:
+        case gymnax_spaces.Discrete():
+            return gym.spaces.Discrete(int(space.n))
+        case gymnax_spaces.Box():
+            dtype, shape = np.dtype(space.dtype), tuple(int(n) for n in space.shape)
+            low, high = (_bound(value, shape, dtype) for value in (space.low, space.high))
+            return gym.spaces.Box(low, high, shape, dtype.type)
+        case gymnax_spaces.Dict():
+            return gym.spaces.Dict(
+                {key: gymnax_space_to_gymnasium(space.spaces[key], name) for key in sorted(space.spaces)}
+            )
+        case gymnax_spaces.Tuple():
+            return gym.spaces.Tuple([gymnax_space_to_gymnasium(child, name) for child in space.spaces])
+        case _:
+            raise TypeError(
+                f"{name} has the space {space!r}; only gymnax's Box, Discrete, Dict and Tuple and "
+                "gymnasium's spaces have a counterpart here."
+            )
+
+
+def check_jax_env(env: JaxEnv) -> None:
+    """Verifies without running it that an environment keeps the contract of `JaxEnv`.
+
+    Args:
+        env: The environment.
+
+    Raises:
+        ValueError: Names the environment, the first part that is off, and what it should be.
+    """
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    obs, state = jax.eval_shape(env.reset, key, env.params)
+    step = jax.eval_shape(env.step, key, state, spaces.shape_dtype_struct(env.action_space), env.params)
+    wanted = spaces.shape_dtype_struct(env.observation_space)
+    for part, given in (("reset's obs", obs), ("step's obs", step.obs), ("step's final_obs", step.final_obs)):
+        _expect(env.name, part, given, wanted)
+    _expect(env.name, "step's state", step.state, state)
+    _expect(env.name, "step's reward", step.reward, jax.ShapeDtypeStruct((), jnp.float32))
+    for part, given in (("step's terminated", step.terminated), ("step's truncated", step.truncated)):
+        _expect(env.name, part, given, jax.ShapeDtypeStruct((), jnp.bool_))
+    for path, leaf in jax.tree_util.tree_leaves_with_path({"reset": (obs, state), "step": step}):
+        if leaf.weak_type:
+            raise ValueError(
+                f"{env.name}: {jax.tree_util.keystr(path)} is weakly typed ({leaf.dtype} from a Python "
+                "number), which compiles programs twice. Give the number a dtype, or derive the environment "
+                "from AutoResetJaxEnv."
+            )
+
+
+def strongly_typed(tree: Any) -> Any:
+    """The same arrays with the dtypes they have, none of them weakly typed; Python numbers become arrays."""
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            return x
+        return jax.lax.convert_element_type(x, jnp.result_type(x))
+
+    return jax.tree.map(convert, tree)
+
+
+def _typed_signals(
+    name: str, reward: Any, terminated: Any, truncated: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a "
+                "scalar."
+            )
+    return (
+        jax.lax.convert_element_type(reward, jnp.float32),
+        jax.lax.convert_element_type(terminated, jnp.bool_),
+        jax.lax.convert_element_type(truncated, jnp.bool_),
+    )
+
+
+def _same_types(name: str, first: Any, later: Any) -> None:
+    structs = [
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree) for tree in (later, first)
+    ]
+    _expect(name, "step's state", *structs)
+
+
+def _expect(name: str, part: str, given: Any, wanted: Any) -> None:
+    if jax.tree.structure(given) != jax.tree.structure(wanted):
+        raise ValueError(
+            f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have that of the "
+            f"space or of reset, {jax.tree.structure(wanted)}."
+        )
+    for (path, leaf), target in zip(
+        jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True
+    ):
+        if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
+            raise ValueError(
+                f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should "
+                f"be {target.dtype}{list(target.shape)}, as the space or reset says."
+            )
+
+
+def _bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    bound = np.asarray(value, np.float64)
+    bound = np.full(shape, bound.reshape(())) if bound.size == 1 else np.broadcast_to(bound, shape).copy()
+    if dtype.kind == "f":
+        limit = float(np.finfo(dtype).max)
+        bound[bound >= limit], bound[bound <= -limit] = np.inf, -np.inf
+        return bound.astype(dtype)
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    low, high = (limits.min, limits.max) if limits else (0, 1)
+    # Through Python integers: float64 rounds the limits of 64-bit types out of their range.
+    clipped = [low if x <= low else high if x >= high else int(x) for x in bound.ravel()]
+    return np.array(clipped, dtype).reshape(shape)
+
+
+def _make_gymnax(env_id: str, arguments: dict[str, Any]) -> Any:
+    import gymnax
+
+    if env_id not in gymnax.registered_envs:
+        near = difflib.get_close_matches(env_id, gymnax.registered_envs, n=3)
+        raise ValueError(
+            f"gymnax has no environment {env_id!r}. "
+            + (f"Did you mean {' or '.join(repr(GYMNAX_PREFIX + i) for i in near)}? " if near else "")
+            + f"Registered are {', '.join(gymnax.registered_envs)}."
+        )
+    try:
+        return gymnax.make(env_id, **arguments)[0]
+    except OSError as error:
+        raise RuntimeError(
+            f"{GYMNAX_PREFIX}{env_id} could not load the data that it needs ({error}). MNISTBandit-bsuite "
+            "downloads MNIST when it is built: give this machine network access once, or place the files "
+            "where gymnax.utils.load_mnist looks for them."
+        ) from error
+
+
+def _build(name: str, factory: Callable[..., Any], cls: type | None, config: dict[str, Any]) -> Any:
+    """An instance made with those items of `config` that are constructor arguments and no parameters.
+
+    The default instance comes first, because only an instance knows the names of its parameters. `cls` is
+    None where the class is not known before.
+    """
+    arguments = _constructor_arguments(cls) if cls is not None else {}
+    required = [n for n, p in arguments.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    missing = [n for n in required if n not in config]
+    if missing:
+        raise ValueError(f"{name} needs the constructor arguments {missing}: pass them in `env_config`.")
+    env = factory(**{n: config[n] for n in required})
+    if not config:
+        return env
+    arguments = _constructor_arguments(type(env)) if cls is None else arguments
+    fields = _field_names(env.default_params)
+    _refuse_unknown(name, config, fields, arguments)
+    given = {n: value for n, value in config.items() if n not in fields or n in required}
+    return env if set(given) == set(required) else factory(**given)
+
+
+def _constructor_arguments(cls: type) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(cls).parameters
+    return {n: p for n, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
+
+
+def _field_names(params: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+
+
+def _refuse_unknown(
+    name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
+) -> None:
+    """Raises for items of `config` that are neither parameters nor arguments (None: an instance, built)."""
+    if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
+        return
+    known = [*fields, *(arguments or ())]
+    for item, value in config.items():
+        if item not in known:
+            near = difflib.get_close_matches(item, known, n=1)
+            raise ValueError(
+                f"env_config[{item!r}]={value!r}: {name} has no such setting. "
+                + (f"Did you mean {near[0]!r}? " if near else "")
+                + f"Its parameters: {', '.join(fields) or 'none'}. "
+                + (
+                    "It is an instance: give constructor arguments where you make it."
+                    if arguments is None
+                    else f"Its constructor's arguments: {', '.join(arguments) or 'none'}."
+                )
+            )
+
+
+def _replace_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
+    fields = {n: value for n, value in config.items() if n in _field_names(params)}
+    if not fields:
+        return params
+    return dataclasses.replace(
+        params, **{n: _converted(name, n, getattr(params, n), value) for n, value in fields.items()}
+    )
+
+
+def _converted(name: str, field: str, default: Any, value: Any) -> Any:
+    """`value` with the shape and dtype of `default`; as it is where `default` is no number."""
+    if not isinstance(default, (bool, int, float, np.generic, np.ndarray, jax.Array)):
+        return value
+    target, array = np.asarray(default), np.asarray(value)
+    if target.dtype.kind == "b":
+        kind, fits = "bool", array.dtype.kind == "b"
+    elif target.dtype.kind in "iu":
+        kind, fits = "integer", array.dtype.kind in "iuf" and bool(np.all(np.mod(array, 1) == 0))
+    else:
+        kind, fits = "float", array.dtype.kind in "iuf"
+    if not fits or array.shape != target.shape:
+        raise ValueError(
+            f"env_config[{field!r}]={value!r}: this parameter of {name} is {kind} of shape {target.shape} "
+            f"(default {default})."
+        )
+    return array.astype(jnp.result_type(default))
+
+
+def _as_numpy(x: Any) -> Any:
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        return x
+    return np.asarray(x, jnp.result_type(x))

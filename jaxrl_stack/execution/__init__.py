@@ -1,0 +1,1 @@
+"""One file per shape of training step; each is shared by the drivers."""

@@ -1,0 +1,1 @@
+"""What connects the algorithms to hyperparameter search. Importing it does not import Ray."""
