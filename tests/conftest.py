@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
 # Eight CPU devices stand for a machine with several accelerators.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+
+# One compilation cache per session, empty at its start: tests that build the same program load it instead of compiling
+# it again, and nothing outside of the session has a say. Subprocesses and xdist's workers inherit it. A program that is
+# loaded counts as compiled in `CompileClock`, so a test that counts programs sees the same numbers without it.
+_OWN_CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _OWN_CACHE = tempfile.mkdtemp(prefix="jaxrl_stack_tests_xla_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def pytest_unconfigure() -> None:
+    if _OWN_CACHE is not None:
+        shutil.rmtree(_OWN_CACHE, ignore_errors=True)

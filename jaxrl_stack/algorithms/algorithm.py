@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
 import functools
 import logging
@@ -19,13 +20,16 @@ import numpy as np
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.config_data import config_from_data, config_to_data
 from jaxrl_stack.algorithms.registry import get_algorithm_class, get_algorithm_config_class
-from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.algorithms.settings import same
+from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import AXIS_NAME, Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.device_rollout import DeviceRollout
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.env.episode_window import last_episodes
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.train_state import TrainState
@@ -73,7 +77,7 @@ class Algorithm:
         config.validate()
         config.freeze()
         self.config = config
-        self.metrics = MetricsLogger()
+        self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.setup(config)
 
     @classmethod
@@ -97,6 +101,13 @@ class Algorithm:
         self._is_stopped = False
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.callbacks = CallbackList.from_config(config)
+        self._watches_episodes = overrides_episode_hooks(self.callbacks)
+        self._episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        if self._watches_episodes:
+            notice_once(
+                "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
+                "step by step there, which costs far more than the sampling itself."
+            )
         with self._eager_if_asked():
             self._build_on_device(config)
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
@@ -165,13 +176,58 @@ class Algorithm:
             learner=self.learner,
             connector_state=lambda: jax.tree.map(lambda x: x[0], host_view(self._runner_state.env_to_module)),
         )
+        self.env_runner_group = EnvRunnerGroup(self.env_runner)
+        self.eval_env_runner = self._make_evaluation_runner()
+        self.eval_env_runner_group = EnvRunnerGroup(self.eval_env_runner)
+        self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
+        self.callbacks.on_environment_created(
+            env_runner=self.env_runner,
+            metrics_logger=self._episode_metrics,
+            env=env,
+            env_context=resolved.context,
+        )
         self._iterate = jax.pmap(
             self._iteration_program,
             axis_name=AXIS_NAME,
             in_axes=(None, 0, None, None),
-            out_axes=(None, 0, None, None, 0),
+            out_axes=(None, 0, None, None, 0, 0),
             devices=self.learner.devices,
             donate_argnums=(0, 1, 2),
+        )
+
+    def _make_evaluation_runner(self) -> DeviceEnvRunner:
+        """A runner with the evaluation config; it shares modules and pipelines with training."""
+        config = self.config.get_evaluation_config_object()
+        assert config is not None
+        env = self._rollout.env
+        if not same(
+            (config.env, config.env_config), (self.config.env, self.config.env_config)
+        ):
+            env = resolve_env(config.env, config.env_config).make()
+            for name in ("observation_space", "action_space"):
+                if getattr(env, name) != getattr(self._rollout.env, name):
+                    raise ValueError(
+                        f"The evaluation environment's {name} is {getattr(env, name)}; in training it is "
+                        f"{getattr(self._rollout.env, name)}. evaluation_config may change what happens in the "
+                        f"environment, not its spaces."
+                    )
+        return DeviceEnvRunner(
+            config=config,
+            rollout=dataclasses.replace(self._rollout, env=env),
+            learner=self.learner,
+            connector_state=self.env_runner.connector_state,
+        )
+
+    def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
+        self.callbacks.call(
+            hook,
+            episode=episode,
+            env_runner=self.env_runner,
+            metrics_logger=self._episode_metrics,
+            env=self.env_runner.env,
+            env_index=env_index,
+            rl_module=self.env_runner.module,
+            **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
         )
 
     @property
@@ -190,7 +246,8 @@ class Algorithm:
         state = TrainState(learner=learner, runner=runner, replay=None, timesteps=timesteps)
         step = type(self).pure_training_step
         state, metrics = step(state, settings, sample_fn=self._sample_on_device, update_fn=self._update_on_device)
-        return state.learner, state.runner, state.timesteps, metrics["learners"], metrics["env_runners"]
+        sampled = metrics["env_runners"]
+        return state.learner, state.runner, state.timesteps, metrics["learners"], sampled["window"], sampled["block"]
 
     def _sample_on_device(self, state: TrainState, settings: Any):
         values = self.learner.current_values(settings, state.learner.timesteps)["modules"]
@@ -206,7 +263,8 @@ class Algorithm:
             axis_name=AXIS_NAME,
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
-        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, runner.window
+        sampled = {"window": runner.window, "block": columns if self._watches_episodes else ()}
+        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, sampled
 
     def _update_on_device(self, learner, batch, settings, timesteps):
         return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=AXIS_NAME)
@@ -229,7 +287,7 @@ class Algorithm:
         started = time.perf_counter()
         # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
         # algorithm stays usable.
-        learner.state, self._runner_state, self._timesteps, learned, window = self._iterate(
+        learner.state, self._runner_state, self._timesteps, learned, window, block = self._iterate(
             learner.state, self._runner_state, self._timesteps, learner.placed_settings()
         )
         self._num_env_steps += self._steps_per_iteration
@@ -238,6 +296,12 @@ class Algorithm:
         learner.raise_if_not_finite(self._last_learned, iteration=self._iteration + 1)
         if learner.has_host_hooks:
             learner.after_gradient_based_update(timesteps=steps)
+        if self._watches_episodes:
+            columns = in_time_order(all_shards(block), len(learner.devices), self._num_rounds)
+            episodes = self._episode_replay.replay(columns)
+            self.callbacks.on_sample_end(
+                env_runner=self.env_runner, metrics_logger=self._episode_metrics, samples=episodes
+            )
 
     _num_env_steps = 0
     _device_seconds = 0.0
@@ -277,6 +341,7 @@ class Algorithm:
         self._time_total += elapsed
         compile_s = min(self._clock.seconds, elapsed)
         device_s = max(0.0, self._device_seconds - compile_s)
+        result["env_runners"] |= self._episode_metrics.compile()
         result["timers"] |= {
             "training_iteration": elapsed,
             "training_step": training_seconds / calls,
@@ -290,8 +355,8 @@ class Algorithm:
             "time_since_restore": self._time_total,
             "iterations_since_restore": self._iteration,
         }
+        _merge(result, self.metrics.compile())
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
-        _merge(result, self.metrics.reduce())
         return result
 
     def _iteration_is_long_enough(self, started: float, steps_before: int) -> bool:
@@ -309,7 +374,7 @@ class Algorithm:
     def _training_result(
         self, steps_before: int, episodes_before: int, calls: int, seconds: float
     ) -> dict[str, Any]:
-        result = empty_result(list(self.learner.module))
+        result = empty_result(list(self.learner.module), evaluation=bool(self.config.evaluation_interval))
         sampled = self._num_env_steps - steps_before
         window = self._last_window
         now = datetime.datetime.now()
@@ -323,16 +388,19 @@ class Algorithm:
             "num_episodes_lifetime": lifetime,
             "num_env_steps_sampled": sampled,
             "num_env_steps_sampled_lifetime": self._num_env_steps,
-            "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
+            "num_env_steps_sampled_lifetime_throughput": {
+                "throughput_since_last_reduce": sampled / seconds,
+                "throughput_since_last_restore": self._num_env_steps / max(self._time_total + seconds, 1e-9),
+            },
             "weights_seq_no": self._iteration,
         }
         for kind in ("agent", "module"):
             member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
             result["env_runners"][f"num_{kind}_steps_sampled"] = {member: sampled}
             result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = {member: self._num_env_steps}
-            result["env_runners"][f"{kind}_episode_return_mean"] = {
-                member: result["env_runners"]["episode_return_mean"]
-            }
+            # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
+            for name in (f"{kind}_episode_return_mean", f"{kind}_episode_returns_mean"):
+                result["env_runners"][name] = {member: result["env_runners"]["episode_return_mean"]}
         _merge(result["learners"], nest_metrics(self._last_learned))
         _merge(result["learners"], self.learner.training_counts(self._steps_per_iteration, calls))
         result |= {
@@ -363,7 +431,7 @@ class Algorithm:
         if parallel_train_future is not None:
             raise NotImplementedError("evaluate(parallel_train_future=...): parallel evaluation comes later.")
         self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
-        config = self.config.get_evaluation_config_object()
+        config = self.eval_env_runner.config
         if config.custom_evaluation_function is not None:
             metrics, num_steps, _ = config.custom_evaluation_function(self, self.eval_env_runner_group)
             metrics = {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
@@ -382,8 +450,10 @@ class Algorithm:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 4), self._iteration)
         started = time.perf_counter()
         with self._eager_if_asked():
-            out = self.env_runner.evaluate(
-                num_envs=min(duration, int(config.num_envs_per_env_runner)) if in_episodes else self._num_envs,
+            num_envs = int(config.num_envs_per_env_runner)
+            out = self.eval_env_runner.evaluate(
+                num_envs=min(duration, num_envs),
+                reset=bool(config.evaluation_force_reset_envs_before_iteration),
                 key=key,
                 explore=bool(config.explore),
                 num_episodes=duration if in_episodes else None,

@@ -514,6 +514,11 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 f"multi_agent(policies={sorted(ids)}) comes later: one policy called {DEFAULT_POLICY_ID!r} "
                 "is what can be trained now. Leave multi_agent(policies=...) out."
             )
+        if self.policy_mapping_fn is not default_policy_mapping_fn:
+            notice_once(
+                f"multi_agent(policy_mapping_fn={short(self.policy_mapping_fn)}) has no effect: there is one "
+                f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
+            )
         if self.policies_to_train is not None and not callable(self.policies_to_train):
             unknown = sorted(set(self.policies_to_train) - ids)
             if unknown:
@@ -805,10 +810,7 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
 
     # -------------------------------------------------------------------------------------------- multi-agent
 
-    @staticmethod
-    def DEFAULT_POLICY_MAPPING_FN(aid: Any, episode: Any, worker: Any = None, **kwargs: Any) -> str:
-        """Maps every agent to "default_policy"."""
-        return default_policy_mapping_fn(aid, episode, worker, **kwargs)
+    DEFAULT_POLICY_MAPPING_FN = staticmethod(default_policy_mapping_fn)
 
     @staticmethod
     def DEFAULT_AGENT_TO_MODULE_MAPPING_FN(agent_id: Any, episode: Any) -> str:

@@ -614,7 +614,7 @@ class AlgorithmConfig:
             evaluation_duration_unit: 'episodes' or 'timesteps'. Default: 'episodes'.
             evaluation_auto_duration_min_env_steps_per_sample: Fewest steps per round with evaluation_duration='auto'. Default: 100.
             evaluation_auto_duration_max_env_steps_per_sample: Most steps per round with evaluation_duration='auto'. Default: 2000.
-            evaluation_sample_timeout_s: Longest wait for evaluation actors, in seconds. Default: 120.0.
+            evaluation_sample_timeout_s: Longest duration of one evaluation, in seconds. Default: 120.0.
             evaluation_parallel_to_training: Evaluate while training goes on. Default: False. Other values come later; evaluation runs between iterations, in this process. Leave it out.
             evaluation_unhealthy_workers_timeout_s: Wait for a healthy evaluation actor before an evaluation is skipped, in seconds. Default: 0.0.
             evaluation_error_after_n_consecutive_skips: Raise after that many skipped evaluations. Default: None.
@@ -895,7 +895,7 @@ class AlgorithmConfig:
 
         Args:
             _validate_config: Whether validate() raises; a call of experimental() without it switches it on again. Default: True.
-            _use_msgpack_checkpoints: Write state files as msgpack. Default: False.
+            _use_msgpack_checkpoints: Write state files as msgpack. Default: False. No effect here: states are stored as arrays; leave it out.
             _torch_grad_scaler_class: Loss scaling for half precision. Default: None. No effect here: chain optax transformations in Learner.configure_optimizers_for_module().
             _torch_lr_scheduler_classes: Learning rate schedulers. Default: None. No effect here: use lr=[[0, v0], [t1, v1], ...].
             _static_settings: Traced settings to bake into the program as Python numbers, so that Python code can branch on them; each value then compiles its own program. Default: ().
@@ -1152,10 +1152,7 @@ class AlgorithmConfig:
     Covers all static settings; of the traced ones only which are switched on and how many points a
     schedule has."""
         ...
-    @staticmethod
-    def DEFAULT_POLICY_MAPPING_FN(aid: Any, episode: Any, worker: Any=None, **kwargs: Any) -> str:
-        """Maps every agent to "default_policy"."""
-        ...
+    DEFAULT_POLICY_MAPPING_FN: Any
     @staticmethod
     def DEFAULT_AGENT_TO_MODULE_MAPPING_FN(agent_id: Any, episode: Any) -> str:
         """Maps every agent to "default_policy"."""

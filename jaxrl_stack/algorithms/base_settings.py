@@ -939,11 +939,11 @@ BASE_SECTIONS: tuple[Section, ...] = (
             Setting(
                 "evaluation_sample_timeout_s",
                 120.0,
-                "Longest wait for evaluation actors, in seconds.",
+                "Longest duration of one evaluation, in seconds.",
                 "float | None",
                 "host",
                 check=number(0, also=(None,)),
-                read_by=ACTORS,
+                read_by="evaluation",
             ),
             Setting(
                 "evaluation_parallel_to_training",
@@ -1358,9 +1358,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 False,
                 "Write state files as msgpack.",
                 "bool",
-                "host",
+                "inert",
                 check=boolean,
-                read_by="algorithm",
+                instead="states are stored as arrays; leave it out.",
             ),
             _torch(
                 "_torch_grad_scaler_class",

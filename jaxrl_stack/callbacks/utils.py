@@ -56,7 +56,7 @@ class CallbackList:
             for function in _as_list(given):
                 if not callable(function):
                     raise TypeError(
-                        f"config.callbacks({name}=...) must be a function or a list of them, not {function!r}."
+                        f"config.callbacks({name}=...) must be a function or a list, not {function!r}."
                     )
                 self._calls[name].append((f"config.callbacks({name}={_name_of(function)})", function))
         for name, calls in self._calls.items():

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.episode_replay import NOT_MODEL_OUTPUTS
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -53,7 +54,7 @@ class DeviceEnvRunner(EnvRunner):
         super().__init__(config=config, worker_index=worker_index)
         self.rollout = rollout
         self._learner = learner
-        self._connector_state = connector_state
+        self.connector_state = connector_state
         self.metrics = MetricsLogger()
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
@@ -61,6 +62,7 @@ class DeviceEnvRunner(EnvRunner):
         self._resets = 0
         self._episodes: dict[int, SingleAgentEpisode] = {}
         self._programs: dict[Hashable, Callable[..., Any]] = {}
+        self._evaluated: dict[int, RunnerState] = {}
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -103,7 +105,7 @@ class DeviceEnvRunner(EnvRunner):
 
     def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
         pipeline = self.rollout.env_to_module
-        pipeline.state = jax.device_get(self._connector_state())
+        pipeline.state = jax.device_get(self.connector_state())
         state = {
             "rl_module": self.module.get_state(),
             "env_to_module_connector": pipeline.get_state(),
@@ -144,7 +146,7 @@ class DeviceEnvRunner(EnvRunner):
         spaces.validate_batch(space, observation, batch_dims=0, name="observation")
         batch = jax.tree.map(lambda x: np.asarray(x)[None], observation)
         program = self._program(("act", explore), lambda: functools.partial(self.rollout.act_once, explore=explore))
-        columns = program(batch, key, self._connector_state(), self._weights())
+        columns = program(batch, key, self.connector_state(), self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 
     def sample(
@@ -197,7 +199,7 @@ class DeviceEnvRunner(EnvRunner):
         self._resets += 1
         self._state = self._program(
             ("init", self.num_envs), lambda: functools.partial(self.rollout.init, num_envs=self.num_envs)
-        )(key, env_to_module=self._connector_state())
+        )(key, env_to_module=self.connector_state())
         self._episodes = {}
         self._needs_reset = False
 
@@ -267,14 +269,6 @@ class DeviceEnvRunner(EnvRunner):
         observations = jax.tree.map(
             lambda obs, final: np.concatenate([obs, final[-1:]]), own[Columns.OBS], own[Columns.FINAL_OBS]
         )
-        taken = {
-            Columns.OBS,
-            Columns.FINAL_OBS,
-            Columns.ACTIONS,
-            Columns.REWARDS,
-            Columns.TERMINATEDS,
-            Columns.TRUNCATEDS,
-        }
         pipeline = self.rollout.env_to_module
         return SingleAgentEpisode.from_arrays(
             observations=observations,
@@ -282,7 +276,7 @@ class DeviceEnvRunner(EnvRunner):
             rewards=own[Columns.REWARDS],
             terminated=bool(own[Columns.TERMINATEDS][-1]),
             truncated=bool(own[Columns.TRUNCATEDS][-1]),
-            extra_model_outputs={name: column for name, column in own.items() if name not in taken},
+            extra_model_outputs={name: column for name, column in own.items() if name not in NOT_MODEL_OUTPUTS},
             observation_space=pipeline.observation_space,
             action_space=pipeline.action_space,
         )
@@ -321,6 +315,7 @@ class DeviceEnvRunner(EnvRunner):
         num_episodes: int | None = None,
         num_timesteps: int | None = None,
         timeout_s: float | None = None,
+        reset: bool = True,
     ) -> dict[str, Any]:
         """Run fresh environments with the current weights; nothing of it enters the training state.
 
@@ -334,6 +329,8 @@ class DeviceEnvRunner(EnvRunner):
             num_episodes: How many episodes, exactly; or
             num_timesteps: how many env steps, rounded up to a multiple of ``B``.
             timeout_s: Give up after so many seconds.
+            reset: Start from fresh environments; otherwise go on where the last evaluation of so many environments
+                stopped, which counts the first episodes to end from there.
 
         Returns:
             ``{"returns": float32 [n], "lengths": int32 [n], "num_env_steps": int}`` of the episodes that counted.
@@ -341,9 +338,10 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             TimeoutError: If the episodes are not over in time.
         """
-        state = self._program(("init", num_envs), lambda: functools.partial(self.rollout.init, num_envs=num_envs))(
-            key, env_to_module=self._connector_state()
-        )
+        state = self._evaluated.get(num_envs)
+        if state is None or reset:
+            init = self._program(("init", num_envs), lambda: functools.partial(self.rollout.init, num_envs=num_envs))
+            state = init(key, env_to_module=self.connector_state())
         weights = self._weights()
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
 
@@ -389,6 +387,7 @@ class DeviceEnvRunner(EnvRunner):
                     f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
                     f"evaluation_duration_unit='timesteps'."
                 )
+        self._evaluated = {num_envs: state}
         return {"returns": np.concatenate(returns), "lengths": np.concatenate(lengths), "num_env_steps": num_steps}
 
 

@@ -146,11 +146,12 @@ class DeviceRollout:
             ``(state, columns [B, ...], statistics [B])``.
         """
         mid = self.module_id
-        key, act_key, env_key = jax.random.split(state.key, 3)
+        num_envs = state.reset.shape[0]
+        keys = jax.random.split(state.key, 2 + num_envs)
         context = self.env_to_module.make_context(
             params=params,
             rest=rest,
-            key=act_key,
+            key=keys[1],
             settings=settings,
             step=timesteps,
             reset=state.reset,
@@ -165,9 +166,8 @@ class DeviceRollout:
         module_to_env, acted = self.act(state.module_to_env, batch, context)
         actions = acted[Columns.ACTIONS]
 
-        num_envs = state.reset.shape[0]
         after = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
-            jax.random.split(env_key, num_envs), state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params
+            keys[2:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params
         )
         ended = jnp.logical_or(after.terminated, after.truncated)
         # The final observation passes the pipeline with the state of before the reset, and teaches it nothing.
@@ -202,7 +202,7 @@ class DeviceRollout:
             prev_rewards=jnp.where(ended, 0.0, after.reward),
             episode_return=jnp.where(ended, 0.0, episode_return),
             episode_length=jnp.where(ended, 0, episode_length),
-            key=key,
+            key=keys[0],
         )
         return state, columns, statistics
 

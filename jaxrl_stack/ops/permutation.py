@@ -32,6 +32,20 @@ def round_keys(key: jax.Array) -> jax.Array:
     return jax.random.bits(key, (NUM_ROUNDS,), jnp.uint32)
 
 
+def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
+    """Round keys of other permutations, one for each combination of numbers.
+
+    A few integer operations, where deriving each from a PRNG key of its own would compile a generator per number.
+
+    Args:
+        keys: uint32 ``[NUM_ROUNDS]``.
+        *numbers: uint32 arrays that broadcast against ``[..., NUM_ROUNDS]``.
+    """
+    for number in numbers:
+        keys = _mix(keys, _mix(number, jnp.uint32(0x632BE59B)))
+    return keys
+
+
 def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
     """Where a random permutation of ``range(size)`` sends ``index``.
 

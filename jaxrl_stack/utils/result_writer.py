@@ -60,8 +60,8 @@ class ResultWriter:
         json_path, csv_path = self.directory / "result.json", self.directory / "progress.csv"
         if not resume and (json_path.exists() or csv_path.exists()):
             raise FileExistsError(
-                f"{self.directory} holds the results of another run. Choose another directory, or resume=True to "
-                f"go on with that run."
+                f"{self.directory} holds the results of another run. Choose another directory, or "
+                f"resume=True to go on with that run."
             )
         _write_whole(self.directory / "params.json", json.dumps(as_json(config), indent=2, sort_keys=True))
         self._columns: list[str] | None = None
@@ -103,8 +103,8 @@ class ResultWriter:
         if new and not self._has_noticed:
             self._has_noticed = True
             logger.warning(
-                "progress.csv keeps the columns of the first result; these numbers are only in result.json and "
-                "the TensorBoard events: %s",
+                "progress.csv keeps the columns of the first result; these numbers are only in result.json "
+                "and the TensorBoard events: %s",
                 ", ".join(sorted(new)),
             )
         self._csv.writerow([values.get(column, "") for column in self._columns])
@@ -127,8 +127,8 @@ class ResultWriter:
 class _EventFile:
     """TensorBoard events, in the file as soon as they are written.
 
-    tensorboardX's SummaryWriter hands every scalar through a queue to a thread of its own, so that its `flush` may come
-    before what it was to flush, and then waits for the disk (3 ms). Here one record per step is appended.
+    tensorboardX's SummaryWriter hands every scalar through a queue to a thread of its own, so that its `flush` may
+    come before what it was to flush, and then waits for the disk (3 ms). Here one record per step is appended.
     """
 
     def __init__(self, directory: Path):

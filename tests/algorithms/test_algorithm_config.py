@@ -178,7 +178,7 @@ def test_validation_can_be_switched_off(heard):
     config.experimental(_validate_config=False).validate()
     assert any("minibatch_size=128" in message for message in heard())
     # A call without the argument switches it on again.
-    config.experimental(_use_msgpack_checkpoints=True)
+    config.experimental(_static_settings=["gamma"])
     with pytest.raises(ValueError, match="minibatch_size=128"):
         config.validate()
 
@@ -238,6 +238,8 @@ def test_actor_settings_are_named_on_the_device_driver(heard):
     config.validate()
     assert [m for m in heard() if "num_env_runners=3" in m] == heard()
     assert len(heard()) == 1
+    config.multi_agent(policy_mapping_fn=lambda agent_id, episode, **kwargs: "default_policy").validate()
+    assert "policy_mapping_fn" in heard()[-1]
     with pytest.raises(ValueError, match="batch_mode"):
         config.env_runners(batch_mode="complete_episodes").validate()
 

@@ -195,7 +195,7 @@ def test_env_config_sets_params_and_constructor_arguments():
     ],
 )
 def test_a_wrong_env_config_is_named(env_config, words):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="env_config") as error:
         GymnaxEnv("CartPole-v1", env_config)
     for word in words:
         assert word in str(error.value)
@@ -424,7 +424,8 @@ def test_host_environments_resolve():
     assert resolve_env(PlainHostEnv, {"a": 1}).make().config == {"a": 1}
 
 
-def test_registered_names_resolve(_creators):
+@pytest.mark.usefixtures("_creators")
+def test_registered_names_resolve():
     made = []
 
     def host(config):

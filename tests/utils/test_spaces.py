@@ -198,7 +198,7 @@ def test_dtypes_are_jaxs():
     ],
 )
 def test_a_wrong_batch_is_named(space, batch, words):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="batch") as error:
         spaces.validate_batch(space, batch)
     for word in words:
         assert word in str(error.value)

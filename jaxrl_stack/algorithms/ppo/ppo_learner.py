@@ -24,6 +24,7 @@ class PPOLearner(Learner):
     """
 
     loss_is_linear_in_means = True
+    columns_from_forward_train = (Columns.ACTION_DIST_INPUTS,)
 
     def rl_module_required_apis(self) -> list[type]:
         return [ValueFunctionAPI]

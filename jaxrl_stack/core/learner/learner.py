@@ -27,10 +27,11 @@ from jaxrl_stack.core.learner.minibatches import (
     shard_rows,
 )
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
+from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
-from jaxrl_stack.ops import reductions
+from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.devices import host_view, learner_devices, place_replicated, place_sharded
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -136,6 +137,9 @@ class Learner:
     the same gradients in less time. Whoever overrides the loss below such a class has to say it again.
     """
 
+    columns_from_forward_train: tuple[str, ...] = ()
+    """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
+
     def __init__(
         self,
         *,
@@ -204,6 +208,8 @@ class Learner:
                     f"{type(module[module_id]).__name__} and does not. Derive it from these classes and implement "
                     f"their methods."
                 )
+            if module[module_id].observation_space is not None:
+                check_module_outputs(module[module_id], module_id=module_id, train_keys=self.columns_from_forward_train)
         self._template = module
         self._pure = PureModule(module)
 
@@ -672,12 +678,19 @@ class Learner:
         }
 
     def current_values(self, settings: dict[str, Any], timesteps: jax.Array) -> dict[str, Any]:
-        """`settings` with every schedule replaced by its value at `timesteps` (uint32[2])."""
-        return jax.tree.map(
+        """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
+
+        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
+        """
+        values = jax.tree.map(
             lambda s: schedules.value_at(s, timesteps) if isinstance(s, schedules.ScheduleArrays) else s,
             settings,
             is_leaf=lambda s: isinstance(s, schedules.ScheduleArrays),
         )
+        for module_id, own in values["modules"].items():
+            config = self._config_for(module_id)
+            own |= {name: config.static_value(name) for name in config._static_settings}
+        return values
 
     def pure_update(
         self,
@@ -747,7 +760,7 @@ class Learner:
                 f"policies_to_train={self._should_update!r} leaves no module of this batch to update. Name at least "
                 f"one of {list(self._template)}."
             )
-        views = {mid: TracedConfigView(self._config_for(mid), values["modules"][mid]) for mid in self._template}
+        views = {mid: TracedConfigView(self._config_for(mid), settings_of) for mid, settings_of in values["modules"].items()}
         # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
         rest = self._pure.reseed(state.rest, self._update_key(state, 2, axis_name))
         local_shards = plan.num_shards // plan.num_devices
@@ -770,10 +783,10 @@ class Learner:
         )
         keys: dict[ModuleID, Any] = dict.fromkeys(rows)
         if plan.shuffle and size is not None and (plan.num_epochs > 1 or plan.num_total_minibatches):
-            key = self._update_key(state, 3, None)
+            seed = permutation.round_keys(self._update_key(state, 3, None))
             first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
             shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
-            keys = {mid: epoch_keys(key, -(-steps * size // r.num_rows), shards) for mid, r in rows.items()}
+            keys = {mid: epoch_keys(seed, -(-steps * size // r.num_rows), shards) for mid, r in rows.items()}
         pieces = self._pieces_per_minibatch(sizes, local_shards)
 
         def body(carry, step):
@@ -783,12 +796,16 @@ class Learner:
                 own = jnp.broadcast_to(own, (local_shards, sizes[mid]))
                 index[mid] = jnp.moveaxis(own.reshape(local_shards, pieces, -1), 1, 0)
             params, rest, optimizers, metrics = self._minibatch_step(hooks, *carry, rows, index)
-            return (params, rest, optimizers), metrics
+            vector, back = reductions.ravel(metrics)
+            unravel.append(back)
+            return (params, rest, optimizers), vector
 
+        unravel: list[Callable[[jax.Array], Any]] = []
         (params, rest, optimizers), history = jax.lax.scan(
             body, (state.params, rest, state.optimizers), jnp.arange(steps, dtype=jnp.uint32)
         )
-        metrics = self._metrics_of_update(history, axis_name)
+        history = jax.vmap(unravel[-1])(history)
+        metrics = reductions.pmean_flat(TracedMetrics.reduce_history(history), axis_name)
         for mid, by_name in values["lr"].items():
             for name, lr in by_name.items():
                 metrics[(mid, f"{name}_learning_rate")] = lr
@@ -809,7 +826,7 @@ class Learner:
 
     def _update_key(self, state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
         """Key of one purpose within one update; of its own on every device if an axis is given."""
-        key = jax.random.fold_in(jax.random.fold_in(state.key, state.num_updates), purpose)
+        key = jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
         return key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
     def _pieces_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
@@ -852,24 +869,28 @@ class Learner:
             if self._loss_is_linear():
                 trace.row_counts = self._row_counts(rows, index, trace.axis_name)
 
-                def add(carry, piece):
-                    total, rest = carry
-                    losses, pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
-                    (gradients,) = pullback(jax.tree.map(jnp.ones_like, losses))
-                    return (jax.tree.map(jnp.add, total, (losses, gradients, metrics)), rest), None
+                unravel: list[Callable[[jax.Array], Any]] = []
 
-                piece = {mid: i[0] for mid, i in index.items()}
-                if pieces == 1:
+                def one_piece(rest, piece):
                     losses, pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
                     (gradients,) = pullback(jax.tree.map(jnp.ones_like, losses))
+                    vector, back = reductions.ravel((losses, gradients, metrics))
+                    unravel.append(back)
+                    return rest, vector
+
+                if pieces == 1:
+                    rest, total = one_piece(rest, {mid: i[0] for mid, i in index.items()})
                 else:
-                    shapes = jax.eval_shape(
-                        lambda p, r: self._losses_and_pullback(trace, p, r, rows, piece)[::2], params, rest
-                    )
-                    zeros = (shapes[0], params, shapes[1][1])
-                    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zeros)
-                    ((losses, gradients, metrics), rest), _ = jax.lax.scan(add, (zeros, rest), index)
-                losses, gradients, metrics = reductions.pmean_flat((losses, gradients, metrics), trace.axis_name)
+                    first = {mid: i[0] for mid, i in index.items()}
+                    size = jax.eval_shape(one_piece, rest, first)[1].shape
+
+                    def add(carry, piece):
+                        rest, total = carry
+                        rest, vector = one_piece(rest, piece)
+                        return (rest, total + vector), None
+
+                    (rest, total), _ = jax.lax.scan(add, (rest, jnp.zeros(size, jnp.float32)), index)
+                losses, gradients, metrics = unravel[-1](reductions.pmean(total, trace.axis_name))
                 trace.pullback, trace.is_averaged = lambda seed: (dict(gradients),), True
             else:
                 piece = {mid: i[0] for mid, i in index.items()}
@@ -973,12 +994,6 @@ class Learner:
                     f"at the rewards and observations of the env, lower lr, or set grad_clip; "
                     f"debugging(disable_jit=True) runs the same code step by step."
                 )
-
-    def _metrics_of_update(
-        self, history: dict[MetricKey, tuple[str, jax.Array]], axis_name: str | None
-    ) -> dict[MetricKey, jax.Array]:
-        """Reduce ``[num_minibatches]`` histories to one number each, averaged over the devices."""
-        return reductions.pmean_flat(TracedMetrics.reduce_history(history), axis_name)
 
     # ---------------------------------------------------------------------------------------------- host update
 

@@ -164,23 +164,19 @@ class _WatchedColumns(dict):
         return _WatchedColumns(super().copy(), self._reads)
 
 
-def epoch_keys(key: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
+def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
     """Round keys of the permutation of every epoch and shard.
 
     Args:
-        key: PRNG key of this update.
-        num_epochs: Number of epochs; one more is made, for the rows that fill up the last minibatch.
+        seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update.
+        num_epochs: Number of epochs that the minibatches reach into.
         shards: uint32 ``[S_local]``, global numbers of the shards that live here.
 
     Returns:
-        uint32 ``[num_epochs + 1, S_local, NUM_ROUNDS]``.
+        uint32 ``[num_epochs, S_local, NUM_ROUNDS]``.
     """
-    epochs = jnp.arange(num_epochs + 1, dtype=jnp.uint32)
-
-    def one(epoch, shard):
-        return permutation.round_keys(jax.random.fold_in(jax.random.fold_in(key, epoch), shard))
-
-    return jax.vmap(lambda e: jax.vmap(lambda s: one(e, s))(shards))(epochs)
+    epochs = jnp.arange(num_epochs, dtype=jnp.uint32)
+    return permutation.derive_keys(seed, epochs[:, None, None], shards[None, :, None])
 
 
 def minibatch_index(
@@ -192,7 +188,7 @@ def minibatch_index(
         step: uint32 scalar, number of the minibatch in the update.
         size: Rows per minibatch and shard, ``m``.
         num_rows: Rows per shard, ``N``.
-        keys: uint32 ``[num_epochs + 1, S_local, NUM_ROUNDS]`` from `epoch_keys`; None keeps the order of the rows.
+        keys: uint32 ``[num_epochs, S_local, NUM_ROUNDS]`` from `epoch_keys`; None keeps the order of the rows.
 
     Returns:
         uint32 ``[S_local, m]`` (``[1, m]`` without keys; broadcast it).

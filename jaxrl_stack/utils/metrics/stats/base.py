@@ -71,7 +71,7 @@ class StatsBase(ABC):
         """Whether it also measures values per second."""
         return False
 
-    def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure no throughput)
+    def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure none)
         """Count throughput from `time` (of ``time.perf_counter()``) on, if throughput is measured."""
 
     def __add__(self, other: Any) -> Any:
