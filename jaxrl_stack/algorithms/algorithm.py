@@ -51,6 +51,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_USE_MODULE = "Use algorithm.get_module(module_id), or algorithm.compute_single_action(observation)."
+_USE_CHECKPOINTS = "Use algorithm.save_to_path(path) and Algorithm.from_checkpoint(path)."
+OLD_MEMBERS = {
+    "get_policy": _USE_MODULE,
+    "policy_map": _USE_MODULE,
+    "add_policy": "Use algorithm.learner.add_module(module_id=..., module_spec=...).",
+    "remove_policy": "Use algorithm.learner.remove_module(module_id).",
+    "workers": "Use algorithm.env_runner_group.",
+    "evaluation_workers": "Use algorithm.eval_env_runner_group.",
+    "restore_workers": "There is nothing to restore: environments on the device have no actors.",
+    "export_policy_model": _USE_CHECKPOINTS,
+    "export_policy_checkpoint": _USE_CHECKPOINTS,
+    "import_policy_model_from_h5": _USE_CHECKPOINTS,
+    "from_state": _USE_CHECKPOINTS,
+}
+"""Members of RLlib's old API stack, and what to use instead."""
+
 
 class Algorithm:
     """Trains the modules of a config, one `train` call per iteration.
@@ -640,6 +657,20 @@ class Algorithm:
         self.restore_from_path(checkpoint_path)
 
     # ------------------------------------------------------------------------------------------------------- life
+
+    def __repr__(self) -> str:
+        devices = f"{len(self.learner.devices)} {self.learner.device.platform} device(s)"
+        return (
+            f"{type(self).__name__}(env={self.env_runner.env.name}, iteration={self._iteration}, "
+            f"num_env_steps_sampled_lifetime={self._num_env_steps:,}, {devices})"
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in OLD_MEMBERS:
+                raise AttributeError(f"{type(self).__name__}.{name} is gone. {OLD_MEMBERS[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _check_is_running(self) -> None:
         if self._is_stopped:

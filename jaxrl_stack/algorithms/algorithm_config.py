@@ -681,7 +681,7 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
     @property
     def model_config(self) -> dict[str, Any]:
         """Settings of the networks: the algorithm's, overlaid with the user's."""
-        return self._model_config_auto_includes | as_dict(self._model_config)
+        return self._model_config_auto_includes | _given_settings(self._model_config)
 
     @property
     def learner_class(self) -> type[Learner]:
@@ -1014,12 +1014,8 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             env,
             spaces,
         )
-        own_config = spec.model_config or {}
-        if dataclasses.is_dataclass(own_config):
-            own_config = {
-                field.name: getattr(own_config, field.name) for field in dataclasses.fields(own_config)
-            }
-        spec.model_config = self.get_config_for_module(module_id).model_config | dict(own_config)
+        own_config = _given_settings(spec.model_config)
+        spec.model_config = self.get_config_for_module(module_id).model_config | own_config
         return spec
 
     # ---------------------------------------------------------------------------------------------- pipelines
@@ -1302,6 +1298,11 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
 
 
 AlgorithmConfig._declare()
+
+
+def _given_settings(model_config: Any) -> dict[str, Any]:
+    """What a user's model config says: the entries of a dict, the fields given to a DefaultModelConfig."""
+    return model_config.given() if isinstance(model_config, DefaultModelConfig) else dict(as_dict(model_config or {}))
 
 
 def warn_deprecated(message: str) -> None:

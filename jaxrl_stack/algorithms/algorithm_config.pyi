@@ -1317,6 +1317,9 @@ class AlgorithmConfig:
     def _repr_html_(self) -> str:
         """For notebooks: what differs from the defaults, and everything else folded away."""
         ...
+def _given_settings(model_config: Any) -> dict[str, Any]:
+    """What a user's model config says: the entries of a dict, the fields given to a DefaultModelConfig."""
+    ...
 def warn_deprecated(message: str) -> None:
     """A DeprecationWarning that points at the caller outside of this package's configs."""
     ...

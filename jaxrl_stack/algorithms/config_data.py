@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,8 +53,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, gym.Space):
         return {_KIND: "space", "value": space_to_dict(value)}
     if isinstance(value, DefaultModelConfig):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {_KIND: "DefaultModelConfig", "value": _encode(fields)}
+        return {_KIND: "DefaultModelConfig", "value": _encode(value.given())}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -332,8 +332,18 @@ class ConnectorPipelineV2(ConnectorV2):
         *,
         rl_module=None,
         ctx: ConnectorContext | None = None,
+    ) -> None:
+        """Print which columns each piece reads and leaves behind, with dtypes and shapes; see `describe`."""
+        print(self.describe(batch, rl_module=rl_module, ctx=ctx))
+
+    def describe(
+        self,
+        batch: dict[str, Any],
+        *,
+        rl_module=None,
+        ctx: ConnectorContext | None = None,
     ) -> str:
-        """Print, and return, which columns each piece reads and leaves behind, with dtypes and shapes.
+        """Which columns each piece reads and leaves behind, with dtypes and shapes.
 
         Nothing is computed: the pieces are traced with the shapes of ``batch``.
 
@@ -377,9 +387,7 @@ class ConnectorPipelineV2(ConnectorV2):
             lines += [
                 f"    state{jax.tree_util.keystr(path)}: {_dtype_and_shape(leaf)}" for path, leaf in leaves
             ]
-        text = "\n".join(lines)
-        print(text)
-        return text
+        return "\n".join(lines)
 
     def _zero_actions(self, size: int):
         if self._input_action_space is None:

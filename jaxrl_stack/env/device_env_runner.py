@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
@@ -143,6 +144,8 @@ class DeviceEnvRunner(EnvRunner):
             ValueError: If the observation does not fit the observation space.
         """
         space = self.rollout.env.observation_space
+        if isinstance(observation, list | tuple) and not isinstance(space, gym.spaces.Tuple):
+            observation = np.asarray(observation, space.dtype)
         spaces.validate_batch(space, observation, batch_dims=0, name="observation")
         batch = jax.tree.map(lambda x: np.asarray(x)[None], observation)
         program = self._program(("act", explore), lambda: functools.partial(self.rollout.act_once, explore=explore))

@@ -155,17 +155,15 @@ def test_a_spec_of_the_users_own_wins():
     assert set(config.get_multi_rl_module_spec(spaces=spaces).rl_module_specs) == {"default_policy", "shared"}
 
 
-def test_default_model_config_shares_layers_with_a_notice(monkeypatch, caplog):
-    monkeypatch.setattr(notices, "_given", set())
-    caplog.set_level(logging.WARNING, logger="jaxrl_stack")
+def test_only_the_given_fields_of_a_model_config_override_the_algorithms():
     config = PPOConfig().rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
-    config.validate()
-    assert config.model_config["vf_share_layers"] is True
-    assert "vf_share_layers=True" in caplog.text
-    caplog.clear()
-    PPOConfig().rl_module(model_config=DefaultModelConfig(vf_share_layers=False)).validate()
-    PPOConfig().rl_module(model_config={"fcnet_hiddens": [8]}).validate()
-    assert caplog.text == ""
+    assert config.model_config == {"vf_share_layers": False, "fcnet_hiddens": [8]}
+    assert PPOConfig().rl_module(model_config=DefaultModelConfig(vf_share_layers=True)).model_config == {
+        "vf_share_layers": True
+    }
+    model_config = DefaultModelConfig()
+    model_config.vf_share_layers = True
+    assert PPOConfig().rl_module(model_config=model_config).model_config == {"vf_share_layers": True}
 
 
 def test_baked_in_settings_reach_the_pipeline():

@@ -420,7 +420,9 @@ def test_explain_shows_what_every_piece_does(capsys):
             columns = batch[DEFAULT_MODULE_ID]
             return state, nested(flags=columns["obs"] > 0, wide=jnp.tile(columns["obs"], 2))
 
-    text = pipeline_of(Scale(), CountSteps(), Extra()).explain({"obs": OBS})
+    pipeline = pipeline_of(Scale(), CountSteps(), Extra())
+    text = pipeline.describe({"obs": OBS})
+    assert pipeline.explain({"obs": OBS}) is None
     assert capsys.readouterr().out == text + "\n"
     lines = [line.split() for line in text.splitlines()]
     assert ["1", "Scale"] in lines and ["3", "Extra"] in lines
@@ -432,5 +434,5 @@ def test_explain_shows_what_every_piece_does(capsys):
 
 
 def test_explain_stops_at_a_host_piece():
-    text = pipeline_of(HostPiece(), Scale()).explain({"obs": jax.ShapeDtypeStruct((2, 3), np.float32)})
+    text = pipeline_of(HostPiece(), Scale()).describe({"obs": jax.ShapeDtypeStruct((2, 3), np.float32)})
     assert "host piece" in text and "2 Scale" not in text

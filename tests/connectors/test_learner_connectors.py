@@ -62,7 +62,7 @@ def test_explain_takes_the_environments_from_the_second_axis():
         BOX, gym.spaces.Discrete(2), connectors=[ComputeReturnsToGo(gamma=0.9)]
     )
     flags = np.zeros((5, 2), bool)
-    text = pipeline.explain(
+    text = pipeline.describe(
         {"rewards": np.zeros((5, 2), np.float32), "terminateds": flags, "truncateds": flags}
     )
     assert "2 environments" in text and "+ default_policy/returns_to_go" in text

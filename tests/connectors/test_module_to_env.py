@@ -181,7 +181,7 @@ def test_the_default_pipeline_on_its_own(modules):
         pipeline(rl_module=modules["cat"], batch={"action_dist_inputs": LOGITS})["actions"] for _ in range(2)
     ]
     assert np.any(draws[0] != draws[1])
-    text = pipeline.explain({"action_dist_inputs": LOGITS}, rl_module=modules["cat"])
+    text = pipeline.describe({"action_dist_inputs": LOGITS}, rl_module=modules["cat"])
     assert "actions_for_env" in text and "action_logp" in text
 
 

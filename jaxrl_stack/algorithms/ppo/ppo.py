@@ -12,10 +12,8 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.settings import Section, Setting, boolean, number
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
-from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution import on_policy
-from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -179,12 +177,6 @@ class PPOConfig(AlgorithmConfig):
         if not self.use_gae:
             self._value_error(
                 "training(use_gae=False) is not implemented. Use lambda_=1.0: returns with a bootstrap value."
-            )
-        if isinstance(self._model_config, DefaultModelConfig) and self._model_config.vf_share_layers:
-            notice_once(
-                "DefaultModelConfig says vf_share_layers=True: policy and value function share one encoder, "
-                "where PPO's own default is one each. Say DefaultModelConfig(vf_share_layers=False), or give "
-                "model_config a dict, for PPO's default."
             )
 
 

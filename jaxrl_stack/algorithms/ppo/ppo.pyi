@@ -20,10 +20,8 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.settings import Section, Setting, boolean, number
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
-from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution import on_policy
-from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.learner.learner import Learner
 class PPOConfig(AlgorithmConfig):

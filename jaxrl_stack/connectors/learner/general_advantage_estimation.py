@@ -45,15 +45,19 @@ class GeneralAdvantageEstimation(ConnectorV2):
         self.lambda_ = lambda_
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        modules = ctx.module
         out = dict(batch)
         for module_id, columns in batch.items():
-            module = modules[module_id]
-            if not isinstance(module, ValueFunctionAPI):
+            if not isinstance(ctx.module[module_id], ValueFunctionAPI):
                 continue
+
+            def values_of(observations: Any, module_id: str = module_id) -> jax.Array:
+                # Bound anew in every loop that calls it: a module that draws random numbers counts them.
+                module: Any = ctx.module[module_id]
+                return module.compute_values({Columns.OBS: observations}).astype(jnp.float32)
+
             settings = (ctx.settings or {}).get(module_id, {})
             out[module_id] = self._advantages(
-                module,
+                values_of,
                 dict(columns),
                 settings["gamma"] if self.gamma is None else self.gamma,
                 settings["lambda_"] if self.lambda_ is None else self.lambda_,
@@ -61,13 +65,10 @@ class GeneralAdvantageEstimation(ConnectorV2):
             )
         return state, out
 
-    def _advantages(self, module, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
+    def _advantages(self, values_of, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
         rewards, truncateds = columns[Columns.REWARDS], columns[Columns.TRUNCATEDS]
         shape = rewards.shape
         mask = columns.get(Columns.LOSS_MASK)
-
-        def values_of(observations: Any) -> jax.Array:
-            return module.compute_values({Columns.OBS: observations}).astype(jnp.float32)
 
         final_obs = columns.pop(Columns.FINAL_OBS)
         flat_final = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), final_obs)

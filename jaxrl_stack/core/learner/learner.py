@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import socket
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -1120,6 +1121,18 @@ class Learner:
         self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
         return nest_metrics(results)
 
+    def update_from_batch(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Old name of ``update(batch=...)``."""
+        warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
+        return self.update(batch=batch, **kwargs)
+
+    def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> dict[str, Any]:
+        """Old name of ``update(episodes=...)``."""
+        warnings.warn(
+            "update_from_episodes(episodes) is now update(episodes=episodes).", DeprecationWarning, stacklevel=2
+        )
+        return self.update(episodes=episodes, **kwargs)
+
     def _program(self, key: Hashable, make: Callable[[], Callable], in_axes: Any, out_axes: Any) -> Callable:
         """A compiled program over this learner's devices that donates the learner state; made once per key."""
         if key not in self._compiled:
@@ -1359,6 +1372,9 @@ class Learner:
                 "num_module_steps_trained_lifetime": lifetime,
                 "module_train_batch_size_mean": num_env_steps,
                 "num_trainable_parameters": sum(self._pure.params[r].size for r in self._pure.module_refs(mid)),
+                "num_non_trainable_parameters": sum(
+                    leaf.size for ref, leaf in self._pure.rest.items() if ref.startswith(f"{mid}/")
+                ),
                 "weights_seq_no": total,
                 "diff_num_grad_updates_vs_sampler_policy": 0.0,
             }
@@ -1371,6 +1387,8 @@ class Learner:
                 "num_env_steps_trained_lifetime": lifetime,
                 "num_module_steps_trained": steps,
                 "num_module_steps_trained_lifetime": lifetime,
+                "num_trainable_parameters": sum(p.size for p in self._pure.params.values()),
+                "num_non_trainable_parameters": sum(r.size for r in self._pure.rest.values()),
             }
         }
 

@@ -88,11 +88,26 @@ class DefaultModelConfig:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DefaultModelConfig:
         _reject_unknown(kwargs, cls.__dataclass_fields__, cls.__name__, TypeError)
-        return super().__new__(cls)
+        config = super().__new__(cls)
+        vars(config)["_given"] = {*list(cls.__dataclass_fields__)[: len(args)], *kwargs}
+        vars(config)["_is_constructed"] = False
+        return config
+
+    def __post_init__(self) -> None:
+        vars(self)["_is_constructed"] = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         _reject_unknown([name], self.__dataclass_fields__, type(self).__name__, AttributeError)
         super().__setattr__(name, value)
+        if vars(self).get("_is_constructed"):
+            vars(self)["_given"].add(name)
+
+    def given(self) -> dict[str, Any]:
+        """The fields that the constructor was given or that were assigned later, `{name: value}`.
+
+        Only these override what an algorithm chooses for its modules, as the entries of a dict do.
+        """
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name in vars(self)["_given"]}
 
 
 class ModelConfigDict(dict):

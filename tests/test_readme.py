@@ -1,0 +1,99 @@
+"""The README's Python examples run, one after the other, as a reader would run them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+# Same code, toy sizes.
+SMALLER = {
+    "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
+    "train_batch_size_per_learner=8192": "train_batch_size_per_learner=32",
+    "minibatch_size=2048": "minibatch_size=16",
+    "num_epochs=4": "num_epochs=1",
+    "fcnet_hiddens=[64, 64]": "fcnet_hiddens=[4]",
+    "evaluation_interval=10": "evaluation_interval=2",
+    "evaluation_duration=20": "evaluation_duration=2",
+    "range(50)": "range(2)",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def as_script() -> str:
+    """All Python blocks as one script; a block that says ``# raises X`` must raise X in its last statement."""
+    parts = []
+    for number, block in enumerate(blocks("python"), 1):
+        raises = re.search(r"# raises (\w+)$", block, flags=re.MULTILINE)
+        if raises:
+            block = (
+                f"try:\n{textwrap.indent(block, '    ')}"
+                f"except {raises.group(1)} as error:\n    print(error)\n"
+                f"else:\n    raise AssertionError('README block {number} should raise')\n"
+            )
+        parts.append(f"{block}print('block {number} ran', flush=True)\n")
+    script = "\n".join(parts)
+    for original, toy in SMALLER.items():
+        assert original in script, f"{original!r} is not in the README any more: update SMALLER"
+        script = script.replace(original, toy)
+    return script
+
+
+def test_python_examples_run(tmp_path):
+    # A process of its own: two CPU devices, a cache of its own, and a compiler that hurries.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_NUM_CPU_DEVICES": "2",
+        "XDG_CACHE_HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    }
+    script = tmp_path / "readme.py"
+    script.write_text(as_script())
+    run = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("ran\n") == len(blocks("python")), run.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md", "docs/parity.md",
+                                  "jaxrl_stack/algorithms/ppo/README.md"])  # fmt: skip
+def test_links_between_pages_lead_somewhere(page):
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_commands_parse(monkeypatch):
+    """Every `jaxrl` command of the README is one that the command line knows."""
+    import shlex
+
+    from jaxrl_stack import cli
+
+    commands = [
+        line[line.index("jaxrl ") :].split("; done")[0]
+        for block in blocks("bash")
+        for line in block.splitlines()
+        if "jaxrl " in line
+    ]
+    assert len(commands) >= 5
+    parsed = []
+    monkeypatch.setattr(cli, "_run", lambda arguments: parsed.append(arguments.command) or 0)
+    for command in commands:
+        words = shlex.split(command.replace("$seed", "0"))
+        assert cli.main(words[1:]) == 0, command
+    assert len(parsed) == len(commands)
