@@ -69,6 +69,15 @@ OLD_MEMBERS = {
 """Members of RLlib's old API stack, and what to use instead."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Progress:
+    """How far a run was: what "since restore" counts from."""
+
+    iteration: int = 0
+    num_env_steps: int = 0
+    time_total: float = 0.0
+
+
 class Algorithm:
     """Trains the modules of a config, one `train` call per iteration.
 
@@ -320,6 +329,7 @@ class Algorithm:
                 env_runner=self.env_runner, metrics_logger=self._episode_metrics, samples=episodes
             )
 
+    _restored_at = _Progress()
     _num_env_steps = 0
     _device_seconds = 0.0
     _last_learned: dict[Any, Any] = {}
@@ -369,8 +379,8 @@ class Algorithm:
         result |= {
             "time_this_iter_s": elapsed,
             "time_total_s": self._time_total,
-            "time_since_restore": self._time_total,
-            "iterations_since_restore": self._iteration,
+            "time_since_restore": self._time_total - self._restored_at.time_total,
+            "iterations_since_restore": self._iteration - self._restored_at.iteration,
         }
         _merge(result, self.metrics.compile())
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
@@ -391,7 +401,7 @@ class Algorithm:
     def _training_result(
         self, steps_before: int, episodes_before: int, calls: int, seconds: float
     ) -> dict[str, Any]:
-        result = empty_result(list(self.learner.module), evaluation=bool(self.config.evaluation_interval))
+        result = empty_result(self.learner.module_ids, evaluation=bool(self.config.evaluation_interval))
         sampled = self._num_env_steps - steps_before
         window = self._last_window
         now = datetime.datetime.now()
@@ -407,9 +417,10 @@ class Algorithm:
             "num_env_steps_sampled_lifetime": self._num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": sampled / seconds,
-                "throughput_since_last_restore": self._num_env_steps / max(self._time_total + seconds, 1e-9),
+                "throughput_since_last_restore": (self._num_env_steps - self._restored_at.num_env_steps)
+                / max(self._time_total + seconds - self._restored_at.time_total, 1e-9),
             },
-            "weights_seq_no": self._iteration,
+            "weights_seq_no": self.learner.num_updates,
         }
         for kind in ("agent", "module"):
             member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
@@ -419,7 +430,8 @@ class Algorithm:
             for name in (f"{kind}_episode_return_mean", f"{kind}_episode_returns_mean"):
                 result["env_runners"][name] = {member: result["env_runners"]["episode_return_mean"]}
         _merge(result["learners"], nest_metrics(self._last_learned))
-        _merge(result["learners"], self.learner.training_counts(self._steps_per_iteration, calls))
+        _merge(result["learners"], self.learner.training_counts(self._plan, self._steps_per_iteration, calls))
+        _merge(result["learners"], self.learner.metrics_logger.compile())
         result |= {
             "num_env_steps_sampled_lifetime": self._num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
@@ -547,8 +559,8 @@ class Algorithm:
             ValueError: If the observation does not fit the observation space.
         """
         self._check_is_running()
-        if policy_id not in self.learner.module:
-            raise KeyError(f"No module {policy_id!r}; there are {list(self.learner.module)}.")
+        if policy_id not in self.learner.module_ids:
+            raise KeyError(f"No module {policy_id!r}; there are {list(self.learner.module_ids)}.")
         if state:
             raise ValueError(f"compute_single_action(state={state!r}): module {policy_id!r} has no recurrent state.")
         explore = bool(self.config.explore) if explore is None else bool(explore)
@@ -618,6 +630,7 @@ class Algorithm:
         self._iteration = metadata["iteration"]
         self._num_env_steps = metadata["num_env_steps_sampled_lifetime"]
         self._time_total = metadata["time_total_s"]
+        self._restored_at = _Progress(self._iteration, self._num_env_steps, self._time_total)
         self._last_window = all_shards(self._runner_state.window)
         self.callbacks.on_checkpoint_loaded(algorithm=self)
 

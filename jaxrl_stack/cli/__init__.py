@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_train(commands: argparse._SubParsersAction[_Parser], common: argparse.ArgumentParser) -> None:
+def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -> None:
     train = commands.add_parser(
         "train",
         help="train an algorithm in an environment",
@@ -154,7 +154,7 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: argparse.A
     )
 
 
-def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: argparse.ArgumentParser) -> None:
+def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: _Parser) -> None:
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate a checkpoint",

@@ -54,9 +54,9 @@ class RunStatistics:
         self.seconds += seconds
         self.compile_seconds += compiling
         self.episode_return = result["env_runners"]["episode_return_mean"]
-        if "evaluation" in result:
-            returns = result["evaluation"].get("env_runners", {})
-            self.evaluation_return = returns.get("episode_return_mean", math.nan)
+        evaluated = result.get("evaluation", {}).get("env_runners", {}).get("episode_return_mean", math.nan)
+        if not math.isnan(evaluated):
+            self.evaluation_return = evaluated
         self._recent.append((steps, seconds - compiling))
         self._recent_seconds += seconds - compiling
         while len(self._recent) > 1 and self._recent_seconds - self._recent[0][1] > _SPEED_WINDOW:
@@ -174,7 +174,7 @@ class LiveDisplay(Silence):
         self._is_stopping = False
         self._started = time.monotonic()
         self._spinner = Spinner("dots")
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=False)
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> LiveDisplay:
         self._live.start()
@@ -197,31 +197,30 @@ class LiveDisplay(Silence):
         elapsed = time.monotonic() - self._started
         line = Table.grid(padding=(0, 1))
         if self._latest is None:
-            what = (
-                "stopping after the first iteration"
-                if self._is_stopping
-                else "compiling the training program"
-            )
-            line.add_row(self._spinner, Text(f"{what}, {elapsed:.0f} s"))
-            return Group(line)
-        result, statistics = self._latest
-        fraction = self._criteria.fraction(result)
-        bar = ProgressBar(total=None if fraction is None else 1.0, completed=fraction or 0.0, width=30)
-        state = "stopping after this iteration; Ctrl-C again aborts" if self._is_stopping else ""
-        eta = eta_text(self._criteria, result, statistics)
-        line.add_row(
-            self._spinner, bar, Text(f"{duration(elapsed)}, ETA {eta}"), Text(state, style="bold yellow")
-        )
-        numbers = [
-            f"iteration {statistics.iteration:,}",
-            f"{statistics.steps:,} steps",
-            f"{statistics.steps_per_second:,.0f} steps/s",
-            f"return {return_text(statistics.episode_return)}",
-            f"compile {statistics.compile_seconds:.1f} s",
-        ]
-        if not math.isnan(statistics.evaluation_return):
-            numbers.insert(4, f"evaluation {return_text(statistics.evaluation_return)}")
-        return Group(line, Text("  " + " · ".join(numbers)))
+            line.add_row(self._spinner, Text(f"building and compiling the training program, {elapsed:.0f} s"))
+            lines: list[Table | Text] = [line]
+        else:
+            result, statistics = self._latest
+            fraction = self._criteria.fraction(result)
+            bar = ProgressBar(total=None if fraction is None else 1.0, completed=fraction or 0.0, width=30)
+            eta = eta_text(self._criteria, result, statistics)
+            line.add_row(self._spinner, bar, Text(f"{duration(elapsed)}, ETA {eta}"))
+            lines = [line, Text("  " + " · ".join(_numbers(statistics)))]
+        if self._is_stopping:
+            lines.append(Text("  stopping after this iteration; Ctrl-C again aborts", style="bold yellow"))
+        return Group(*lines)
+
+
+def _numbers(statistics: RunStatistics) -> list[str]:
+    evaluated = not math.isnan(statistics.evaluation_return)
+    return [
+        f"iteration {statistics.iteration:,}",
+        f"{statistics.steps:,} steps",
+        f"{statistics.steps_per_second:,.0f} steps/s",
+        f"return {return_text(statistics.episode_return)}",
+        *([f"evaluation {return_text(statistics.evaluation_return)}"] if evaluated else []),
+        f"compile {statistics.compile_seconds:.1f} s",
+    ]
 
 
 def make_display(criteria: StopCriteria, *, is_quiet: bool, is_plain: bool) -> Silence:

@@ -9,7 +9,6 @@ import pathlib
 import re
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -17,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from jaxrl_stack.cli.common import CliError, wrong_input
 from jaxrl_stack.cli.experiment import algo_name, env_name, experiment
-from jaxrl_stack.cli.progress import RunStatistics, Silence, duration, make_display
+from jaxrl_stack.cli.progress import RunStatistics, Silence, duration, make_display, return_text
 from jaxrl_stack.cli.stop import StopCriteria
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.utils.result_writer import ResultWriter
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,33 +40,43 @@ def run(arguments: argparse.Namespace) -> int:
     display.header(f"{algo_name(config)} in {env_name(config)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
     interruption = _Interruption()
-    with wrong_input():
-        algo = config.build_algo()
-    try:
-        with interruption.caught(display.stopping):
-            _train(algo, criteria, directory, display, interruption, arguments)
-    finally:
-        algo.stop()
+    with display:
+        with wrong_input():
+            algo = config.build_algo()
+        try:
+            with interruption.caught(display.stopping):
+                closing_lines = _train(algo, criteria, directory, display, interruption, arguments)
+        finally:
+            algo.stop()
+    print("\n".join(closing_lines), flush=True)
     return 130 if interruption.is_asked_for else 0
 
 
 def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -> pathlib.Path:
+    """A directory that is not there yet, or is empty. Made when there is something to write."""
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise CliError(f"--results-dir {directory}: exists and is not empty. Name a new directory.")
-    else:
-        name = re.sub(r"[^\w.-]+", "-", f"{algo_name(config)}_{env_name(config)}")
-        stem = f"{name}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
-        directory, number = pathlib.Path("results", stem), 1
-        while directory.exists():
-            number += 1
-            directory = pathlib.Path("results", f"{stem}_{number}")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CliError(f"--results-dir {directory}: cannot be made ({error.strerror}).") from error
+        return directory
+    name = re.sub(r"[^\w.-]+", "-", f"{algo_name(config)}_{env_name(config)}")
+    stem = f"{name}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
+    directory, number = pathlib.Path("results", stem), 1
+    while directory.exists():
+        number += 1
+        directory = pathlib.Path("results", f"{stem}_{number}")
     return directory
+
+
+def _result_writer(directory: pathlib.Path, config: AlgorithmConfig) -> ResultWriter:
+    from jaxrl_stack.utils.result_writer import ResultWriter
+
+    try:
+        return ResultWriter(directory, config.to_dict())
+    except OSError as error:
+        raise CliError(
+            f"--results-dir {directory}: cannot be written ({error}). Name another directory."
+        ) from error
 
 
 # ----------------------------------------------------------------------------------------------------------- the run
@@ -109,45 +119,45 @@ def _train(
     display: Silence,
     interruption: _Interruption,
     arguments: argparse.Namespace,
-) -> None:
-    """Iterations until a criterion or Ctrl-C ends them; then the checkpoint and the closing lines."""
-    from jaxrl_stack.utils.result_writer import ResultWriter
-
+) -> list[str]:
+    """Iterations until a criterion or Ctrl-C ends them, then the checkpoint; returns the closing lines."""
     statistics = RunStatistics()
-    checkpoint: str | None = None
-    reached: str | None = None
     frequency = arguments.checkpoint_freq
-    with contextlib.closing(ResultWriter(directory, algo.config.to_dict())) as writer, display:
-        while reached is None and not interruption.is_asked_for:
+    with _result_writer(directory, algo.config) as writer:
+        while True:
             result = algo.train()
             statistics.update(result)
             reached = criteria.reached(result)
             result["done"] = reached is not None
-            checkpoint = None
+            checkpoint: str | None = None
             if frequency is not None and statistics.iteration % frequency == 0:
                 checkpoint = _save(algo, directory)
             writer.write(result)
             display.iteration(result, statistics)
+            if reached is not None or interruption.is_asked_for:
+                break
         if checkpoint is None and (arguments.checkpoint_at_end or interruption.is_asked_for):
             checkpoint = _save(algo, directory)
         display.last(result, statistics)
-    _print_closing_lines(directory, checkpoint, reached or "Ctrl-C", statistics)
+    lines = [
+        f"Stopped:    {reached or 'Ctrl-C'}",
+        f"Trained:    {statistics.steps:,} steps in {_counted(statistics.iteration, 'iteration')}, "
+        f"return {return_text(statistics.episode_return)}; {duration(statistics.steady_seconds)} at "
+        f"{statistics.steps_per_second_overall:,.0f} steps/s, and {duration(statistics.compile_seconds)} of compiling",
+        f"Results:    {directory}",
+    ]
+    if checkpoint is not None:
+        command = ["jaxrl", "evaluate", checkpoint]
+        if arguments.config_file is not None and arguments.config_file.endswith(".py"):
+            # Functions and classes that the file puts into the config are not in the checkpoint.
+            command += ["--config-file", arguments.config_file]
+        lines += [f"Checkpoint: {checkpoint}", f"Evaluate:   {shlex.join(command)}"]
+    return lines
 
 
 def _save(algo: Algorithm, directory: pathlib.Path) -> str:
     return str(algo.save_to_path(str(directory / f"checkpoint_{algo.iteration:06d}")))
 
 
-def _print_closing_lines(
-    directory: pathlib.Path, checkpoint: str | None, reason: str, statistics: RunStatistics
-) -> None:
-    print(
-        f"Stopped: {reason}, after {statistics.iteration:,} iterations and {statistics.steps:,} steps in "
-        f"{duration(statistics.steady_seconds)} ({statistics.steps_per_second_overall:,.0f} steps/s) "
-        f"and {duration(statistics.compile_seconds)} of compiling."
-    )
-    print(f"Results:    {directory}")
-    if checkpoint is not None:
-        print(f"Checkpoint: {checkpoint}")
-        print(f"Evaluate:   jaxrl evaluate {shlex.quote(checkpoint)}")
-    sys.stdout.flush()
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

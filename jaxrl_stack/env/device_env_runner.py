@@ -148,8 +148,13 @@ class DeviceEnvRunner(EnvRunner):
             observation = np.asarray(observation, space.dtype)
         spaces.validate_batch(space, observation, batch_dims=0, name="observation")
         batch = jax.tree.map(lambda x: np.asarray(x)[None], observation)
-        program = self._program(("act", explore), lambda: functools.partial(self.rollout.act_once, explore=explore))
-        columns = program(batch, key, self.connector_state(), self._weights())
+
+        def act(batch, key, connector_state, params, rest, settings, timesteps):
+            weights = (params, rest, self._current(settings, timesteps), timesteps)
+            return self.rollout.act_once(batch, key, connector_state, weights, explore=explore)
+
+        program = self._program(("act", explore), lambda: act)
+        columns = program(batch, key, self.connector_state(), *self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 
     def sample(
@@ -212,11 +217,13 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Parameters, other state, current settings and timesteps, as views of the learner's buffers."""
-        learner = self._learner
-        state = host_view(learner.state)
-        values = learner.current_values(learner.settings(), np.asarray(state.timesteps))["modules"]
-        return state.params, state.rest, values, state.timesteps
+        """Parameters, other state, settings and timesteps, as views of the learner's buffers."""
+        state = host_view(self._learner.state)
+        return state.params, state.rest, host_view(self._learner.placed_settings()), state.timesteps
+
+    def _current(self, settings: Any, timesteps: Any) -> Any:
+        """The settings of all modules at a time; part of the programs, so that nothing is computed between them."""
+        return self._learner.current_values(settings, timesteps)["modules"]
 
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> tuple[Any, Any]:
         rollout = self.rollout
@@ -224,7 +231,14 @@ class DeviceEnvRunner(EnvRunner):
         def run(state, params, rest, settings, timesteps):
             acting = _RandomActions(rollout) if random_actions else rollout
             return acting.unroll(
-                state, params, rest, settings, timesteps, num_steps=num_steps, explore=explore, update_statistics=False
+                state,
+                params,
+                rest,
+                self._current(settings, timesteps),
+                timesteps,
+                num_steps=num_steps,
+                explore=explore,
+                update_statistics=False,
             )
 
         program = self._program(("unroll", num_steps, explore, random_actions), lambda: run)
@@ -353,7 +367,7 @@ class DeviceEnvRunner(EnvRunner):
                 state,
                 params,
                 rest,
-                settings,
+                self._current(settings, timesteps),
                 timesteps,
                 num_steps=chunk,
                 explore=explore,

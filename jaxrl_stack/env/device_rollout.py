@@ -121,6 +121,7 @@ class DeviceRollout:
     def step(
         self,
         state: RunnerState,
+        keys: jax.Array,
         params: Any,
         rest: Any,
         settings: Any,
@@ -133,7 +134,8 @@ class DeviceRollout:
         """One step of all environments.
 
         Args:
-            state: State before the step; its `window` passes unchanged.
+            state: State before the step; its `window` and `key` pass unchanged.
+            keys: PRNG keys ``[1 + B]``: one for pipelines and module, one for every environment.
             params: Parameters of the MultiRLModule.
             rest: Its other state.
             settings: ``{module_id: {name: current value}}`` of the traced settings.
@@ -146,12 +148,10 @@ class DeviceRollout:
             ``(state, columns [B, ...], statistics [B])``.
         """
         mid = self.module_id
-        num_envs = state.reset.shape[0]
-        keys = jax.random.split(state.key, 2 + num_envs)
         context = self.env_to_module.make_context(
             params=params,
             rest=rest,
-            key=keys[1],
+            key=keys[0],
             settings=settings,
             step=timesteps,
             reset=state.reset,
@@ -166,9 +166,7 @@ class DeviceRollout:
         module_to_env, acted = self.act(state.module_to_env, batch, context)
         actions = acted[Columns.ACTIONS]
 
-        after = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
-            keys[2:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params
-        )
+        after = self.env.step_batch(keys[1:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params)
         ended = jnp.logical_or(after.terminated, after.truncated)
         # The final observation passes the pipeline with the state of before the reset, and teaches it nothing.
         _, final = self.env_to_module.apply(
@@ -202,7 +200,6 @@ class DeviceRollout:
             prev_rewards=jnp.where(ended, 0.0, after.reward),
             episode_return=jnp.where(ended, 0.0, episode_return),
             episode_length=jnp.where(ended, 0, episode_length),
-            key=keys[0],
         )
         return state, columns, statistics
 
@@ -281,9 +278,14 @@ class DeviceRollout:
             ``(state, columns [T, B, ...], statistics [T, B])``.
         """
 
-        def body(state, _):
+        # All keys of the rollout at once: a split in every step costs a tenth of the sampling.
+        key, rollout_key = jax.random.split(state.key)
+        keys = jax.random.split(rollout_key, (num_steps, 1 + state.reset.shape[0]))
+
+        def body(state, keys):
             state, columns, statistics = self.step(
                 state,
+                keys,
                 params,
                 rest,
                 settings,
@@ -294,8 +296,8 @@ class DeviceRollout:
             )
             return state, (columns, statistics)
 
-        state, (columns, statistics) = jax.lax.scan(body, state, None, length=num_steps)
-        return state, columns, statistics
+        state, (columns, statistics) = jax.lax.scan(body, state, keys)
+        return state.replace(key=key), columns, statistics
 
     def sample(
         self,

@@ -114,6 +114,47 @@ class JaxEnv(abc.ABC):
             params: A pytree like `self.params`.
         """
 
+    def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        """`step` of several environments at once; what the on-device driver calls.
+
+        Args:
+            keys: PRNG keys ``[B]``.
+            state: States ``[B, ...]``.
+            action: Actions ``[B, ...]``.
+            params: Shared by all.
+
+        Returns:
+            A `JaxStep` of ``[B, ...]`` leaves, equal to `step` mapped over the environments.
+        """
+        return jax.vmap(self.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
+
+
+def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
+    """The reset behind a batched step, drawn only in steps in which an episode ended.
+
+    Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
+    single environment cannot leave it out: mapped over environments, a condition becomes a selection. On
+    accelerators with thousands of environments some episode ends in nearly every step, and branching on an array
+    stalls the device: there the reset is always drawn.
+
+    Args:
+        step: Outcome without reset, leaves ``[B, ...]``; `obs` and `state` are those of before the reset.
+        reset: Makes ``(obs, state)`` of fresh environments, leaves ``[B, ...]``.
+    """
+    ended = jnp.logical_or(step.terminated, step.truncated)
+
+    def select(obs: Any, state: Any) -> tuple[Any, Any]:
+        def one(fresh: jax.Array, last: jax.Array) -> jax.Array:
+            return jnp.where(ended.reshape(ended.shape + (1,) * (last.ndim - 1)), fresh, last)
+
+        return jax.tree.map(one, reset(), (obs, state))
+
+    def only_if_needed(obs: Any, state: Any) -> tuple[Any, Any]:
+        return jax.lax.cond(jnp.any(ended), select, lambda obs, state: (obs, state), obs, state)
+
+    obs, state = jax.lax.platform_dependent(step.obs, step.state, cpu=only_if_needed, default=select)
+    return step._replace(obs=obs, state=state)
+
 
 class AutoResetJaxEnv(JaxEnv):
     """A `JaxEnv` from a reset and a step that know nothing of each other.
@@ -137,21 +178,30 @@ class AutoResetJaxEnv(JaxEnv):
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
         return obs, strongly_typed(state)
 
+    def _step_without_reset(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        obs, state, reward, terminated, truncated, info = self.step_env(key, state, action, params)
+        obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
+        reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
+        return JaxStep(obs, strongly_typed(state), reward, terminated, truncated, obs, strongly_typed(info))
+
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         step_key, reset_key = jax.random.split(key)
-        obs, state, reward, terminated, truncated, info = self.step_env(step_key, state, action, params)
-        final_obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
-        state = strongly_typed(state)
-        reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
-        first_obs, first_state = self.reset(reset_key, params)
-        _same_types(self.name, first_state, state)
-        ended = jnp.logical_or(terminated, truncated)
+        step = self._step_without_reset(step_key, state, action, params)
+        first = self.reset(reset_key, params)
+        _same_types(self.name, first[1], step.state)
+        ended = jnp.logical_or(step.terminated, step.truncated)
         obs, state = jax.tree.map(
-            lambda first, last: jax.lax.select(ended, first, last),
-            (first_obs, first_state),
-            (final_obs, state),
+            lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state)
         )
-        return JaxStep(obs, state, reward, terminated, truncated, final_obs, strongly_typed(info))
+        return step._replace(obs=obs, state=state)
+
+    def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        step = jax.vmap(
+            lambda key, state, action: self._step_without_reset(jax.random.split(key)[0], state, action, params)
+        )(keys, state, action)
+        return reset_where_ended(
+            step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys)
+        )
 
 
 class GymnaxEnv(JaxEnv):
@@ -252,6 +302,33 @@ class GymnaxEnv(JaxEnv):
             truncated,
             final_obs,
             strongly_typed(rest),
+        )
+
+    def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+        if not self._has_plain_step:
+            return super().step_batch(keys, state, action, params)
+
+        def one(key: jax.Array, state: Any, action: Any) -> JaxStep:
+            step_key = jax.random.split(key)[0]
+            obs, state, reward, terminated, info = self.env.step_env(step_key, state, action, params)
+            truncated = self.env.is_truncated(state, params)
+            reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
+            obs = self._conform(obs)
+            return JaxStep(obs, strongly_typed(state), reward, terminated, truncated, obs, strongly_typed(info))
+
+        def fresh() -> tuple[Any, Any]:
+            return jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys)
+
+        return reset_where_ended(jax.vmap(one)(keys, state, action), fresh)
+
+    @property
+    def _has_plain_step(self) -> bool:
+        """Whether the environment steps and resets as gymnax's base class does."""
+        from gymnax.environments.environment import Environment
+
+        cls = type(self.env)
+        return isinstance(self.env, Environment) and all(
+            getattr(cls, name) is getattr(Environment, name) for name in ("step", "reset")
         )
 
     def _conform(self, obs: Any) -> Any:

@@ -72,9 +72,8 @@ class GeneralAdvantageEstimation(ConnectorV2):
 
         final_obs = columns.pop(Columns.FINAL_OBS)
         flat_final = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), final_obs)
-        values = values_of(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[Columns.OBS])).reshape(
-            shape
-        )
+        flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[Columns.OBS])
+        values = chunking.map_rows(values_of, flat_obs).reshape(shape)
         bootstrap_value = values_of(jax.tree.map(lambda x: x[-1], final_obs))
         needed = jnp.logical_and(truncateds, jnp.logical_not(columns[Columns.TERMINATEDS]))
         if mask is not None:

@@ -14,20 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.minibatches import (
-    ColumnReads,
     PackedRows,
+    WholeRows,
+    columns_that_matter,
     epoch_keys,
     minibatch_index,
     num_minibatches,
     shard_rows,
 )
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
+from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
@@ -48,6 +51,9 @@ ModuleID = str
 MetricKey = tuple[str, ...]
 
 DEFAULT_OPTIMIZER = "default_optimizer"
+ELEMENTWISE_OPTIMIZERS = (optax.adam, optax.sgd, optax.rmsprop, optax.adagrad, optax.adamax, optax.nadam, optax.radam)
+"""Factories whose steps treat every entry by itself, whatever the shapes of the parameters: one step on a vector of
+all of them is the same, and a dozen times fewer operations for a network of a dozen leaves."""
 AXIS_NAME = "devices"
 """Name of the mapped axis of every learner program."""
 
@@ -62,6 +68,8 @@ class RegisteredOptimizer:
         factory: ``lr -> optax.GradientTransformation``; applied to the current learning rate inside the update.
         refs: Refs of the parameters that it updates.
         lr: A number or ``[[timestep, value], ...]``; None if `factory` ignores it.
+        is_flat: Whether it works on all its parameters laid end to end in one vector. Its state is then of that
+            shape, too.
     """
 
     module_id: ModuleID
@@ -69,6 +77,23 @@ class RegisteredOptimizer:
     factory: Callable[[Any], optax.GradientTransformation]
     refs: tuple[str, ...]
     lr: Any
+    is_flat: bool
+
+    def init(self, params: ParamDict) -> Any:
+        """Its initial state."""
+        own: Any = {ref: params[ref] for ref in self.refs}
+        return self.factory(jnp.float32(0.0)).init(reductions.ravel(own)[0] if self.is_flat else own)
+
+    def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
+        """One step: ``(new parameters, new state)``. Non-finite gradient entries count as finite numbers."""
+        transformation = self.factory(lr)
+        if not self.is_flat:
+            updates, state = transformation.update(jax.tree.map(jnp.nan_to_num, gradients), state, params)
+            return optax.apply_updates(params, updates), state
+        gradient, _ = reductions.ravel(gradients)
+        vector, unravel = reductions.ravel(params)
+        updates, state = transformation.update(jnp.nan_to_num(gradient), state, vector)
+        return unravel(vector + updates), state
 
 
 @dataclasses.dataclass
@@ -83,12 +108,13 @@ class _Trace:
     axis_name: str | None
     params: ParamDict
     optimizers: dict[ModuleID, dict[str, Any]]
+    trained_refs: tuple[str, ...] = ()
     full_masks: list[jax.Array] = dataclasses.field(default_factory=list)
     row_counts: dict[ModuleID, jax.Array] | None = None
     masks: dict[ModuleID, jax.Array] = dataclasses.field(default_factory=dict)
     pullback: Callable[[Any], tuple[ParamDict]] | None = None
     losses: dict[ModuleID, Any] | None = None
-    is_averaged: bool = False
+    gradients: ParamDict | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +185,7 @@ class Learner:
         self._should_update: Any = config.policies_to_train
         self.metrics_logger = MetricsLogger()
         self._trace: _Trace | None = None
+        self._pure_hook: str | None = None
         self._is_built = False
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
         self._optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
@@ -202,17 +229,19 @@ class Learner:
 
     def _set_module(self, module: MultiRLModule) -> None:
         for module_id in module:
-            if not self.rl_module_is_compatible(module[module_id]):
-                needed = [api.__name__ for api in self.rl_module_required_apis()]
-                raise ValueError(
-                    f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
-                    f"{type(module[module_id]).__name__} and does not. Derive it from these classes and implement "
-                    f"their methods."
-                )
-            if module[module_id].observation_space is not None:
-                check_module_outputs(module[module_id], module_id=module_id, train_keys=self.columns_from_forward_train)
+            self._check_module(module_id, module[module_id])
         self._template = module
         self._pure = PureModule(module)
+
+    def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
+        if not self.rl_module_is_compatible(module):
+            needed = [api.__name__ for api in self.rl_module_required_apis()]
+            raise ValueError(
+                f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
+                f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
+            )
+        if module.observation_space is not None:
+            check_module_outputs(module, module_id=module_id, train_keys=self.columns_from_forward_train)
 
     @property
     def _seed(self) -> int:
@@ -222,7 +251,7 @@ class Learner:
         params, rest = self._pure.params, self._pure.rest
         optimizers = {
             module_id: {
-                name: opt.factory(jnp.float32(0.0)).init({ref: params[ref] for ref in opt.refs})
+                name: opt.init(params)
                 for name, opt in by_name.items()
             }
             for module_id, by_name in self._optimizers.items()
@@ -270,18 +299,27 @@ class Learner:
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
         """While a hook is traced, a collector whose values leave the program; otherwise the host's MetricsLogger."""
-        return self.metrics_logger if self._trace is None else self._trace.metrics
+        if self._trace is not None:
+            return self._trace.metrics
+        self._check_not_in_pure_hook("metrics")
+        return self.metrics_logger
 
     @property
     def state(self) -> LearnerState:
         """The current state. Its buffers are donated by the next update: copy what you keep."""
         self._check_is_built()
+        self._check_not_in_pure_hook("state")
         assert self._state is not None
         return self._state
 
     @state.setter
     def state(self, value: LearnerState) -> None:
         self._state = value
+
+    @property
+    def module_ids(self) -> tuple[str, ...]:
+        """Ids of the modules, in the order in which they were added."""
+        return self._pure.module_ids
 
     @property
     def pure(self) -> PureModule:
@@ -306,6 +344,14 @@ class Learner:
     def _check_is_built(self) -> None:
         if not self._is_built:
             raise ValueError(f"{type(self).__name__}.build() must be called before this method.")
+
+    def _check_not_in_pure_hook(self, what: str) -> None:
+        """What the learner holds is not what the running update works on: it would be a constant of the program."""
+        if self._pure_hook is not None:
+            raise RuntimeError(
+                f"{self._pure_hook}() is traced into the update and cannot read the learner's own {what} (nor its "
+                f"module or extra): use its arguments, and return the changed state."
+            )
 
     def rl_module_required_apis(self) -> list[type]:
         """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
@@ -359,8 +405,14 @@ class Learner:
             lr_or_lr_schedule: A number or ``[[timestep, value], ...]``.
 
         Raises:
-            ValueError: If a parameter belongs to two optimizers, or learning rate and optimizer do not fit.
+            ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
+                rate and optimizer do not fit.
         """
+        if optimizer_name in self._optimizers.get(module_id, {}):
+            raise ValueError(
+                f"Module {module_id!r} has an optimizer {optimizer_name!r} already. Give the second one a name of its "
+                f"own: register_optimizer(optimizer_name=...)."
+            )
         if isinstance(optimizer, optax.GradientTransformation):
             if lr_or_lr_schedule is not None:
                 raise ValueError(
@@ -388,7 +440,13 @@ class Learner:
                     f"{taken[ref].module_id!r} already and cannot join {optimizer_name!r} of {module_id!r}."
                 )
         self._optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
-            module_id, optimizer_name, factory, tuple(dict.fromkeys(refs)), lr_or_lr_schedule
+            module_id=module_id,
+            name=optimizer_name,
+            factory=factory,
+            refs=tuple(dict.fromkeys(refs)),
+            lr=lr_or_lr_schedule,
+            is_flat=optimizer in ELEMENTWISE_OPTIMIZERS
+            and all(self._pure.params[ref].dtype == jnp.float32 for ref in refs),
         )
 
     def _check_every_module_has_an_optimizer(self) -> None:
@@ -487,9 +545,8 @@ class Learner:
             config = self._trace.configs[module_id]
             module = self.module[module_id]
             with explain_traced_branches(config):
-                own_loss = getattr(module, "compute_self_supervised_loss", None)
-                if own_loss is not None:
-                    loss = own_loss(
+                if isinstance(module, SelfSupervisedLossAPI):
+                    loss = module.compute_self_supervised_loss(
                         learner=self,
                         module_id=module_id,
                         config=config,
@@ -517,7 +574,7 @@ class Learner:
             ``{ref: gradient}`` of the sum of all scalar losses; of its own loss for each optimizer that has one.
         """
         trace = self._trace
-        assert trace is not None and trace.pullback is not None and trace.losses is not None
+        assert trace is not None and trace.losses is not None
         same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
             a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
         )
@@ -526,22 +583,27 @@ class Learner:
                 "compute_gradients() got other losses than compute_losses() returned. Override compute_losses() (and "
                 "call super) to change, scale or add losses."
             )
-        zeros = jax.tree.map(jnp.zeros_like, trace.losses)
-        shared = {
-            mid: jax.tree.map(jnp.zeros_like, loss) if isinstance(loss, dict) else jnp.ones_like(loss)
-            for mid, loss in trace.losses.items()
-        }
-        (gradients,) = trace.pullback(shared)
-        for module_id, loss in trace.losses.items():
+        if trace.gradients is not None:
+            return dict(trace.gradients)
+        assert trace.pullback is not None
+        return reductions.pmean_flat(self._pull_back(trace.losses, trace.pullback), trace.axis_name)
+
+    def _pull_back(self, losses: dict[ModuleID, Any], pullback: Callable[[Any], tuple[ParamDict]]) -> ParamDict:
+        """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
+        zeros = jax.tree.map(jnp.zeros_like, losses)
+        shared = {mid: zeros[mid] if isinstance(loss, dict) else jnp.ones_like(loss) for mid, loss in losses.items()}
+        (gradients,) = pullback(shared)
+        gradients = dict(gradients)
+        for module_id, loss in losses.items():
             if not isinstance(loss, dict):
                 continue
             for name in loss:
                 self._check_registered_optimizer(module_id, name)
                 seed = {**zeros, module_id: {**zeros[module_id], name: jnp.ones_like(loss[name])}}
-                (own,) = trace.pullback(seed)
+                (own,) = pullback(seed)
                 for ref in self._optimizers[module_id][name].refs:
                     gradients[ref] = gradients[ref] + own[ref]
-        return gradients if trace.is_averaged else reductions.pmean_flat(gradients, trace.axis_name)
+        return gradients
 
     def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
         """Clip (and log) gradients; by default module by module, see `postprocess_gradients_for_module`."""
@@ -598,12 +660,10 @@ class Learner:
                 finite = jnp.bool_(True)
                 if skip:
                     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in gradients.values()]))
-                gradients = jax.tree.map(jnp.nan_to_num, gradients)
                 params = {ref: trace.params[ref] for ref in gradients}
                 old_state = trace.optimizers[module_id][name]
-                transformation = optimizer.factory(trace.learning_rates[module_id][name])
-                updates, new_state = transformation.update(gradients, old_state, params)
-                new_params = optax.apply_updates(params, updates)
+                lr = trace.learning_rates[module_id].get(name)
+                new_params, new_state = optimizer.step(lr, gradients, old_state, params)
                 if skip:
                     new_params = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new_params, params)
                     new_state = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new_state, old_state)
@@ -754,14 +814,19 @@ class Learner:
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
         """The minibatch loop over a batch that is ready for the loss; arguments as in `pure_update`."""
         values = self.current_values(settings, state.timesteps)
-        state = self.pre_update(state, batch)
-        batch = {mid: columns for mid, columns in batch.items() if self.should_module_be_updated(mid, batch)}
+        with self._in_pure_hook("pre_update"):
+            state = self.pre_update(state, batch)
+        trained = {mid for mid in self._template if self.should_module_be_updated(mid, batch)}
+        batch = {mid: columns for mid, columns in batch.items() if mid in trained}
         if not batch:
             raise ValueError(
                 f"policies_to_train={self._should_update!r} leaves no module of this batch to update. Name at least "
                 f"one of {list(self._template)}."
             )
-        views = {mid: TracedConfigView(self._config_for(mid), settings_of) for mid, settings_of in values["modules"].items()}
+        views = {
+            mid: TracedConfigView(self._config_for(mid), own, values["modules"])
+            for mid, own in values["modules"].items()
+        }
         # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
         rest = self._pure.reseed(state.rest, self._update_key(state, 2, axis_name))
         local_shards = plan.num_shards // plan.num_devices
@@ -773,11 +838,10 @@ class Learner:
             learning_rates=values["lr"],
             extra=state.extra,
             axis_name=axis_name,
+            trained_refs=self._trained_refs(trained, batch),
         )
         read = self._columns_that_are_read(hooks, state, rest, batch)
-        rows = {
-            mid: PackedRows(shard_rows({c: batch[mid][c] for c in sorted(read[mid])}, local_shards)) for mid in batch
-        }
+        rows = {mid: PackedRows(shard_rows(columns, local_shards), read[mid]) for mid, columns in batch.items()}
         sizes = {mid: size or packed.num_rows for mid, packed in rows.items()}
         steps = plan.num_total_minibatches or max(
             num_minibatches(r.num_rows, size, plan.num_epochs) for r in rows.values()
@@ -790,23 +854,30 @@ class Learner:
             keys = {mid: epoch_keys(seed, -(-steps * size // r.num_rows), shards) for mid, r in rows.items()}
         pieces = self._pieces_per_minibatch(sizes, local_shards)
 
+        # One vector instead of a dozen leaves through the loop: XLA then works on it as a whole.
+        pack, unpack = _packing(state.params)
+
         def body(carry, step):
+            params, rest, optimizers = carry
             index = {}
             for mid, packed in rows.items():
                 own = minibatch_index(step, sizes[mid], packed.num_rows, keys[mid])
                 own = jnp.broadcast_to(own, (local_shards, sizes[mid]))
                 index[mid] = jnp.moveaxis(own.reshape(local_shards, pieces, -1), 1, 0)
-            params, rest, optimizers, metrics = self._minibatch_step(hooks, *carry, rows, index)
+            params, rest, optimizers, metrics = self._minibatch_step(
+                hooks, unpack(params), rest, optimizers, rows, index
+            )
             vector, back = reductions.ravel(metrics)
             unravel.append(back)
-            return (params, rest, optimizers), vector
+            return (pack(params), rest, optimizers), vector
 
         unravel: list[Callable[[jax.Array], Any]] = []
         (params, rest, optimizers), history = jax.lax.scan(
-            body, (state.params, rest, state.optimizers), jnp.arange(steps, dtype=jnp.uint32)
+            body, (pack(state.params), rest, state.optimizers), jnp.arange(steps, dtype=jnp.uint32)
         )
+        params = unpack(params)
         history = jax.vmap(unravel[-1])(history)
-        metrics = reductions.pmean_flat(TracedMetrics.reduce_history(history), axis_name)
+        metrics = TracedMetrics.reduce_history(history, axis_name)
         for mid, by_name in values["lr"].items():
             for name, lr in by_name.items():
                 metrics[(mid, f"{name}_learning_rate")] = lr
@@ -823,7 +894,23 @@ class Learner:
             timesteps=timesteps,
             num_updates=state.num_updates + jnp.uint32(1),
         )
-        return self.post_update(state, metrics=metrics, settings=values["modules"]), metrics
+        with self._in_pure_hook("post_update"):
+            state = self.post_update(state, metrics=metrics, settings=values["modules"])
+        return state, metrics
+
+    def _trained_refs(self, trained: set[ModuleID], batch: Mapping[ModuleID, Any]) -> tuple[str, ...]:
+        """The parameters that an update from this batch changes: those of every optimizer that a module of the batch
+        has or shares, without modules that ``policies_to_train`` leaves out. A gradient of 0 would not do for the
+        others: momentum and weight decay move them all the same."""
+        reached = {ref for mid in batch for ref in self._pure.refs_of(self._template[mid])}
+        return tuple(
+            ref
+            for mid, by_name in self._optimizers.items()
+            if mid == ALL_MODULES or mid in trained
+            for optimizer in by_name.values()
+            if reached.intersection(optimizer.refs)
+            for ref in optimizer.refs
+        )
 
     def _update_key(self, state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
         """Key of one purpose within one update; of its own on every device if an axis is given."""
@@ -833,7 +920,7 @@ class Learner:
     def _pieces_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
         """Over how many equal pieces of each minibatch the gradients are added up."""
         target = gradient_rows_per_piece(self.devices)
-        if target is None or not self._loss_is_linear():
+        if target is None or not self._loss_is_linear() or self._rows_depend_on_each_other():
             return 1
         wanted = max(-(-size * local_shards // target) for size in sizes.values())
         for pieces in range(wanted, 2 * wanted + 1):
@@ -843,12 +930,18 @@ class Learner:
 
     def _loss_is_linear(self) -> bool:
         """Whether the class that says so is also the last one to touch the losses."""
+        if any(isinstance(module, SelfSupervisedLossAPI) for module in self._template.values()):
+            return False
         for cls in type(self).__mro__:
             if "loss_is_linear_in_means" in vars(cls):
                 return cls.loss_is_linear_in_means
             if "compute_loss_for_module" in vars(cls) or "compute_losses" in vars(cls):
                 return False
         return False
+
+    def _rows_depend_on_each_other(self) -> bool:
+        """Whether a layer looks at statistics of its batch, so that a piece of it has another output."""
+        return any(issubclass(kind, nnx.BatchStat) for kind in self._pure.definition.variable_types.values())
 
     def _minibatch_step(self, hooks, params, rest, optimizers, rows, index):
         """One gradient step.
@@ -874,7 +967,7 @@ class Learner:
 
                 def one_piece(rest, piece):
                     losses, pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
-                    (gradients,) = pullback(jax.tree.map(jnp.ones_like, losses))
+                    gradients = self._pull_back(losses, pullback)
                     vector, back = reductions.ravel((losses, gradients, metrics))
                     unravel.append(back)
                     return rest, vector
@@ -891,13 +984,14 @@ class Learner:
                         return (rest, total + vector), None
 
                     (rest, total), _ = jax.lax.scan(add, (rest, jnp.zeros(size, jnp.float32)), index)
-                losses, gradients, metrics = unravel[-1](reductions.pmean(total, trace.axis_name))
-                trace.pullback, trace.is_averaged = lambda seed: (dict(gradients),), True
+                losses, trace.gradients, metrics = unravel[-1](reductions.pmean(total, trace.axis_name))
             else:
                 piece = {mid: i[0] for mid, i in index.items()}
                 losses, trace.pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
             trace.losses = losses
             trace.metrics = TracedMetrics.of(metrics)
+            # The module that the losses saw belongs to their differentiation and must not be read behind it.
+            trace.module = self._pure.bind(params, rest)
             for mid, loss in losses.items():
                 total = sum(loss.values()) if isinstance(loss, dict) else loss
                 trace.metrics.log_value((mid, "total_loss"), total, window=1)
@@ -907,7 +1001,7 @@ class Learner:
             self.apply_gradients(self.postprocess_gradients(gradients))
             return trace.params, rest, trace.optimizers, trace.metrics.collect()
 
-    def _losses_and_pullback(self, trace, params, rest, rows, index, reads=None):
+    def _losses_and_pullback(self, trace, params, rest, rows, index):
         """Losses of the rows at `index`, how gradients flow back from them, and ``(rest, metrics)``."""
         trace.full_masks, trace.masks = [], {}
         batch = {}
@@ -918,19 +1012,24 @@ class Learner:
                 columns = {**columns, Columns.LOSS_MASK: jnp.ones((num_rows,), bool)}
                 trace.full_masks.append(columns[Columns.LOSS_MASK])
             trace.masks[mid] = columns[Columns.LOSS_MASK]
-            batch[mid] = columns if reads is None else reads.watch(mid, columns)
+            batch[mid] = columns
 
-        def losses_of(params):
+        def losses_of(trained):
             trace.metrics = TracedMetrics()
-            trace.module = self._pure.bind(params, rest)
+            trace.module = self._pure.bind({**params, **trained}, rest)
             fwd_out = {mid: trace.module[mid].forward_train(batch[mid]) for mid in batch}
             losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
+            for mid, loss in losses.items():
+                for scalar in jax.tree.leaves(loss):
+                    if jnp.shape(scalar):
+                        raise ValueError(
+                            f"The loss of module {mid!r} in {type(self).__name__} has the shape {jnp.shape(scalar)}: "
+                            f"return a scalar. Take means over the batch with self.masked_mean(x, batch)."
+                        )
             _, new_rest = self._pure.unbind(trace.module)
             return losses, (new_rest, trace.metrics.collect())
 
-        if reads is not None:
-            return losses_of(params)
-        return jax.vjp(losses_of, params, has_aux=True)
+        return jax.vjp(losses_of, {ref: params[ref] for ref in trace.trained_refs}, has_aux=True)
 
     def _row_counts(self, rows, index, axis_name) -> dict[ModuleID, jax.Array]:
         """Valid rows of the minibatch per device, on average over the devices."""
@@ -953,24 +1052,27 @@ class Learner:
         finally:
             self._trace = outer
 
-    def _columns_that_are_read(self, hooks, state, rest, batch) -> dict[ModuleID, set[str]]:
-        """Which columns the forward passes and losses look at; the others are not carried through the shuffle."""
-        reads = ColumnReads()
+    @contextlib.contextmanager
+    def _in_pure_hook(self, name: str) -> Iterator[None]:
+        self._pure_hook = name
+        try:
+            yield
+        finally:
+            self._pure_hook = None
 
-        def losses(params, rest, optimizers, batch):
-            trace = hooks(metrics=TracedMetrics(), params=params, optimizers=optimizers)
-            rows = {mid: PackedRows(shard_rows(columns, 1)) for mid, columns in batch.items()}
-            index = {mid: jnp.zeros((1, 2), jnp.uint32) for mid in batch}
+    def _columns_that_are_read(self, hooks, state, rest, batch) -> dict[ModuleID, frozenset[str]]:
+        """Which columns the forward passes and losses depend on; the others are not carried through the shuffle."""
+
+        def losses(batch):
+            trace = hooks(metrics=TracedMetrics(), params=state.params, optimizers=state.optimizers)
+            rows = {mid: WholeRows(columns) for mid, columns in batch.items()}
             with self._tracing(trace):
-                return self._losses_and_pullback(trace, params, rest, rows, index, reads)
+                losses, _, aux = self._losses_and_pullback(trace, state.params, rest, rows, dict.fromkeys(rows))
+                return losses, aux
 
-        few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 1, *x.shape[2:]), x.dtype), batch)
-        jax.eval_shape(losses, state.params, rest, state.optimizers, few)
-        # At least one column must remain to count the rows by.
-        return {
-            mid: {c for c in reads.columns[mid] if c in columns} or {next(iter(columns))}
-            for mid, columns in batch.items()
-        }
+        return columns_that_matter(
+            losses, jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[2:]), x.dtype), batch)
+        )
 
     def _log_finiteness(self, losses: dict[ModuleID, Any], gradients: ParamDict) -> None:
         """Flags for ``config.debugging(check_nans=True)``; read by `raise_if_not_finite`."""
@@ -988,13 +1090,16 @@ class Learner:
         Raises:
             FloatingPointError: Naming the iteration, the module and the tensor.
         """
-        for (module_id, name), flag in metrics.items():
-            if name.startswith(NOT_FINITE) and flag > 0:
-                raise FloatingPointError(
-                    f"Non-finite {name.removeprefix(NOT_FINITE)} in module {module_id!r}, iteration {iteration}. Look "
-                    f"at the rewards and observations of the env, lower lr, or set grad_clip; "
-                    f"debugging(disable_jit=True) runs the same code step by step."
-                )
+        found = [path for path, flag in metrics.items() if path[-1].startswith(NOT_FINITE) and flag > 0]
+        if not found:
+            return
+        # A loss that is not finite spoils every gradient: it comes first.
+        module_id, name = min(found, key=lambda path: path[-1] != f"{NOT_FINITE}loss")
+        raise FloatingPointError(
+            f"Non-finite {name.removeprefix(NOT_FINITE)} in module {module_id!r}, iteration {iteration}. Look at the "
+            f"rewards and observations of the env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the "
+            f"same code step by step."
+        )
 
     # ---------------------------------------------------------------------------------------------- host update
 
@@ -1062,7 +1167,7 @@ class Learner:
             shuffle_batch_per_epoch: Whether each of several epochs has its own random order.
 
         Returns:
-            ``{module_id: {metric: float}}``, of the last minibatch.
+            ``{module_id: {metric: float}}``, of the last minibatch, with what the host hooks logged into `metrics`.
 
         Raises:
             ValueError: If not exactly one data argument is given, or sizes do not fit.
@@ -1119,7 +1224,9 @@ class Learner:
         results = jax.device_get(host_view(metrics))
         self.raise_if_not_finite(results, iteration=int(jax.device_get(host_view(self.state.num_updates))))
         self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-        return nest_metrics(results)
+        out = nest_metrics(results)
+        merge_nested(out, self.metrics_logger.compile())
+        return out
 
     def update_from_batch(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Old name of ``update(batch=...)``."""
@@ -1227,6 +1334,7 @@ class Learner:
             raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
         module = self._synced_module()
         new = module_spec.build(seed=self._seed + len(module))
+        self._check_module(module_id, new)
         module.add_module(module_id, new)
         return self._regroup(module, config_overrides and {module_id: config_overrides}, new_should_module_be_updated)
 
@@ -1299,17 +1407,20 @@ class Learner:
         }
         only = {components} if isinstance(components, str) else set(components or parts)
         without = {not_components} if isinstance(not_components, str) else set(not_components or ())
-        unknown = (only | without) - set(parts)
+        unknown = (only | without) - set(STATE_COMPONENTS)
         if unknown:
-            raise ValueError(f"Unknown components {sorted(unknown)} of a Learner; it has {list(parts)}.")
+            raise ValueError(f"Unknown components {sorted(unknown)} of a Learner; it has {list(STATE_COMPONENTS)}.")
         return {name: part for name, part in parts.items() if name in only - without}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; components that are missing stay as they are.
 
         Raises:
-            ValueError: If names or shapes do not fit this learner's modules.
+            ValueError: If names or shapes do not fit this learner's modules; nothing is changed then.
         """
+        unknown = [name for name in state if name not in STATE_COMPONENTS]
+        if unknown:
+            raise ValueError(f"Unknown components {unknown} of a Learner; it has {list(STATE_COMPONENTS)}.")
         current = jax.device_get(host_view(self.state))
         if "rl_module" in state:
             given = state["rl_module"]
@@ -1350,10 +1461,13 @@ class Learner:
             KeyError: For a module that is not here.
             ValueError: For names or shapes that a module does not have.
         """
+        unknown = [module_id for module_id in weights if module_id not in self._template]
+        if unknown:
+            raise KeyError(f"No module {unknown[0]!r}; there are {list(self._template)}.")
         module = self._synced_module()
+        # Whatever goes wrong half-way: the next reader of `module` gets the weights of the state again.
+        self._synced_updates = None
         for module_id, state in weights.items():
-            if module_id not in module:
-                raise KeyError(f"No module {module_id!r}; there are {list(module)}.")
             module[module_id].set_state(state)
         params, rest = self._pure.unbind(module)
         self.place(jax.device_get(host_view(self.state)).replace(params=params, rest=rest))
@@ -1362,10 +1476,27 @@ class Learner:
         """Refuse connector pieces that only run on the host, by name."""
         self._learner_connector.check_pure()
 
-    def training_counts(self, num_env_steps: int, num_updates: int) -> dict[str, Any]:
-        """Counters for the result, after `num_updates` updates of one iteration from batches of `num_env_steps`."""
-        total = int(jax.device_get(host_view(self.state.num_updates)))
-        steps, lifetime = num_env_steps * num_updates, num_env_steps * total
+    @property
+    def num_updates(self) -> int:
+        """Updates done so far: the ``weights_seq_no`` of the current weights."""
+        return int(jax.device_get(host_view(self.state.num_updates)))
+
+    def training_counts(self, plan: UpdatePlan, num_env_steps: int, num_updates: int) -> dict[str, Any]:
+        """Counters for the result of one iteration.
+
+        Args:
+            plan: What every update was made with.
+            num_env_steps: Rows of a train batch.
+            num_updates: Updates in this iteration.
+
+        Returns:
+            ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
+            rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
+        """
+        total = self.num_updates
+        size = plan.minibatch_size or num_env_steps
+        rows = size * (plan.num_total_minibatches or num_minibatches(num_env_steps, size, plan.num_epochs))
+        steps, lifetime = rows * num_updates, rows * total
         own = {
             mid: {
                 "num_module_steps_trained": steps,
@@ -1411,6 +1542,9 @@ def gradient_rows_per_piece(devices: Sequence[jax.Device]) -> int | None:
     return 4096 if len(devices) == 1 else 1024
 
 
+STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "counters")
+"""Parts of what `Learner.get_state` returns."""
+
 NOT_FINITE = "not_finite/"
 """Prefix of the flags that ``check_nans`` adds to the metrics of an update."""
 
@@ -1428,6 +1562,15 @@ def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
     return out
 
 
+def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Merge nested dicts in place; values of `new` win."""
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge_nested(into[key], value)
+        else:
+            into[key] = value
+
+
 def clip_gradients(
     gradients: ParamDict, grad_clip: Any, grad_clip_by: str
 ) -> tuple[ParamDict, jax.Array]:
@@ -1442,16 +1585,24 @@ def clip_gradients(
     Returns:
         ``(clipped gradients, global L2 norm before clipping)``.
     """
-    norm = optax.tree.norm(gradients)
+    vector, unravel = reductions.ravel(gradients)
+    norm = jnp.sqrt(jnp.sum(jnp.square(vector)))
     if grad_clip is None or (isinstance(grad_clip, int | float) and grad_clip == 0):
         return gradients, norm
     if grad_clip_by == "value":
-        return jax.tree.map(lambda g: jnp.clip(g, -grad_clip, grad_clip), gradients), norm
+        return unravel(jnp.clip(vector, -grad_clip, grad_clip)), norm
     if grad_clip_by == "norm":
         scales = jax.tree.map(lambda g: grad_clip / jnp.maximum(optax.tree.norm(g), grad_clip), gradients)
         return jax.tree.map(jnp.multiply, gradients, scales), norm
-    scale = grad_clip / jnp.maximum(norm + 1e-6, grad_clip)
-    return jax.tree.map(lambda g: g * scale, gradients), norm
+    return unravel(vector * (grad_clip / jnp.maximum(norm + 1e-6, grad_clip))), norm
+
+
+def _packing(params: ParamDict) -> tuple[Callable[[ParamDict], Any], Callable[[Any], ParamDict]]:
+    """How to carry parameters through a loop: as one vector if all are float32, else as they are."""
+    if not params or any(leaf.dtype != jnp.float32 for leaf in params.values()):
+        return lambda params: params, lambda params: params
+    _, unravel = reductions.ravel(params)
+    return lambda params: reductions.ravel(params)[0], unravel
 
 
 def _same_leaves(given: Any, current: Any, name: str) -> Any:

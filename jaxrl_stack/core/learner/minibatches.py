@@ -11,6 +11,7 @@ same update as ``S`` devices.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -52,16 +53,18 @@ class PackedRows:
     64-bit numbers) stays a column of its own and is gathered by itself.
 
     Args:
-        columns: Pytree of arrays ``[S, N, ...]``.
+        columns: ``{column: pytree of arrays [S, N, ...]}``.
+        carried: Names of the columns that matter; the others are zeros in every minibatch. None for all.
     """
 
-    def __init__(self, columns: Any):
-        self.columns = columns
+    def __init__(self, columns: dict[str, Any], carried: Collection[str] | None = None):
+        self.num_shards, self.num_rows = jax.tree.leaves(columns)[0].shape[:2]
+        self._left_out = {c: v for c, v in columns.items() if carried is not None and c not in carried}
+        self.columns = columns = {c: v for c, v in columns.items() if c not in self._left_out}
         leaves, self._treedef = jax.tree.flatten(columns)
         self._shapes = [leaf.shape[2:] for leaf in leaves]
         self._dtypes = [leaf.dtype for leaf in leaves]
         self._packed = [leaf.dtype.itemsize == 4 or leaf.dtype == jnp.bool_ for leaf in leaves]
-        self.num_shards, self.num_rows = leaves[0].shape[:2]
         wide = [
             (
                 leaf.astype(jnp.uint32)
@@ -87,7 +90,7 @@ class PackedRows:
             index: uint32 ``[S, m]``.
 
         Returns:
-            The columns' pytree with leaves ``[S * m, ...]``.
+            ``{column: pytree of arrays [S * m, ...]}``.
         """
 
         def gather(x: jax.Array) -> jax.Array:
@@ -111,57 +114,46 @@ class PackedRows:
             out.append(
                 part.astype(jnp.bool_) if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(part, dtype)
             )
-        return jax.tree.unflatten(self._treedef, out)
+        num_rows = index.size
+        return jax.tree.unflatten(self._treedef, out) | jax.tree.map(
+            lambda x: jnp.zeros((num_rows, *x.shape[2:]), x.dtype), self._left_out
+        )
 
 
-class ColumnReads:
-    """Records which columns of a minibatch are looked at while a loss is traced."""
+class WholeRows:
+    """Stands for `PackedRows` while it is found out which columns matter: all rows, each column by itself.
 
-    def __init__(self) -> None:
-        self.columns: dict[str, set[str]] = {}
+    Args:
+        columns: ``{column: pytree of arrays [N, ...]}``.
+    """
 
-    def watch(self, module_id: str, columns: Any) -> dict[str, Any]:
-        """A dict like `columns` whose reads are recorded; iterating over it counts as reading everything."""
-        return _WatchedColumns(columns, self.columns.setdefault(module_id, set()))
+    def __init__(self, columns: dict[str, Any]):
+        self.columns = columns
+
+    def take(self, index: Any) -> dict[str, Any]:
+        """All rows, whatever the index."""
+        del index
+        return dict(self.columns)
 
 
-class _WatchedColumns(dict):
-    def __init__(self, columns: Any, reads: set[str]):
-        super().__init__(columns)
-        self._reads = reads
+def columns_that_matter(function: Callable[[Any], Any], batch: Any) -> dict[str, frozenset[str]]:
+    """Which columns of a batch something that a function returns, or does, can depend on.
 
-    def __getitem__(self, key: str) -> Any:
-        self._reads.add(key)
-        return super().__getitem__(key)
+    Args:
+        function: Pure function of the batch; is traced.
+        batch: ``{module_id: {column: pytree of jax.ShapeDtypeStruct}}``.
 
-    def get(self, key: str, default: Any = None) -> Any:
-        self._reads.add(key)
-        return super().get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        if super().__contains__(key):
-            self._reads.add(str(key))
-            return True
-        return False
-
-    def __iter__(self):
-        self._reads.update(super().keys())
-        return super().__iter__()
-
-    def keys(self):
-        self._reads.update(super().keys())
-        return super().keys()
-
-    def items(self):
-        self._reads.update(super().keys())
-        return super().items()
-
-    def values(self):
-        self._reads.update(super().keys())
-        return super().values()
-
-    def copy(self):
-        return _WatchedColumns(super().copy(), self._reads)
+    Returns:
+        ``{module_id: columns}``. A column that is looked up without any effect is not among them.
+    """
+    program = jax.make_jaxpr(function)(batch).jaxpr
+    used = {id(variable) for equation in program.eqns for variable in equation.invars}
+    used |= {id(variable) for variable in program.outvars}
+    columns: dict[str, set[str]] = {module_id: set() for module_id in batch}
+    for (path, _), variable in zip(jax.tree.leaves_with_path(batch), program.invars, strict=True):
+        if id(variable) in used:
+            columns[path[0].key].add(path[1].key)
+    return {module_id: frozenset(names) for module_id, names in columns.items()}
 
 
 def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.ops import reductions
+
 _REDUCTIONS = ("last", "mean", "sum", "min", "max")
 
 
@@ -96,10 +98,17 @@ class TracedMetrics:
         return metrics
 
     @staticmethod
-    def reduce_history(history: Mapping[tuple[str, ...], MetricValue]) -> dict[tuple[str, ...], jax.Array]:
-        """Reduce stacked values ``[num_minibatches]`` to scalars, each in its own way."""
+    def reduce_history(
+        history: Mapping[tuple[str, ...], MetricValue], axis_name: str | None = None
+    ) -> dict[tuple[str, ...], jax.Array]:
+        """Reduce stacked values ``[num_minibatches]`` to scalars, each in its own way.
+
+        Args:
+            history: What `collect` returned in every minibatch.
+            axis_name: Device axis: minima and maxima are taken over the devices, too; everything else is averaged.
+        """
         reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
-        return {
+        values = {
             path: (
                 entry.how(jax.tree.map(lambda v: v[-1], entry.value))
                 if callable(entry.how)
@@ -107,6 +116,13 @@ class TracedMetrics:
             )
             for path, entry in history.items()
         }
+        extremes = {}
+        if axis_name is not None:
+            for path, entry in history.items():
+                if entry.how in ("min", "max"):
+                    over_devices = jax.lax.pmin if entry.how == "min" else jax.lax.pmax
+                    extremes[path] = over_devices(values.pop(path), axis_name)
+        return reductions.pmean_flat(values, axis_name) | extremes
 
 
 @jax.tree_util.register_pytree_node_class

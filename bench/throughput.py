@@ -1,0 +1,267 @@
+"""PPO training throughput on gymnax CartPole: the public API beside two hand-written loops, measured in turns.
+
+    python -m bench.throughput --contenders sorting,tight,api --envs 4,64,512,2048 --devices 1,2 --json out.json
+
+All contenders train with the same settings (128 steps, 4 epochs, 4 minibatches, 64x64 tanh actor and critic). One
+process serves all device counts: a loop on one device is as fast beside a second, idle CPU device as without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench import harness
+
+NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS = 128, 4, 4, (64, 64)
+STAGES = ("rollout", "advantages", "update")
+BASELINE, TIGHTEST = "sorting", "tight"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A contender that can be asked for by name.
+
+    Args:
+        make: (num_envs, num_devices, until) -> a compiled loop with `step`, `steps_per_iteration`, `compile_s`.
+        multi_device: Whether it runs on more than one device.
+        staged: Whether `until` may name a stage before the last one.
+    """
+
+    make: Callable[[int, int, str], Any]
+    multi_device: bool
+    staged: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ApiLoop:
+    """An Algorithm as a contender; `compile_s` is the first `train()`, which compiles."""
+
+    step: Callable[[], Mapping[str, Any]]
+    steps_per_iteration: int
+    compile_s: float
+
+
+def make_sorting(num_envs: int, num_devices: int, until: str) -> Any:
+    from bench.baselines.sorting_loop import make_loop
+
+    return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices, until=until)
+
+
+def make_tight(num_envs: int, num_devices: int, until: str) -> Any:
+    from bench.baselines.tight_loop import make_loop
+
+    return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices, until=until)
+
+
+def make_api(num_envs: int, num_devices: int, until: str) -> ApiLoop:
+    """The public API with the settings that the hand-written loops have as defaults."""
+    import jax
+
+    from jaxrl_stack.algorithms.ppo import PPOConfig
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+    assert until == STAGES[-1]
+    on_cpu = jax.devices()[0].platform == "cpu"
+    batch_size = num_envs * NUM_STEPS
+    config = (
+        PPOConfig()
+        .environment("gymnax/CartPole-v1")
+        .env_runners(num_envs_per_env_runner=num_envs)
+        .learners(
+            num_cpus_per_learner=num_devices if on_cpu else 1,
+            num_gpus_per_learner=0 if on_cpu else num_devices,
+        )
+        .training(
+            train_batch_size_per_learner=batch_size,
+            minibatch_size=batch_size // NUM_MINIBATCHES,
+            num_epochs=NUM_EPOCHS,
+            lr=2.5e-4,
+            gamma=0.99,
+            lambda_=0.95,
+            clip_param=0.2,
+            vf_clip_param=0.2,
+            vf_loss_coeff=0.5,
+            entropy_coeff=0.01,
+            use_kl_loss=False,
+            grad_clip=0.5,
+            grad_clip_by="global_norm",
+        )
+        .rl_module(
+            model_config=DefaultModelConfig(
+                fcnet_hiddens=list(HIDDENS), fcnet_activation="tanh", vf_share_layers=False
+            )
+        )
+        .debugging(seed=0)
+    )
+    algo = config.build_algo()
+    started = time.perf_counter()
+    algo.train()
+    return ApiLoop(algo.train, batch_size, time.perf_counter() - started)
+
+
+ENTRIES = {
+    "sorting": Entry(make_sorting, multi_device=False, staged=True),
+    "tight": Entry(make_tight, multi_device=True, staged=True),
+    "api": Entry(make_api, multi_device=True, staged=False),
+}
+
+
+@dataclasses.dataclass
+class Row:
+    """One contender at one size."""
+
+    contender: str
+    num_envs: int
+    num_devices: int
+    compile_s: float
+    peak_mb: float | None = None
+    steps_per_s: float = 0.0
+    steps_per_s_min: float = 0.0
+    steps_per_s_max: float = 0.0
+    cores: float = 0.0
+    ratio_to_sorting: float | None = None
+    ratio_to_tight: float | None = None
+    stages_ms: dict[str, float] | None = None
+
+
+def measure(names: list[str], num_envs: int, device_counts: list[int], args: argparse.Namespace) -> list[Row]:
+    """Build every contender for one number of environments, then time all of them in turns."""
+    loops: dict[tuple[str, int, str], Any] = {}
+    rows: dict[tuple[str, int], Row] = {}
+    for name in names:
+        entry = ENTRIES[name]
+        for num_devices in device_counts if entry.multi_device else [1]:
+            loop = entry.make(num_envs, num_devices, STAGES[-1])
+            loops[name, num_devices, STAGES[-1]] = loop
+            rows[name, num_devices] = Row(name, num_envs, num_devices, loop.compile_s)
+            if args.stages and entry.staged:
+                for until in STAGES[:-1]:
+                    loops[name, num_devices, until] = entry.make(num_envs, num_devices, until)
+
+    timings = harness.interleave(loops, args.rounds, args.seconds)
+    for (name, num_devices), row in rows.items():
+        timing = timings[name, num_devices, STAGES[-1]]
+        row.steps_per_s, row.cores = timing.rate, sorted(timing.cores)[len(timing.cores) // 2]
+        row.steps_per_s_min, row.steps_per_s_max = min(timing.rates), max(timing.rates)
+        if (BASELINE, 1) in rows:
+            row.ratio_to_sorting = timing.ratio_to(timings[BASELINE, 1, STAGES[-1]])
+        if (TIGHTEST, num_devices) in rows:
+            row.ratio_to_tight = timing.ratio_to(timings[TIGHTEST, num_devices, STAGES[-1]])
+        if args.stages and ENTRIES[name].staged:
+            until = [timings[name, num_devices, stage].seconds_per_iteration * 1e3 for stage in STAGES]
+            row.stages_ms = {
+                stage: end - start
+                for stage, start, end in zip(STAGES, [0.0, *until[:-1]], until, strict=True)
+            }
+    if args.memory:
+        for (name, num_devices), row in rows.items():
+            row.peak_mb = peak_mb(name, num_envs, num_devices)
+    return list(rows.values())
+
+
+def peak_mb(name: str, num_envs: int, num_devices: int) -> float:
+    """Peak memory of a process that runs one contender: of the accelerator if there is one, else of the host."""
+    arguments = ["--contenders", name, "--envs", str(num_envs), "--devices", str(num_devices)]
+    arguments += ["--rounds", "1", "--seconds", "0", "--no-stages"]
+    report = harness.report_of("bench.throughput", *arguments)
+    return (report["device_peak_bytes"] or report["host_peak_bytes"]) / 2**20
+
+
+def print_rows(rows: list[Row], args: argparse.Namespace) -> None:
+    harness.print_table(
+        f"PPO training, gymnax CartPole-v1, {NUM_STEPS} steps, {NUM_EPOCHS} epochs, {NUM_MINIBATCHES} minibatches",
+        [
+            "contender",
+            "envs",
+            "devices",
+            "steps/s",
+            "min",
+            "max",
+            "÷ sorting",
+            "÷ tight",
+            "cores used",
+            "compile s",
+            "peak MB",
+            *(f"{stage} ms" for stage in STAGES),
+        ],
+        [
+            [
+                row.contender,
+                row.num_envs,
+                row.num_devices,
+                row.steps_per_s,
+                row.steps_per_s_min,
+                row.steps_per_s_max,
+                row.ratio_to_sorting,
+                row.ratio_to_tight,
+                row.cores,
+                row.compile_s,
+                row.peak_mb,
+                *(row.stages_ms[stage] if row.stages_ms else None for stage in STAGES),
+            ]
+            for row in rows
+        ],
+        caption=f"medians of {args.rounds} interleaved rounds; "
+        "sorting runs on one device; peak MB is of a process that runs this contender alone (--memory)",
+    )
+
+
+def integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.throughput", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument(
+        "--contenders", default="sorting,tight,api", help="comma-separated: " + ", ".join(ENTRIES)
+    )
+    parser.add_argument("--envs", type=integers, default=[4, 64, 512, 2048], help="numbers of environments")
+    parser.add_argument("--devices", type=integers, default=[1, 2], help="numbers of devices")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of every contender")
+    parser.add_argument("--seconds", type=float, default=0.5, help="least length of a turn")
+    parser.add_argument(
+        "--stages", action=argparse.BooleanOptionalAction, default=True, help="time the stages too"
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="measure peak memory, each contender in its own process"
+    )
+    parser.add_argument(
+        "--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the table)'
+    )
+    args = parser.parse_args()
+    names = args.contenders.split(",")
+    if unknown := [name for name in names if name not in ENTRIES]:
+        parser.error(f"unknown contender {unknown[0]!r}; choose from {', '.join(ENTRIES)}")
+
+    import jax
+
+    # The backend starts with the first array, and importing gymnax makes one.
+    jax.config.update("jax_num_cpu_devices", max(args.devices))
+    if len(jax.devices()) < max(args.devices):
+        parser.error(f"--devices {max(args.devices)}: the backend has {len(jax.devices())}")
+
+    rows = []
+    for num_envs in args.envs:
+        rows += measure(names, num_envs, args.devices, args)
+        jax.clear_caches()
+    if args.json != "-":
+        print_rows(rows, args)
+    harness.write_json(
+        args.json,
+        {
+            "machine": harness.machine(),
+            "host_peak_bytes": harness.peak_resident_bytes(),
+            "device_peak_bytes": harness.device_peak_bytes(),
+            "results": [dataclasses.asdict(row) for row in rows],
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

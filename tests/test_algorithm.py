@@ -1,0 +1,770 @@
+"""Algorithm and its driver: results, determinism, evaluation, sampling, exact batches, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs.counter import CounterEnv
+from envs.fixed_length import FixedLengthEnv
+from envs.nested import NestedActionEnv
+from envs.settings import ConfiguredEnv
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.results import flatten_result
+
+NUM_ENVS, FRAGMENT = 4, 8
+BATCH = NUM_ENVS * FRAGMENT
+
+
+def tiny(env=CounterEnv, env_config=None, algo_class=None, seed=0, **training):
+    if env is CounterEnv:
+        env_config = {"terminate_at": 5, "random_start": True, **(env_config or {})}
+    return (
+        PPOConfig(algo_class=algo_class)
+        .environment(env, env_config=env_config or {})
+        .env_runners(num_envs_per_env_runner=NUM_ENVS)
+        .training(
+            **{
+                "train_batch_size_per_learner": BATCH,
+                "minibatch_size": 16,
+                "num_epochs": 2,
+                "lr": 0.01,
+                "grad_clip": 0.5,
+                "lambda_": 0.9,
+            }
+            | training
+        )
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .debugging(seed=seed)
+    )
+
+
+def flat(result):
+    return flatten_result({key: value for key, value in result.items() if key != "config"})
+
+
+def learned(result):
+    """What must be the same in equal runs: no times, no names."""
+    return {
+        key: value
+        for key, value in flat(result).items()
+        if isinstance(value, int | float)
+        and not np.isnan(value)
+        and not any(word in key for word in ("time", "throughput", "_s", "pid", "perf", "duration_sec", "sample"))
+    }
+
+
+def assert_equal_trees(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for (path, x), y in zip(jax.tree.leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.fixture(scope="module")
+def algo():
+    """For tests that only look, or do not mind in which iteration it is."""
+    algo = tiny().build_algo()
+    yield algo
+    algo.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------ results
+
+
+def test_results_of_three_iterations():
+    algo = tiny(entropy_coeff=[[0, 1.0], [2 * BATCH, 0.0]]).evaluation(evaluation_interval=2).build_algo()
+    clock = CompileClock()
+    results = [algo.train() for _ in range(2)]
+    clock.reset()
+    results += [algo.train() for _ in range(2)]
+    assert clock.compiles == 0, "nothing compiles once training and evaluation have run"
+
+    first = flat(results[0])
+    assert all(flat(result).keys() == first.keys() for result in results)
+    for path in (
+        "env_runners/episode_return_mean",
+        "env_runners/episode_len_max",
+        "env_runners/num_episodes_lifetime",
+        "learners/default_policy/policy_loss",
+        "learners/default_policy/vf_loss",
+        "learners/default_policy/entropy",
+        "learners/default_policy/mean_kl_loss",
+        "learners/default_policy/curr_kl_coeff",
+        "learners/default_policy/total_loss",
+        "learners/default_policy/gradients_default_optimizer_global_norm",
+        "learners/default_policy/default_optimizer_learning_rate",
+        "timers/compile_s",
+        "timers/device_s",
+        "timers/host_s",
+        "time_total_s",
+    ):
+        assert np.isfinite(first[path]), path
+
+    for i, result in enumerate(results, start=1):
+        values = flat(result)
+        assert values["training_iteration"] == result["iterations_since_restore"] == i
+        assert values["num_env_steps_sampled_lifetime"] == i * BATCH
+        assert values["env_runners/num_env_steps_sampled"] == BATCH
+        assert values["env_runners/num_module_steps_sampled_lifetime/default_policy"] == i * BATCH
+        assert values["num_training_step_calls_per_iteration"] == 1
+        # Two epochs of 32 rows.
+        assert values["learners/default_policy/num_module_steps_trained"] == 2 * BATCH
+        assert values["learners/__all_modules__/num_env_steps_trained_lifetime"] == i * 2 * BATCH
+        assert values["learners/default_policy/weights_seq_no"] == values["env_runners/weights_seq_no"] == i
+        # The first update takes the value at 0 steps.
+        coefficient = max(0.0, 1.0 - (i - 1) / 2.0)
+        assert values["learners/default_policy/curr_entropy_coeff"] == pytest.approx(coefficient, abs=1e-6)
+        parts = values["timers/compile_s"] + values["timers/device_s"] + values["timers/host_s"]
+        assert parts == pytest.approx(values["time_this_iter_s"], rel=1e-6)
+        evaluated = values["evaluation/env_runners/episode_return_mean"]
+        assert np.isfinite(evaluated) == (i % 2 == 0)
+    assert flat(results[0])["timers/compile_s"] > 0.0 and flat(results[3])["timers/compile_s"] < 0.1
+    assert results[3]["time_total_s"] >= sum(r["time_this_iter_s"] for r in results) * 0.99
+    algo.stop()
+    with pytest.raises(RuntimeError, match="was stopped"):
+        algo.train()
+
+
+class RecordsEpisodes(RLlibCallback):
+    def __init__(self):
+        self.ended, self.samples = [], []
+
+    def on_episode_end(self, *, episode, **kwargs):
+        self.ended.append((float(np.sum(episode.get_rewards())), len(episode)))
+
+    def on_sample_end(self, *, samples, **kwargs):
+        self.samples.append(samples)
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_statistics_are_a_recount_of_the_sampled_episodes(num_devices):
+    window = 7
+    algo = (
+        tiny()
+        .callbacks(RecordsEpisodes)
+        .learners(num_cpus_per_learner=num_devices)
+        .reporting(metrics_num_episodes_for_smoothing=window)
+        .build_algo()
+    )
+    (recorder,) = [c for c in algo.callbacks.instances if isinstance(c, RecordsEpisodes)]
+    so_far = 0
+    for _ in range(3):
+        result = algo.train()["env_runners"]
+        assert result["num_episodes"] == len(recorder.ended) - so_far
+        so_far = len(recorder.ended)
+        assert result["num_episodes_lifetime"] == so_far
+        # Rewards t + 1 ... 5 of an episode that starts at t: the return follows from the length.
+        assert all(g == sum(range(6 - n, 6)) for g, n in recorder.ended)
+        returns, lengths = np.array(recorder.ended).T
+        in_window = sorted(returns[-window:]), sorted(lengths[-window:])
+        for name, values in (("return", in_window[0]), ("len", in_window[1])):
+            # Episodes that end in the same vector step have no order: the edge of the window may fall among them.
+            assert result[f"episode_{name}_min"] in values and result[f"episode_{name}_max"] in values
+        if num_devices == 1:
+            assert result["episode_return_mean"] == pytest.approx(np.mean(in_window[0]))
+            assert result["episode_len_mean"] == pytest.approx(np.mean(in_window[1]))
+            assert result["episode_return_min"] == in_window[0][0]
+            assert result["episode_len_max"] == in_window[1][-1]
+    algo.stop()
+
+
+def test_min_sample_timesteps_and_training_step():
+    class Twice(PPO):
+        def training_step(self):
+            super().training_step()
+            super().training_step()
+            self.metrics.log_value("twice", 2.0, window=1)
+
+    algo = tiny(algo_class=Twice).reporting(min_sample_timesteps_per_iteration=5 * BATCH).build_algo()
+    result = algo.train()
+    assert result["num_training_step_calls_per_iteration"] == 3
+    assert result["num_env_steps_sampled_lifetime"] == 6 * BATCH and result["training_iteration"] == 1
+    assert result["twice"] == 2.0
+    assert result["learners"][DEFAULT_MODULE_ID]["weights_seq_no"] == 6
+    assert result["learners"][DEFAULT_MODULE_ID]["num_module_steps_trained"] == 6 * 2 * BATCH
+    algo.stop()
+
+    class Returns(PPO):
+        def training_step(self):
+            super().training_step()
+            return {"loss": 1.0}
+
+    with pytest.raises(ValueError, match=r"Returns.training_step\(\) returned dict; it must return None"):
+        tiny(algo_class=Returns).build_algo().train()
+
+
+class HostHooks(PPOLearner):
+    def before_gradient_based_update(self, *, timesteps):
+        self.metrics.log_value("before", timesteps["num_env_steps_sampled_lifetime"], window=1)
+
+    def after_gradient_based_update(self, *, timesteps):
+        bias = float(np.abs(self.module[DEFAULT_MODULE_ID].vf.layers[-1].bias[...]).sum())
+        self.metrics.log_value((DEFAULT_MODULE_ID, "bias"), bias, window=1)
+
+
+def test_host_hooks_of_the_learner_reach_the_result():
+    algo = tiny().learners(learner_class=HostHooks).build_algo()
+    for i in (1, 2):
+        result = algo.train()["learners"]
+        assert result["before"] == i * BATCH
+        weights = algo.get_weights()[DEFAULT_MODULE_ID]
+        bias = next(value for name, value in weights.items() if name.startswith("vf") and name.endswith("bias"))
+        assert result[DEFAULT_MODULE_ID]["bias"] == pytest.approx(np.abs(bias).sum())
+    algo.stop()
+
+
+# -------------------------------------------------------------------------------------------------------- determinism
+
+
+def fingerprint(algo):
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(algo.learner.get_state()):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def two_iterations(seed=0):
+    algo = tiny(seed=seed).build_algo()
+    results = [algo.train() for _ in range(2)]
+    out = learned(results[-1]), fingerprint(algo)
+    algo.stop()
+    return out
+
+
+def test_equal_seeds_give_equal_bits_in_this_process_and_in_another():
+    results, bits = two_iterations()
+    again, same_bits = two_iterations()
+    assert results == again and bits == same_bits
+    _, other_bits = two_iterations(seed=1)
+    assert bits != other_bits
+    code = "from tests.test_algorithm import two_iterations; print(two_iterations()[1])"
+    root = Path(__file__).parents[1]
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == bits
+
+
+def test_looking_leaves_no_trace_in_training():
+    straight, watched = tiny().build_algo(), tiny().build_algo()
+    observation = np.array([1.0], np.float32)
+    for i in range(3):
+        expected, result = straight.train(), watched.train()
+        assert learned(expected) == learned(result), i
+        watched.evaluate()
+        watched.env_runner.sample(num_episodes=2)
+        watched.compute_single_action(observation)
+        watched.get_module().forward_inference({"obs": observation[None]})
+        watched.save_to_path()
+    assert fingerprint(straight) == fingerprint(watched)
+    straight.stop()
+    watched.stop()
+
+
+# --------------------------------------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_does_not_favour_short_episodes():
+    config = tiny(FixedLengthEnv, {"short_length": 1, "long_length": 100}).env_runners(num_envs_per_env_runner=64)
+    config.training(train_batch_size_per_learner=64, minibatch_size=None).evaluation(evaluation_duration=400)
+    algo = config.build_algo()
+    result = algo.evaluate()["env_runners"]
+    assert result["num_episodes"] == 400
+    # Half of them have the length 1 and the return 0, half 100 and 1: 0.5 with a standard deviation of 0.025.
+    assert abs(result["episode_return_mean"] - 0.5) < 0.1
+    # Not by chance, but because the long ones count as often as they start.
+    assert result["episode_len_mean"] == pytest.approx(1 + 99 * result["episode_return_mean"])
+    assert (result["episode_len_min"], result["episode_len_max"]) == (1, 100)
+    assert result["num_env_steps_sampled"] == pytest.approx(400 * result["episode_len_mean"])
+    # Other iteration, other episodes; same iteration, the same.
+    again = algo.evaluate()["env_runners"]
+    assert again["episode_return_mean"] == result["episode_return_mean"]
+    algo.train()
+    assert algo.evaluate()["env_runners"]["num_env_steps_sampled"] != result["num_env_steps_sampled"]
+    algo.stop()
+
+
+def test_evaluation_in_timesteps_with_a_config_of_its_own():
+    algo = (
+        tiny()
+        .evaluation(
+            evaluation_duration=30,
+            evaluation_duration_unit="timesteps",
+            evaluation_interval=2,
+            evaluation_config={"env_config": {"terminate_at": 3}, "explore": False, "num_envs_per_env_runner": 2},
+        )
+        .build_algo()
+    )
+    assert algo.config.env_config["terminate_at"] == 5
+    result = algo.evaluate()["env_runners"]
+    # 15 steps of 2 environments; every episode is 3 steps long and pays 1 + 2 + 3.
+    assert result["num_env_steps_sampled"] == 30 and result["num_episodes"] == 10
+    assert result["episode_len_mean"] == 3.0 and result["episode_return_mean"] == 6.0
+    algo.stop()
+
+
+# ----------------------------------------------------------------------------------------------------- interruptions
+
+
+class RaisesOnce(RLlibCallback):
+    raised = False
+
+    def on_train_result(self, *, result, **kwargs):
+        if result["training_iteration"] == 2 and not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_algorithm_goes_on_where_it_was():
+    algo, undisturbed = tiny().callbacks(RaisesOnce).build_algo(), tiny().build_algo()
+    algo.train()
+    with pytest.raises(KeyboardInterrupt):
+        algo.train()
+    assert algo.iteration == 2
+    for _ in range(3):
+        expected = undisturbed.train()
+    assert learned(algo.train()) == learned(expected)
+    assert fingerprint(algo) == fingerprint(undisturbed)
+    undisturbed.stop()
+
+    # A signal at any moment: the algorithm has done the step or has not, and is usable.
+    rng = np.random.default_rng(0)
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    num_interrupts = 0
+    try:
+        for _ in range(40):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 4e-3))
+                for _ in range(20):
+                    algo.train()
+            except KeyboardInterrupt:
+                num_interrupts += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert num_interrupts > 20
+    result = algo.train()
+    assert result["num_env_steps_sampled_lifetime"] == BATCH * result["learners"][DEFAULT_MODULE_ID]["weights_seq_no"]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(algo.get_weights()))
+    algo.stop()
+
+
+# -------------------------------------------------------------------------------------------------- actions, weights
+
+
+class BoxActionEnv(ConfiguredEnv):
+    """Actions of unequal bounds; one step."""
+
+    @property
+    def observation_space(self):
+        return gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    @property
+    def action_space(self):
+        return gym.spaces.Box(np.float32([-2.0, 0.0]), np.float32([4.0, 1.0]))
+
+    def reset_env(self, key, params):
+        return jax.random.uniform(key, (2,), minval=-1.0), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return jnp.zeros(2), state, action.sum(), True, False, {}
+
+
+def test_single_actions_for_discrete_spaces(algo):
+    observation = np.array([2.0], np.float32)
+    logits = algo.get_module().forward_inference({"obs": observation[None]})["action_dist_inputs"][0]
+    greedy = algo.compute_single_action(observation, explore=False)
+    assert greedy == np.argmax(logits) and algo._rollout.env.action_space.contains(greedy)
+    action, state, outputs = algo.compute_single_action(observation, full_fetch=True)
+    assert state == {} and action in (0, 1)
+    np.testing.assert_allclose(outputs["action_dist_inputs"], logits, rtol=1e-5, atol=1e-6)
+    logp = np.asarray(jax.nn.log_softmax(logits))[action]
+    assert outputs["action_logp"] == pytest.approx(logp, abs=1e-5)
+    assert {int(algo.compute_single_action(observation)) for _ in range(40)} == {0, 1}
+    assert set(algo.compute_actions({"x": observation, "y": observation}, explore=False)) == {"x", "y"}
+    with pytest.raises(ValueError, match="observation"):
+        algo.compute_single_action(np.zeros(2, np.float32))
+    with pytest.raises(KeyError, match="No module 'other'"):
+        algo.compute_single_action(observation, policy_id="other")
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_single_actions_for_boxes(normalize):
+    config = tiny(BoxActionEnv).env_runners(normalize_actions=normalize, clip_actions=True)
+    algo = config.build_algo()
+    space = algo._rollout.env.action_space
+    observation = np.array([0.5, -0.5], np.float32)
+    mean = algo.get_module().forward_inference({"obs": observation[None]})["action_dist_inputs"][0, :2]
+    scaled = space.low + (mean + 1.0) / 2.0 * (space.high - space.low) if normalize else mean
+    greedy = algo.compute_single_action(observation, explore=False)
+    np.testing.assert_allclose(greedy, np.clip(scaled, space.low, space.high), rtol=1e-5, atol=1e-6)
+    actions = np.stack([algo.compute_single_action(observation) for _ in range(30)])
+    assert actions.dtype == np.float32 and all(space.contains(action) for action in actions)
+    assert (actions.std(0) > 0).all()
+    algo.stop()
+
+
+def test_single_actions_for_nested_spaces():
+    algo = tiny(NestedActionEnv).build_algo()
+    space = algo._rollout.env.action_space
+    actions = [algo.compute_single_action(np.array([0.25], np.float32)) for _ in range(10)]
+    assert all(space.contains(action) for action in actions)
+    assert len({action["move"].item() for action in actions}) > 1
+    algo.stop()
+
+
+def test_weights_move_between_algorithms(algo):
+    other = tiny(seed=7).build_algo()
+    observation = np.linspace(0, 5, 6, dtype=np.float32)[:, None]
+
+    def logits(algorithm):
+        return algorithm.get_module().forward_inference({"obs": observation})["action_dist_inputs"]
+
+    weights = algo.get_weights()
+    assert set(weights) == {DEFAULT_MODULE_ID}
+    assert np.abs(logits(algo) - logits(other)).max() > 1e-3
+    other.set_weights(weights)
+    np.testing.assert_array_equal(logits(algo), logits(other))
+    assert_equal_trees(other.get_weights(), weights)
+    greedy = [a.compute_single_action(observation[3], explore=False) for a in (algo, other)]
+    assert greedy[0] == greedy[1]
+    assert set(algo.get_weights([])) == set()
+    with pytest.raises(KeyError, match="No module 'other'"):
+        other.get_module("other")
+    other.stop()
+
+
+# ----------------------------------------------------------------------------------------------------------- sampling
+
+
+def test_sampling_episodes(algo):
+    runner = algo.env_runner
+    episodes = runner.sample(num_episodes=6)
+    assert len(episodes) == 6 and all(e.is_terminated and not e.is_truncated for e in episodes)
+    for episode in episodes:
+        observations, rewards = episode.get_observations(), episode.get_rewards()
+        assert len(observations) == len(episode) + 1 and observations[-1] == 5.0
+        np.testing.assert_array_equal(np.diff(observations[:, 0]), 1.0)
+        np.testing.assert_array_equal(rewards, observations[1:, 0])
+        logp = episode.get_extra_model_outputs("action_logp")
+        logits = episode.get_extra_model_outputs("action_dist_inputs")
+        actions = episode.get_actions()
+        expected = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), actions[:, None], axis=1)[:, 0]
+        np.testing.assert_allclose(logp, expected, atol=1e-5)
+    assert len({e.id_ for e in episodes}) == 6
+    with pytest.raises(ValueError, match="pass one of them"):
+        runner.sample(num_episodes=1, num_timesteps=1)
+
+
+def test_sampling_timesteps_continues_running_episodes(algo):
+    runner = algo.env_runner
+    first = runner.sample(num_timesteps=3 * NUM_ENVS, force_reset=True)
+    assert sum(len(e) for e in first) == 3 * NUM_ENVS
+    running = {e.id_: e for e in first if not e.is_done}
+    second = runner.sample(num_timesteps=3 * NUM_ENVS)
+    assert sum(len(e) for e in second) == 3 * NUM_ENVS
+    continued = [e for e in second if e.id_ in running]
+    assert len(continued) == len(running) > 0
+    for piece in continued:
+        before = running[piece.id_]
+        assert piece.t_started == before.t
+        np.testing.assert_array_equal(piece.get_observations(0), before.get_observations(-1))
+    # By default a fragment of every environment; a reset drops what runs.
+    third = runner.sample(force_reset=True)
+    assert sum(len(e) for e in third) == BATCH
+    assert not {e.id_ for e in third} & {e.id_ for e in second}
+
+
+def test_greedy_and_random_actions(algo):
+    runner = algo.env_runner
+    for episode in runner.sample(num_episodes=4, explore=False):
+        logits = episode.get_extra_model_outputs("action_dist_inputs")
+        np.testing.assert_array_equal(episode.get_actions(), np.argmax(logits, axis=-1))
+    actions = np.concatenate([e.get_actions() for e in runner.sample(num_timesteps=400, random_actions=True)])
+    # 400 coins: 0.5 with a standard deviation of 0.025.
+    assert abs(actions.mean() - 0.5) < 0.12
+
+
+@pytest.mark.parametrize(("clip", "expected"), [(True, np.sign), (2.5, lambda r: np.clip(r, -2.5, 2.5))])
+def test_clip_rewards(clip, expected):
+    algo = tiny().env_runners(clip_rewards=clip).callbacks(RecordsEpisodes).build_algo()
+    (recorder,) = [c for c in algo.callbacks.instances if isinstance(c, RecordsEpisodes)]
+    result = algo.train()
+    for episode in recorder.samples[0]:
+        np.testing.assert_array_equal(episode.get_rewards(), expected(episode.get_observations()[1:, 0]))
+    # Statistics see the environment's own rewards.
+    assert result["env_runners"]["episode_return_max"] > 5 * expected(np.float32(5.0))
+    algo.stop()
+
+
+# ------------------------------------------------------------------------------------- the batch that the loss sees
+
+
+class EndingsEnv(ConfiguredEnv):
+    """Episodes of 1 to 6 steps, half of which terminate and half of which are truncated; shows ``[t, length]``."""
+
+    @property
+    def observation_space(self):
+        return gym.spaces.Box(0.0, 10.0, (2,), np.float32)
+
+    @property
+    def action_space(self):
+        return gym.spaces.Discrete(2)
+
+    def reset_env(self, key, params):
+        length_key, kind_key = jax.random.split(key)
+        state = (jnp.int32(0), jax.random.randint(length_key, (), 1, 7), jax.random.bernoulli(kind_key))
+        return self._observe(state), state
+
+    def step_env(self, key, state, action, params):
+        t, length, truncates = state
+        state = (t + 1, length, truncates)
+        ended = t + 1 >= length
+        reward = 1.0 + 0.5 * t + 0.25 * action
+        return self._observe(state), state, reward, ended & ~truncates, ended & truncates, {}
+
+    def _observe(self, state):
+        return jnp.stack([state[0], state[1]]).astype(jnp.float32)
+
+
+class KeepRaw(ConnectorV2):
+    """Keeps the environment's observation as a column."""
+
+    def apply(self, state, batch, ctx):
+        return state, {mid: {**columns, "raw": columns[Columns.OBS]} for mid, columns in batch.items()}
+
+
+RECORDED: list = []
+
+
+class RecordsBatches(PPOLearner):
+    """Hands every batch to the host, with the weights of before the update."""
+
+    def pure_connect(self, state, batch, *args, **kwargs):
+        new_state, out = super().pure_connect(state, batch, *args, **kwargs)
+        jax.debug.callback(lambda *x: RECORDED.append(x), state.params, out[DEFAULT_MODULE_ID])
+        return new_state, out
+
+
+def forward_values(params, observations):
+    """The value function of one hidden layer, in NumPy."""
+    p = {ref.removeprefix("default_policy/"): np.asarray(value, np.float64) for ref, value in params.items()}
+    hidden = observations @ p["encoder/critic/dense_0/kernel"] + p["encoder/critic/dense_0/bias"]
+    return (np.tanh(hidden) @ p["vf/dense_0/kernel"] + p["vf/dense_0/bias"])[..., 0]
+
+
+class Filter:
+    """Mean and standard deviation of all rows so far, in float64."""
+
+    def __init__(self):
+        self.rows = np.zeros((0, 4))
+
+    def __call__(self, x, update):
+        if update:
+            self.rows = np.concatenate([self.rows, x])
+        return np.clip((x - self.rows.mean(0)) / (self.rows.std(0, ddof=1) + 1e-8), -10.0, 10.0)
+
+
+@pytest.mark.parametrize("num_rounds", [1, 2])
+def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_limits(num_rounds):
+    """Every number of the batch from the environment's raw observations, by another way: episode by episode."""
+    gamma, lambda_ = 0.9, 0.7
+    config = tiny(EndingsEnv, gamma=gamma, lambda_=lambda_).learners(learner_class=RecordsBatches)
+    config.rl_module(model_config={"fcnet_hiddens": [8], "fcnet_activation": "tanh"})
+    config.env_runners(
+        env_to_module_connector=lambda env, spaces, device: [
+            KeepRaw(),
+            FrameStackingEnvToModule(num_frames=2),
+            MeanStdFilter(),
+        ]
+    )
+    if num_rounds > 1:
+        config.env_runners(rollout_fragment_length=FRAGMENT // num_rounds)
+    algo = config.build_algo()
+    RECORDED.clear()
+    for _ in range(2):
+        algo.train()
+    jax.effects_barrier()
+    algo.stop()
+    assert len(RECORDED) == 2
+
+    filtered, kinds = Filter(), set()
+    history, last_ended = np.zeros((NUM_ENVS, 2)), np.ones(NUM_ENVS, bool)
+    for params, columns in RECORDED:
+        # [T, R * B] side by side, back to the order of time: [R * T, B].
+        columns = {
+            name: np.asarray(x).reshape(-1, num_rounds, NUM_ENVS, *x.shape[2:]).swapaxes(0, 1)
+            for name, x in columns.items()
+        }
+        columns = {name: x.reshape(-1, NUM_ENVS, *x.shape[3:]) for name, x in columns.items()}
+        raw, num_steps = columns["raw"].astype(np.float64), FRAGMENT
+        terminated, truncated = columns["terminateds"], columns["truncateds"]
+        assert raw.shape == (num_steps, NUM_ENVS, 2) and not (terminated & truncated).any()
+        np.testing.assert_array_equal(terminated | truncated, raw[..., 0] + 1 >= raw[..., 1])
+        np.testing.assert_array_equal(columns["rewards"], 1.0 + 0.5 * raw[..., 0] + 0.25 * columns["actions"])
+
+        values, next_values = np.zeros((2, num_steps, NUM_ENVS))
+        for t in range(num_steps):
+            history = np.where(last_ended[:, None], 0.0, history)
+            obs = filtered(np.concatenate([history, raw[t]], axis=-1), update=True)
+            np.testing.assert_allclose(columns["obs"][t], obs, rtol=1e-4, atol=1e-4)
+            values[t] = forward_values(params, obs)
+            # What the step led to, before any reset: one step further in the same episode.
+            final = np.concatenate([raw[t], raw[t] + [1.0, 0.0]], axis=-1)
+            next_values[t] = forward_values(params, filtered(final, update=False))
+            history, last_ended = raw[t], terminated[t] | truncated[t]
+
+        advantages = np.zeros((num_steps, NUM_ENVS))
+        for env in range(NUM_ENVS):
+            start = 0
+            for t in range(num_steps):
+                # A piece ends with its episode, or with its fragment.
+                is_cut = (t + 1) % (num_steps // num_rounds) == 0
+                if not (terminated[t, env] or truncated[t, env] or is_cut):
+                    continue
+                kinds.add("terminated" if terminated[t, env] else "truncated" if truncated[t, env] else "cut")
+                behind = 0.0 if terminated[t, env] else next_values[t, env]
+                piece = range(start, t + 1)
+                following = [*values[start + 1 : t + 1, env], behind]
+                deltas = [columns["rewards"][i, env] + gamma * v - values[i, env] for i, v in zip(piece, following, strict=True)]
+                for i in piece:
+                    weights = (gamma * lambda_) ** np.arange(t + 1 - i)
+                    advantages[i, env] = np.dot(weights, deltas[i - start :])
+                start = t + 1
+        np.testing.assert_allclose(columns["value_targets"], advantages + values, rtol=1e-4, atol=1e-4)
+        standardized = (advantages - advantages.mean()) / advantages.std()
+        np.testing.assert_allclose(columns["advantages"], standardized, rtol=1e-3, atol=1e-3)
+    assert kinds == {"terminated", "truncated", "cut"}
+
+
+def test_eager_runs_equal_compiled_ones():
+    def run(disable_jit):
+        config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=2, num_epochs=1)
+        config.env_runners(num_envs_per_env_runner=2).debugging(disable_jit=disable_jit)
+        algo = config.build_algo()
+        algo.train()
+        state = algo.learner.get_state("rl_module")
+        evaluated = algo.evaluate() if disable_jit else None
+        algo.stop()
+        return state, evaluated
+
+    compiled, _ = run(False)
+    eager, evaluated = run(True)
+    for (path, x), y in zip(jax.tree.leaves_with_path(compiled), jax.tree.leaves(eager), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=jax.tree_util.keystr(path))
+    assert evaluated["env_runners"]["num_episodes"] == 10
+
+
+class DivergesLater(PPOLearner):
+    def compute_loss_for_module(self, **kwargs):
+        loss, metrics = super().compute_loss_for_module(**kwargs)
+        return loss / jnp.where(kwargs["config"].entropy_coeff < 0.5, 0.0, 1.0), metrics
+
+
+def test_check_nans_names_the_iteration():
+    algo = (
+        tiny(entropy_coeff=[[0, 1.0], [2 * BATCH, 0.0]])
+        .learners(learner_class=DivergesLater)
+        .debugging(check_nans=True)
+        .build_algo()
+    )
+    algo.train()
+    algo.train()
+    with pytest.raises(FloatingPointError, match="Non-finite loss in module 'default_policy', iteration 3"):
+        algo.train()
+    algo.stop()
+
+
+# -------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_a_restored_run_goes_on_bit_for_bit(tmp_path, algo):
+    config = tiny(EndingsEnv).env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    original = config.build_algo()
+    original.train()
+    path = original.save_to_path(tmp_path / "checkpoint")
+    expected = [learned(original.train()) for _ in range(2)]
+
+    restored = config.build_algo()
+    restored.train()
+    restored.restore_from_path(path)
+    assert restored.iteration == 1
+    results = [restored.train() for _ in range(2)]
+    for result, wanted in zip(results, expected, strict=True):
+        # How much of it is since the restore is another number than in the original run.
+        assert learned(result) | {"iterations_since_restore": wanted["iterations_since_restore"]} == wanted
+    assert [result["iterations_since_restore"] for result in results] == [1, 2]
+    assert results[1]["time_since_restore"] < results[1]["time_total_s"]
+    assert fingerprint(restored) == fingerprint(original)
+
+    # Whoever does not fit is left as it was.
+    before = fingerprint(algo)
+    with pytest.raises(ValueError, match="does not fit"):
+        algo.restore_from_path(path)
+    assert fingerprint(algo) == before
+    with pytest.raises(FileNotFoundError, match="No checkpoint"):
+        algo.restore_from_path(tmp_path / "nothing")
+    original.stop()
+    restored.stop()
+
+
+def test_an_algorithm_from_its_checkpoint(tmp_path, algo):
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    copy = PPO.from_checkpoint(path)
+    assert copy.config.env_config == algo.config.env_config and copy.iteration == algo.iteration
+    assert fingerprint(copy) == fingerprint(algo)
+    assert learned(copy.train())["num_env_steps_sampled_lifetime"] == learned(algo.train())["num_env_steps_sampled_lifetime"]
+    assert fingerprint(copy) == fingerprint(algo)
+    copy.stop()
+
+
+# -------------------------------------------------------------------------------------------------- wrong arguments
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match="unknown arguments \\['logger'\\]"):
+        PPO(tiny(), logger=None)
+    with pytest.raises(NotImplementedError, match="host environment"):
+        tiny("CartPole-v1").build_algo()
+    assert PPO(tiny().to_dict() if False else tiny(), env=FixedLengthEnv).config.env is FixedLengthEnv
+
+
+def test_kept_weights_and_modules_stay_what_they_were():
+    algo = tiny().build_algo()
+    algo.train()
+    weights = algo.get_weights()
+    state = algo.learner.get_state()
+    copies = jax.tree.map(np.array, (weights, state))
+    module = algo.get_module()
+    observation = np.array([[1.0]], np.float32)
+    for _ in itertools.repeat(None, 3):
+        algo.train()
+        assert np.isfinite(module.forward_inference({"obs": observation})["action_dist_inputs"]).all()
+    assert_equal_trees((weights, state), copies)
+    newest = algo.get_module().forward_inference({"obs": observation})["action_dist_inputs"]
+    assert np.isfinite(newest).all()
+    assert (jax.tree.leaves(algo.get_weights())[0] != jax.tree.leaves(weights)[0]).any()
+    algo.stop()
+    # Even behind stop().
+    module.forward_inference({"obs": observation})

@@ -1,0 +1,324 @@
+"""The command line: what runs leave behind and print, how they stop, and how wrong input is answered."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from jaxrl_stack import __version__, cli
+from jaxrl_stack.algorithms.ppo.tuned import TUNED
+from jaxrl_stack.cli.progress import RunStatistics, duration, eta_text
+from jaxrl_stack.cli.stop import StopCriteria
+
+ROOT = pathlib.Path(__file__).parents[1]
+SMALL = {
+    "num_envs_per_env_runner": 8,
+    "train_batch_size_per_learner": 128,
+    "minibatch_size": 64,
+    "num_epochs": 1,
+    "model_config": {"fcnet_hiddens": [8]},
+    "evaluation_duration": 4,
+}
+TRAIN = ["train", "--algo", "PPO", "--env", "gymnax/CartPole-v1"]
+
+
+def run_small(*options: str) -> int:
+    return cli.main([*TRAIN, "--config", json.dumps(SMALL), *options])
+
+
+def closing_line(output: str, name: str) -> str:
+    return re.findall(rf"^{name}: +(.*)$", output, re.MULTILINE)[0]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Results directory and output of a run of two iterations, as a user starts it: from elsewhere, no terminal."""
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    options = ["--config", json.dumps(SMALL), "--results-dir", str(directory), "--seed", "7"]
+    options += ["--stop", '{"env_runners": {"num_env_steps_sampled_lifetime": 200}}']
+    options += ["--checkpoint-freq", "1", "--evaluation-interval", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxrl_stack.cli", *TRAIN, *options],
+        capture_output=True,
+        text=True,
+        cwd=directory.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return directory, done.stdout
+
+
+def test_a_run_leaves_results_and_checkpoints(trained):
+    directory, _ = trained
+    params = json.loads((directory / "params.json").read_text())
+    assert params["env"] == "gymnax/CartPole-v1" and params["minibatch_size"] == 64 and params["seed"] == 7
+    results = [json.loads(line) for line in (directory / "result.json").read_text().splitlines()]
+    assert [r["training_iteration"] for r in results] == [1, 2]
+    assert [r["done"] for r in results] == [False, True]
+    assert [r["evaluation"]["env_runners"]["num_episodes"] for r in results] == [None, 4]
+    rows = list(csv.DictReader((directory / "progress.csv").read_text().splitlines()))
+    assert [row["num_env_steps_sampled_lifetime"] for row in rows] == ["128", "256"]
+    assert len(list(directory.glob("events.out.tfevents.*"))) == 1
+    assert sorted(p.name for p in directory.glob("checkpoint_*")) == [
+        "checkpoint_000001",
+        "checkpoint_000002",
+    ]
+
+
+def test_a_run_without_a_terminal_prints_plain_lines(trained):
+    directory, output = trained
+    assert "\x1b" not in output
+    assert "Until env_runners/num_env_steps_sampled_lifetime reaches 200" in output
+    assert re.search(
+        r"^iteration +2  steps +256 .* steps/s  return .* compile \d+\.\d s  ETA 0\.0 s$", output, re.M
+    )
+    assert (
+        closing_line(output, "Stopped") == "env_runners/num_env_steps_sampled_lifetime = 256 has reached 200"
+    )
+    assert closing_line(output, "Trained").startswith("256 steps in 2 iterations, return ")
+    assert closing_line(output, "Results") == str(directory)
+    assert closing_line(output, "Evaluate") == f"jaxrl evaluate {closing_line(output, 'Checkpoint')}"
+
+
+def test_evaluate_runs_the_printed_checkpoint(trained, capsys):
+    checkpoint = closing_line(trained[1], "Checkpoint")
+    assert cli.main(["evaluate", checkpoint, "--episodes", "5", "--no-explore", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["env_runners"]
+    assert values["num_episodes"] == 5
+    assert values["episode_return_min"] <= values["episode_return_mean"] <= values["episode_return_max"]
+
+
+def test_evaluate_refuses_an_environment_that_the_weights_do_not_fit(trained, capsys):
+    # Acrobot's observation is of another shape than CartPole's.
+    checkpoint = closing_line(trained[1], "Checkpoint")
+    assert cli.main(["evaluate", checkpoint, "--env", "gymnax/Acrobot-v1"]) == 2
+    assert "jaxrl evaluate: error: --env gymnax/Acrobot-v1: " in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_after_the_iteration_and_keeps_its_state(tmp_path, capsys):
+    file = tmp_path / "experiment.py"
+    file.write_text(
+        "import signal\n"
+        "from jaxrl_stack.algorithms.ppo import PPOConfig\n"
+        f"config = PPOConfig().environment('gymnax/CartPole-v1').update_from_dict({SMALL!r})\n"
+        "def press(*, result, **kwargs):\n"
+        "    for _ in range(result['training_iteration'] - 1):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "config.callbacks(on_train_result=press)\n"
+        "stop = {'training_iteration': 9}\n"
+    )
+    directory = tmp_path / "run"
+    arguments = ["train", "file", str(file), "--results-dir", str(directory), "--no-checkpoint-at-end"]
+    assert cli.main(arguments) == 130
+    captured = capsys.readouterr()
+    assert closing_line(captured.out, "Stopped") == "Ctrl-C"
+    assert closing_line(captured.out, "Checkpoint") == str(directory / "checkpoint_000002")
+    assert "stopping after this iteration" in captured.err
+    assert len((directory / "result.json").read_text().splitlines()) == 2
+    # The callback is a function, which a checkpoint does not hold.
+    checkpoint = closing_line(captured.out, "Checkpoint")
+    assert closing_line(captured.out, "Evaluate") == f"jaxrl evaluate {checkpoint} --config-file {file}"
+    assert cli.main(["evaluate", checkpoint]) == 2
+    assert "does not store the settings on_train_result, which hold code" in capsys.readouterr().err
+    assert cli.main(["evaluate", checkpoint, "--config-file", str(file)]) == 0
+    assert f"{checkpoint}: 4 episodes" in capsys.readouterr().out
+
+
+def test_a_second_ctrl_c_aborts(tmp_path, capsys):
+    file = tmp_path / "experiment.py"
+    file.write_text(
+        "import signal\n"
+        "from jaxrl_stack.algorithms.ppo import PPOConfig\n"
+        f"config = PPOConfig().environment('gymnax/CartPole-v1').update_from_dict({SMALL!r})\n"
+        "def press(**kwargs):\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "config.callbacks(on_train_result=press)\n"
+    )
+    assert cli.main(["train", "file", str(file), "--results-dir", str(tmp_path / "run"), "--quiet"]) == 130
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1] == "jaxrl train: aborted"
+    assert captured.out == "" and not list((tmp_path / "run").glob("checkpoint_*"))
+
+
+def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path, capsys):
+    stop = json.dumps({"env_runners/episode_reward_mean": 475})
+    assert run_small("--stop", stop, "--results-dir", str(tmp_path / "run"), "--quiet") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("jaxrl train: error: --stop: ") and "'env_runners/episode_return_mean'" in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["train", "--env", "gymnax/CartPole-v1"], "--algo is missing. Name an algorithm: --algo PPO"),
+        (
+            ["train", "--algo", "PPOO", "--env", "x"],
+            "--algo: There is no algorithm 'PPOO'. Did you mean 'PPO'?",
+        ),
+        (["train", "--algo", "PPO"], "--env is missing. Name an environment: --env gymnax/CartPole-v1"),
+        ([*TRAIN, "--stop", "{475}"], "--stop '{475}' is no JSON"),
+        ([*TRAIN, "--stop", "475"], "--stop '475' must be a JSON object"),
+        (
+            [*TRAIN, "--stop", '{"training_iteration": "9"}'],
+            "'training_iteration' has the bound '9', which must be a",
+        ),
+        (
+            [*TRAIN, "--stop", '{"evaluation/env_runners/episode_return_mean": 475}'],
+            "needs evaluations, and none are set. Add --evaluation-interval 10.",
+        ),
+        ([*TRAIN, "--config", '{"lrr": 0.1}'], "--config: PPOConfig has no setting 'lrr'. Did you mean"),
+        ([*TRAIN, "--config", '{"num_rollout_workers": 2}'], "num_env_runners"),
+        ([*TRAIN, "--config", '{"gamma": "high"}'], "gamma='high'"),
+        (
+            [*TRAIN, "--num-iterations", "0"],
+            "argument --num-iterations/--max-iterations: '0' must be an integer of",
+        ),
+        ([*TRAIN, "--seed", "x"], "argument --seed: invalid int value: 'x'"),
+        ([*TRAIN, "--results-dir", str(ROOT)], "exists and is not empty. Name a new directory."),
+        ([*TRAIN, "--lr", "0.1"], "unrecognized arguments: --lr 0.1"),
+        (["train", "file", "nowhere.py"], "--config-file nowhere.py: cannot be read"),
+        (["train", "file", "nowhere.json"], "--config-file nowhere.json: cannot be read"),
+        (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),
+        (["tarin"], "invalid choice: 'tarin'"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(argv, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert (
+        captured.err.count("\n") == 1 and captured.err.startswith("jaxrl") and "Traceback" not in captured.err
+    )
+    assert captured.out == "" and not list(tmp_path.iterdir())
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert cli.main([*TRAIN, "--config", '{"lrr": 0.1}', "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.py", "x = 1\nraise RuntimeError('broken')\n", ", line 2: RuntimeError: broken"),
+        ("b.py", "config = {'lr': 1}\n", "must define `config`"),
+        (
+            "c.json",
+            '{"lr": 0.1}',
+            "the key 'lr' is none of algo, env, config, stop. Settings go into \"config\"",
+        ),
+        ("d.json", '{"algo": "PPO", "config": []}', "'config' is [], which must be an object"),
+        ("e.json", '{"algo": "PPO", "env": "gymnax/CartPole-v1", "stop": {"x": null}}', "stop in "),
+        ("f.yaml", "", "must be a .py or a .json file"),
+    ],
+)
+def test_wrong_config_files_are_named(name, content, message, capsys, tmp_path):
+    (tmp_path / name).write_text(content)
+    assert cli.main(["train", "file", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / name) in error and message in error and error.count("\n") == 1
+
+
+def test_options_overrule_the_config_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = {
+        "algo": "PPO",
+        "env": "gymnax/CartPole-v1",
+        "config": {**SMALL, "lr": 0.5},
+        "stop": {"time_total_s": 9},
+    }
+    (tmp_path / "experiment.json").write_text(json.dumps(experiment))
+    options = ["--config", '{"lr": 0.125}', "--num-iterations", "1", "--quiet", "--no-checkpoint-at-end"]
+    assert cli.main(["train", "file", "experiment.json", *options]) == 0
+    output = capsys.readouterr().out
+    (directory,) = (tmp_path / "results").iterdir()
+    assert re.fullmatch(r"PPO_gymnax-CartPole-v1_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", directory.name)
+    assert json.loads((directory / "params.json").read_text())["lr"] == 0.125
+    assert closing_line(output, "Stopped") == "training_iteration = 1 has reached 1"
+    assert "Checkpoint" not in output and len(output.splitlines()) == 3
+
+
+def test_a_run_with_tuned_settings_evaluates_without_a_file(tmp_path, capsys, monkeypatch):
+    small = {**TUNED["gymnax/Pendulum-v1"], **SMALL}
+    assert callable(small["env_to_module_connector"])
+    monkeypatch.setitem(TUNED, "gymnax/Pendulum-v1", small)
+    pendulum = ["train", "--algo", "PPO", "--env", "gymnax/Pendulum-v1", "--num-iterations", "1", "--quiet"]
+    assert cli.main([*pendulum, "--results-dir", str(tmp_path / "run")]) == 0
+    checkpoint = closing_line(capsys.readouterr().out, "Checkpoint")
+    assert cli.main(["evaluate", checkpoint]) == 0
+    assert f"{checkpoint}: 4 episodes, 800 steps" in capsys.readouterr().out
+    # Other settings than those of the run: nobody knows what its connector was.
+    monkeypatch.setitem(small, "gamma", 0.5)
+    assert cli.main(["evaluate", checkpoint]) == 2
+    assert "does not store the settings env_to_module_connector" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("env", TUNED)
+def test_tuned_settings_are_valid_and_shown(env, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "jaxrl_stack.cli.train._train", lambda algo, *rest: [repr(algo.config.minibatch_size)]
+    )
+    assert cli.main(["train", "--algo", "PPO", "--env", env]) == 0
+    output = capsys.readouterr().out
+    assert "tuned example settings num_envs_per_env_runner=64" in output
+    assert output.splitlines()[-1] == str(TUNED[env]["minibatch_size"])
+
+
+def test_list_names_algorithms_and_environments(capsys):
+    assert cli.main(["list"]) == 0
+    assert {"  PPO", "  gymnax/CartPole-v1"} <= set(capsys.readouterr().out.splitlines())
+    assert cli.main(["list", "algorithms"]) == 0
+    assert "gymnax" not in capsys.readouterr().out
+
+
+def test_version_and_help(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxrl {__version__}\n"
+    assert cli.main(["train", "--help"]) == 0
+    assert "jaxrl train --algo PPO --env gymnax/CartPole-v1 --stop" in capsys.readouterr().out
+    assert cli.main([]) == 0
+    assert "COMMAND" in capsys.readouterr().out
+
+
+def result_after(iterations: int, *, seconds: float, compile_s: float) -> dict:
+    return {
+        "training_iteration": iterations,
+        "num_env_steps_sampled_lifetime": 1000 * iterations,
+        "time_total_s": seconds * iterations,
+        "time_this_iter_s": seconds,
+        "timers": {"compile_s": compile_s},
+        "env_runners": {"episode_return_mean": 10.0},
+    }
+
+
+def test_speed_and_eta_leave_compilation_out():
+    statistics = RunStatistics()
+    statistics.update(result_after(1, seconds=5.0, compile_s=4.0))
+    statistics.update(result_after(2, seconds=1.0, compile_s=0.0))
+    assert statistics.steps_per_second == statistics.steps_per_second_overall == 1000.0
+    assert (statistics.compile_seconds, statistics.steady_seconds) == (4.0, 2.0)
+    result = result_after(2, seconds=1.0, compile_s=0.0)
+    steps, goal = {"num_env_steps_sampled_lifetime": 10_000}, {"env_runners/episode_return_mean": 475}
+    assert eta_text(StopCriteria(steps), result, statistics) == "8.0 s"
+    assert eta_text(StopCriteria(steps | goal), result, statistics) == "8.0 s at most"
+    assert eta_text(StopCriteria(goal), result, statistics) == "unknown"
+    assert StopCriteria(steps).fraction(result) == 0.2 and StopCriteria(goal).fraction(result) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (187, "3:07"), (3600, "1:00:00")]
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,216 @@
+"""What is shipped, what an import costs, and which module may import which."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+import jaxrl_stack
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = "jaxrl_stack"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# From the bottom to the top; a module may import its own layer and those before it.
+LAYERS = (
+    ("ops",),
+    ("utils", "env.single_agent_episode", "env.multi_agent_episode", "env.utils"),
+    ("core",),
+    ("connectors",),
+    # The hooks' interface: runners and algorithms call them. Callbacks that use algorithms are above those.
+    ("env", "callbacks.callbacks", "callbacks.utils"),
+    ("execution",),
+    ("algorithms",),
+    ("offline", "callbacks", "tune", "cli"),
+)
+
+
+# ---------------------------------------------------------------------------------------------------------- the wheel
+
+
+def test_the_wheel_holds_the_package_and_nothing_else():
+    shipped = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {path.split("/")[0] for path in shipped} == {PACKAGE}
+    assert f"{PACKAGE}/py.typed" in shipped
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / PACKAGE).rglob("*.py*")
+        if path.suffix in (".py", ".pyi")
+    }
+    assert sources <= shipped
+    assert any(path.endswith(".pyi") for path in shipped)
+
+
+def test_every_folder_with_modules_is_a_package():
+    folders = {path.parent for path in (ROOT / PACKAGE).rglob("*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_the_version_is_declared_once_and_well_formed():
+    assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == f"{PACKAGE}/__init__.py"
+    assert WheelBuilder(str(ROOT)).metadata.version == jaxrl_stack.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", jaxrl_stack.__version__)
+
+
+def test_the_command_is_installed_and_the_licence_is_apache():
+    assert PROJECT["project"]["scripts"] == {"jaxrl": "jaxrl_stack.cli:main"}
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
+
+
+def test_ci_runs_the_tests_as_the_readme_does():
+    last = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    assert last.startswith("python -m pytest")
+    assert f".venv/bin/{last}\n" in (ROOT / "README.md").read_text()
+
+
+# ------------------------------------------------------------------------------------------------------------ imports
+
+
+def modules_after(statement: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has imported after a statement."""
+    code = f"import sys; {statement}; print(*sys.modules)"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    assert (
+        modules_after("import jaxrl_stack") & {"jax", "flax", "numpy", "gymnax", "gymnasium", "ray"} == set()
+    )
+
+
+@pytest.mark.parametrize(
+    "module", ["jaxrl_stack.algorithms.ppo", "jaxrl_stack.env.jax_env", "jaxrl_stack.cli.train"]
+)
+def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
+    # gymnax starts the backend at import; after that the number of CPU devices is fixed.
+    check = "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
+    assert modules_after(f"import {module}; {check}") & {"ray", "gymnax", "tensorboardX", "torch"} == set()
+
+
+def test_public_names_are_there_without_being_imported_first():
+    assert {"use_cpu_devices", "__version__"} <= set(dir(jaxrl_stack))
+    assert callable(jaxrl_stack.use_cpu_devices)
+    from jaxrl_stack import algorithms
+    from jaxrl_stack.algorithms.ppo.ppo import PPO
+
+    assert algorithms.PPO is PPO and set(algorithms.__all__) <= set(dir(algorithms))
+    for module in (jaxrl_stack, algorithms):
+        with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'nothing'"):
+            _ = module.nothing
+
+
+# ------------------------------------------------------------------------------------------------------------- layers
+
+
+@functools.cache
+def sources() -> dict[str, pathlib.Path]:
+    """Name of every module of the package, without the package's own → its file."""
+    found = {}
+    for path in (ROOT / PACKAGE).rglob("*.py"):
+        parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    del found[""]
+    return found
+
+
+def layer_of(module: str) -> int:
+    """Index in `LAYERS`; the longest name that fits counts."""
+    fits = [
+        (len(name), index)
+        for index, names in enumerate(LAYERS)
+        for name in names
+        if module == name or module.startswith(f"{name}.")
+    ]
+    assert fits, f"{module} belongs to no layer"
+    return max(fits)[1]
+
+
+def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree, functions' bodies included and ``if TYPE_CHECKING:`` left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for other in child.orelse:
+                yield from run_time_nodes(other)
+            continue
+        yield child
+        yield from run_time_nodes(child)
+
+
+def imports_of(module: str) -> Iterator[tuple[str, int]]:
+    """Absolute names that a module imports, wherever in it, with the line."""
+    for node in run_time_nodes(ast.parse(sources()[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}, line {node.lineno}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                is_module = full.removeprefix(f"{PACKAGE}.") in sources()
+                yield (full if is_module else str(node.module)), node.lineno
+
+
+def own_imports_of(module: str) -> Iterator[tuple[str, int]]:
+    """What of it is in the package, without the package's name."""
+    for name, line in imports_of(module):
+        if name.startswith(f"{PACKAGE}."):
+            yield name.removeprefix(f"{PACKAGE}."), line
+
+
+def test_imports_go_upward_only():
+    wrong = [
+        f"{module}, line {line}: imports {imported}, which is above it"
+        for module in sorted(sources())
+        for imported, line in own_imports_of(module)
+        if layer_of(imported) > layer_of(module)
+    ]
+    assert wrong == []
+
+
+def test_imports_make_no_cycle():
+    graph = {
+        module: {name for name, _ in own_imports_of(module) if name in sources()} for module in sources()
+    }
+    # A module never leads back to itself; modules that lead nowhere are taken away until only cycles are left.
+    while leaves := {module for module, imported in graph.items() if not imported}:
+        graph = {module: imported - leaves for module, imported in graph.items() if module not in leaves}
+    while roots := graph.keys() - {name for imported in graph.values() for name in imported}:
+        graph = {module: imported for module, imported in graph.items() if module not in roots}
+    assert {module: sorted(imported) for module, imported in graph.items()} == {}
+
+
+def test_ops_import_jax_only():
+    allowed = {"jax", "chex", PACKAGE, *sys.stdlib_module_names}
+    wrong = [
+        f"{module}, line {line}: {name}"
+        for module in sources()
+        if layer_of(module) == 0
+        for name, line in imports_of(module)
+        if name.split(".")[0] not in allowed
+    ]
+    assert wrong == []
+
+
+def test_top_level_folders_are_imported_by_nobody_in_the_package():
+    outside = {"envs", "bench", "tests", "notebooks"}
+    wrong = [
+        f"{m}, line {line}: {name}"
+        for m in sources()
+        for name, line in imports_of(m)
+        if name.split(".")[0] in outside
+    ]
+    assert wrong == []
