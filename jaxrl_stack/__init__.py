@@ -7,7 +7,10 @@ RLlib has them, with ``ray.rllib`` replaced by ``jaxrl_stack``, for example
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack._torch_names import TorchNamesFinder
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import use_cpu_devices
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "use_cpu_devices"]
+
+
+if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
+    sys.meta_path.append(TorchNamesFinder())
 
 
 def __getattr__(name: str) -> Any:

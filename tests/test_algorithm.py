@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -61,13 +62,12 @@ def flat(result):
 
 
 def learned(result):
-    """What must be the same in equal runs: no times, no names."""
+    """What must be the same in equal runs: numbers that are known, without times and names."""
+    of_the_clock = re.compile(r"^timers/|^perf/|^time|_since_restore$|^pid$|throughput|duration_sec|/sample$|timer$")
     return {
         key: value
         for key, value in flat(result).items()
-        if isinstance(value, int | float)
-        and not np.isnan(value)
-        and not any(word in key for word in ("time", "throughput", "_s", "pid", "perf", "duration_sec", "sample"))
+        if isinstance(value, int | float) and not np.isnan(value) and not of_the_clock.search(key)
     }
 
 
@@ -163,7 +163,7 @@ def test_statistics_are_a_recount_of_the_sampled_episodes(num_devices):
         .reporting(metrics_num_episodes_for_smoothing=window)
         .build_algo()
     )
-    (recorder,) = [c for c in algo.callbacks.instances if isinstance(c, RecordsEpisodes)]
+    (recorder,) = algo.callbacks.callbacks
     so_far = 0
     for _ in range(3):
         result = algo.train()["env_runners"]
@@ -215,8 +215,8 @@ class HostHooks(PPOLearner):
         self.metrics.log_value("before", timesteps["num_env_steps_sampled_lifetime"], window=1)
 
     def after_gradient_based_update(self, *, timesteps):
-        bias = float(np.abs(self.module[DEFAULT_MODULE_ID].vf.layers[-1].bias[...]).sum())
-        self.metrics.log_value((DEFAULT_MODULE_ID, "bias"), bias, window=1)
+        weights = self.module[DEFAULT_MODULE_ID].get_state()
+        self.metrics.log_value((DEFAULT_MODULE_ID, "size"), sum(np.abs(w).sum() for w in weights.values()), window=1)
 
 
 def test_host_hooks_of_the_learner_reach_the_result():
@@ -225,8 +225,7 @@ def test_host_hooks_of_the_learner_reach_the_result():
         result = algo.train()["learners"]
         assert result["before"] == i * BATCH
         weights = algo.get_weights()[DEFAULT_MODULE_ID]
-        bias = next(value for name, value in weights.items() if name.startswith("vf") and name.endswith("bias"))
-        assert result[DEFAULT_MODULE_ID]["bias"] == pytest.approx(np.abs(bias).sum())
+        assert result[DEFAULT_MODULE_ID]["size"] == pytest.approx(sum(np.abs(w).sum() for w in weights.values()))
     algo.stop()
 
 
@@ -307,7 +306,11 @@ def test_evaluation_in_timesteps_with_a_config_of_its_own():
             evaluation_duration=30,
             evaluation_duration_unit="timesteps",
             evaluation_interval=2,
-            evaluation_config={"env_config": {"terminate_at": 3}, "explore": False, "num_envs_per_env_runner": 2},
+            evaluation_config={
+                "env_config": {"terminate_at": 3, "random_start": False},
+                "explore": False,
+                "num_envs_per_env_runner": 2,
+            },
         )
         .build_algo()
     )
@@ -343,13 +346,10 @@ def test_an_interrupted_algorithm_goes_on_where_it_was():
     assert fingerprint(algo) == fingerprint(undisturbed)
     undisturbed.stop()
 
-    # A signal at any moment: the algorithm has done the step or has not, and is usable.
+    # Ctrl-C at any moment: the step is done or it is not, and the algorithm stays usable.
     rng = np.random.default_rng(0)
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
+    alarm = signal.signal(signal.SIGALRM, lambda *args: signal.raise_signal(signal.SIGINT))
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     num_interrupts = 0
     try:
         for _ in range(40):
@@ -362,7 +362,8 @@ def test_an_interrupted_algorithm_goes_on_where_it_was():
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGINT, interrupt)
     assert num_interrupts > 20
     result = algo.train()
     assert result["num_env_steps_sampled_lifetime"] == BATCH * result["learners"][DEFAULT_MODULE_ID]["weights_seq_no"]
@@ -411,7 +412,7 @@ def test_single_actions_for_discrete_spaces(algo):
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_single_actions_for_boxes(normalize):
-    config = tiny(BoxActionEnv).env_runners(normalize_actions=normalize, clip_actions=True)
+    config = tiny(BoxActionEnv).environment(normalize_actions=normalize, clip_actions=True)
     algo = config.build_algo()
     space = algo._rollout.env.action_space
     observation = np.array([0.5, -0.5], np.float32)
@@ -508,8 +509,8 @@ def test_greedy_and_random_actions(algo):
 
 @pytest.mark.parametrize(("clip", "expected"), [(True, np.sign), (2.5, lambda r: np.clip(r, -2.5, 2.5))])
 def test_clip_rewards(clip, expected):
-    algo = tiny().env_runners(clip_rewards=clip).callbacks(RecordsEpisodes).build_algo()
-    (recorder,) = [c for c in algo.callbacks.instances if isinstance(c, RecordsEpisodes)]
+    algo = tiny().environment(clip_rewards=clip).callbacks(RecordsEpisodes).build_algo()
+    (recorder,) = algo.callbacks.callbacks
     result = algo.train()
     for episode in recorder.samples[0]:
         np.testing.assert_array_equal(episode.get_rewards(), expected(episode.get_observations()[1:, 0]))
@@ -665,15 +666,11 @@ def test_eager_runs_equal_compiled_ones():
         algo = config.build_algo()
         algo.train()
         state = algo.learner.get_state("rl_module")
-        evaluated = algo.evaluate() if disable_jit else None
         algo.stop()
-        return state, evaluated
+        return state
 
-    compiled, _ = run(False)
-    eager, evaluated = run(True)
-    for (path, x), y in zip(jax.tree.leaves_with_path(compiled), jax.tree.leaves(eager), strict=True):
+    for (path, x), y in zip(jax.tree.leaves_with_path(run(False)), jax.tree.leaves(run(True)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=jax.tree_util.keystr(path))
-    assert evaluated["env_runners"]["num_episodes"] == 10
 
 
 class DivergesLater(PPOLearner):
@@ -712,8 +709,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path, algo):
     assert restored.iteration == 1
     results = [restored.train() for _ in range(2)]
     for result, wanted in zip(results, expected, strict=True):
-        # How much of it is since the restore is another number than in the original run.
-        assert learned(result) | {"iterations_since_restore": wanted["iterations_since_restore"]} == wanted
+        assert learned(result) == wanted
     assert [result["iterations_since_restore"] for result in results] == [1, 2]
     assert results[1]["time_since_restore"] < results[1]["time_total_s"]
     assert fingerprint(restored) == fingerprint(original)
@@ -731,10 +727,12 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path, algo):
 
 def test_an_algorithm_from_its_checkpoint(tmp_path, algo):
     path = algo.save_to_path(tmp_path / "checkpoint")
-    copy = PPO.from_checkpoint(path)
+    with pytest.raises(ValueError, match="does not store the settings \\['env'\\].*Pass the config"):
+        PPO.from_checkpoint(path)
+    copy = PPO.from_checkpoint(path, config=tiny())
     assert copy.config.env_config == algo.config.env_config and copy.iteration == algo.iteration
     assert fingerprint(copy) == fingerprint(algo)
-    assert learned(copy.train())["num_env_steps_sampled_lifetime"] == learned(algo.train())["num_env_steps_sampled_lifetime"]
+    assert learned(copy.train()) == learned(algo.train())
     assert fingerprint(copy) == fingerprint(algo)
     copy.stop()
 
@@ -747,7 +745,7 @@ def test_wrong_arguments():
         PPO(tiny(), logger=None)
     with pytest.raises(NotImplementedError, match="host environment"):
         tiny("CartPole-v1").build_algo()
-    assert PPO(tiny().to_dict() if False else tiny(), env=FixedLengthEnv).config.env is FixedLengthEnv
+    assert PPO(tiny(EndingsEnv), env=FixedLengthEnv).config.env is FixedLengthEnv
 
 
 def test_kept_weights_and_modules_stay_what_they_were():

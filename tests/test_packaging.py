@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import pathlib
 import re
 import subprocess
@@ -22,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # From the bottom to the top; a module may import its own layer and those before it.
 LAYERS = (
-    ("ops",),
+    ("ops", "_torch_names"),
     ("utils", "env.single_agent_episode", "env.multi_agent_episode", "env.utils"),
     ("core",),
     ("connectors",),
@@ -214,3 +215,18 @@ def test_top_level_folders_are_imported_by_nobody_in_the_package():
         if name.split(".")[0] in outside
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("core.rl_module.torch.torch_rl_module", "core.rl_module.rl_module.RLModule"),
+        ("core.learner.torch.torch_learner", "core.learner.learner.Learner"),
+        ("algorithms.ppo.torch.ppo_torch_learner", "PPOLearner"),
+        ("algorithms.ppo.torch.default_ppo_torch_rl_module", "DefaultPPORLModule"),
+        ("core.distribution.torch.torch_distribution", "jax_distribution"),
+    ],
+)
+def test_import_paths_of_torch_classes_name_the_jax_class(path, instead):
+    with pytest.raises(ImportError, match=re.escape(instead)):
+        importlib.import_module(f"jaxrl_stack.{path}")

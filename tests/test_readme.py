@@ -97,3 +97,19 @@ def test_commands_parse(monkeypatch):
         words = shlex.split(command.replace("$seed", "0"))
         assert cli.main(words[1:]) == 0, command
     assert len(parsed) == len(commands)
+
+
+def test_the_map_names_what_exists():
+    """`file.py: Class.method` and `Class.method` of the package's map are in the source."""
+    package = ROOT / "jaxrl_stack"
+    page = (package / "README.md").read_text()
+    source = "\n".join(path.read_text() for path in sorted(package.rglob("*.py")))
+    in_files = re.findall(r"`([\w/]+\.py): ([\w.]+)`", page)
+    assert len(in_files) >= 5
+    for file, name in in_files:
+        assert re.search(rf"(def|class) {name.split('.')[0]}\b", (package / file).read_text()), (file, name)
+    for file in re.findall(r"`([\w]+/[\w/]+\.py)`", page):
+        assert (package / file).exists() or (ROOT / file).exists(), file
+    for cls, member in re.findall(r"`(?:[\w/]+\.py: )?([A-Z]\w+)\.(\w+)`", page):
+        assert re.search(rf"class {cls}\b", source), cls
+        assert re.search(rf"def {member}\b", source), member

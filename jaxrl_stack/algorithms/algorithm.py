@@ -24,7 +24,7 @@ from jaxrl_stack.algorithms.settings import same
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner import AXIS_NAME, Learner, nest_metrics
+from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.device_rollout import DeviceRollout
@@ -39,9 +39,11 @@ from jaxrl_stack.utils.devices import (
     all_shards,
     enable_compilation_cache,
     host_view,
+    map_over_devices,
     place_replicated,
     place_sharded,
 )
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import empty_result
@@ -153,6 +155,11 @@ class Algorithm:
             )
         env = resolved.make()
         num_devices = len(devices)
+        if config.disable_jit and num_devices > 1:
+            raise ValueError(
+                f"debugging(disable_jit=True) runs on one device, and this config uses {num_devices}. Set "
+                f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
+            )
         self._num_envs = int(config.num_envs_per_env_runner)
         if self._num_envs % num_devices:
             raise ValueError(
@@ -212,12 +219,12 @@ class Algorithm:
             env=env,
             env_context=resolved.context,
         )
-        self._iterate = jax.pmap(
+        self._iterate = map_over_devices(
             self._iteration_program,
-            axis_name=AXIS_NAME,
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
             in_axes=(None, 0, None, None),
             out_axes=(None, 0, None, None, 0, 0),
-            devices=self.learner.devices,
             donate_argnums=(0, 1, 2),
         )
 
@@ -286,14 +293,14 @@ class Algorithm:
             fragment_length=self._fragment_length,
             num_rounds=self._num_rounds,
             explore=bool(self.config.explore),
-            axis_name=AXIS_NAME,
+            axis_name=self.learner.axis_name,
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
         sampled = {"window": runner.window, "block": columns if self._watches_episodes else ()}
         return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, sampled
 
     def _update_on_device(self, learner, batch, settings, timesteps):
-        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=AXIS_NAME)
+        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=self.learner.axis_name)
 
     @property
     def _steps_per_iteration(self) -> int:
@@ -313,10 +320,12 @@ class Algorithm:
         started = time.perf_counter()
         # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
         # algorithm stays usable.
-        learner.state, self._runner_state, self._timesteps, learned, window, block = self._iterate(
-            learner.state, self._runner_state, self._timesteps, learner.placed_settings()
-        )
-        self._num_env_steps += self._steps_per_iteration
+        settings = learner.placed_settings()
+        with deferred_interrupt():
+            learner.state, self._runner_state, self._timesteps, learned, window, block = self._iterate(
+                learner.state, self._runner_state, self._timesteps, settings
+            )
+            self._num_env_steps += self._steps_per_iteration
         self._last_learned, self._last_window = jax.device_get((host_view(learned), all_shards(window)))
         self._device_seconds += time.perf_counter() - started
         learner.raise_if_not_finite(self._last_learned, iteration=self._iteration + 1)
@@ -345,6 +354,7 @@ class Algorithm:
         self._check_is_running()
         config = self.config
         started, steps_before = time.perf_counter(), self._num_env_steps
+        updates_before = self.learner.num_updates
         episodes_before = self._episodes_lifetime()
         self._device_seconds = 0.0
         self._clock.reset()
@@ -360,10 +370,10 @@ class Algorithm:
                 calls += 1
         training_seconds = time.perf_counter() - started
         self._iteration += 1
-        result = self._training_result(steps_before, episodes_before, calls, training_seconds)
+        result = self._training_result(steps_before, updates_before, episodes_before, calls, training_seconds)
         interval = config.evaluation_interval
         if interval and self._iteration % interval == 0:
-            result["evaluation"] = self.evaluate()
+            _merge(result, {"evaluation": self.evaluate()})
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
         compile_s = min(self._clock.seconds, elapsed)
@@ -399,7 +409,7 @@ class Algorithm:
         return 0 if self._last_window is None else int(self._last_window.num_episodes.astype(np.int64).sum())
 
     def _training_result(
-        self, steps_before: int, episodes_before: int, calls: int, seconds: float
+        self, steps_before: int, updates_before: int, episodes_before: int, calls: int, seconds: float
     ) -> dict[str, Any]:
         result = empty_result(self.learner.module_ids, evaluation=bool(self.config.evaluation_interval))
         sampled = self._num_env_steps - steps_before
@@ -430,7 +440,8 @@ class Algorithm:
             for name in (f"{kind}_episode_return_mean", f"{kind}_episode_returns_mean"):
                 result["env_runners"][name] = {member: result["env_runners"]["episode_return_mean"]}
         _merge(result["learners"], nest_metrics(self._last_learned))
-        _merge(result["learners"], self.learner.training_counts(self._plan, self._steps_per_iteration, calls))
+        num_updates = self.learner.num_updates - updates_before
+        _merge(result["learners"], self.learner.training_counts(self._plan, self._steps_per_iteration, num_updates))
         _merge(result["learners"], self.learner.metrics_logger.compile())
         result |= {
             "num_env_steps_sampled_lifetime": self._num_env_steps,
@@ -512,7 +523,10 @@ class Algorithm:
         return self._iteration
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
-        """The module with the current weights; a copy that training does not touch.
+        """The module with the current weights.
+
+        Training does not touch it; it keeps these weights until the next call, which brings the same object up to
+        date.
 
         Raises:
             KeyError: If there is no such module.
@@ -623,6 +637,13 @@ class Algorithm:
         """
         self._check_is_running()
         metadata = checkpoints.load_metadata(path)
+        saved_on, here = metadata["num_devices"], len(self.learner.devices)
+        if saved_on != here:
+            raise ValueError(
+                f"The checkpoint at {path} was written on {saved_on} device(s), and this algorithm runs on {here}: its "
+                f"environments are laid out for that number. Build it with learners(num_cpus_per_learner={saved_on}) "
+                f"or as many accelerators, or move the weights alone with get_weights() and set_weights()."
+            )
         arrays = checkpoints.load_arrays(path, self._checkpoint_arrays())
         self.learner.place(arrays["learner"])
         self._runner_state = place_sharded(arrays["runner"], self.learner.devices)

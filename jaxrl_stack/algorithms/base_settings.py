@@ -844,7 +844,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 None,
                 "Rows per gradient step and learner; None takes the whole batch.",
                 "int | None",
-                check=integer(1),
+                check=integer(1, also=(None,)),
                 read_by="learner",
             ),
             Setting(

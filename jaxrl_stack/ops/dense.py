@@ -36,23 +36,23 @@ def _backward(residuals, g: jax.Array):
     x, kernel = residuals
     n, m = kernel.shape
     flat_x, flat_g = x.reshape(-1, n), g.reshape(-1, m)
-    return (
-        (g @ kernel.T).astype(x.dtype),
-        jax.lax.platform_dependent(flat_x, flat_g, cpu=_kernel_gradient_on_cpu, default=_kernel_gradient),
-        jnp.sum(flat_g, axis=0),
+    kernel_gradient, bias_gradient = jax.lax.platform_dependent(
+        flat_x, flat_g, cpu=_parameter_gradients_on_cpu, default=_parameter_gradients
     )
+    return (g @ kernel.T).astype(x.dtype), kernel_gradient, bias_gradient
 
 
-def _kernel_gradient(x: jax.Array, g: jax.Array) -> jax.Array:
-    return x.T @ g
+def _parameter_gradients(x: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x.T @ g, jnp.sum(g, axis=0)
 
 
-def _kernel_gradient_on_cpu(x: jax.Array, g: jax.Array) -> jax.Array:
+def _parameter_gradients_on_cpu(x: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     if g.shape[1] <= NARROW:
-        return (jax.lax.optimization_barrier(g.T) @ x).T
+        transposed = jax.lax.optimization_barrier(g.T)
+        return (transposed @ x).T, jnp.sum(transposed, axis=1)
     if x.shape[1] <= NARROW:
-        return x.T @ g
-    return jax.lax.optimization_barrier(x.T) @ g
+        return _parameter_gradients(x, g)
+    return jax.lax.optimization_barrier(x.T) @ g, jnp.sum(g, axis=0)
 
 
 dense.defvjp(_forward, _backward)

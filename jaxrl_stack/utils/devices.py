@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -82,6 +83,52 @@ def learner_devices(config: AlgorithmConfig) -> list[jax.Device]:
             f"jaxrl_stack.use_cpu_devices({num_cpus}) before the first JAX operation."
         )
     return available[:num_cpus]
+
+
+def map_over_devices(
+    function: Callable[..., Any],
+    devices: list[jax.Device],
+    *,
+    axis_name: str | None,
+    in_axes: tuple[int | None, ...],
+    out_axes: tuple[int | None, ...],
+    donate_argnums: tuple[int, ...],
+) -> Callable[..., Any]:
+    """``jax.pmap`` over these devices, or, without an axis name, the function itself.
+
+    The latter is for eager runs: under ``jax.disable_jit`` a pmap compiles each of its operations at every call, while
+    plain operations are compiled once each. There is one device then, and the leading axis of mapped arguments and
+    results is taken off and put back on.
+
+    Args:
+        function: Reduces over `axis_name`, which is None in an eager run.
+        devices: The devices.
+        axis_name: Name of the device axis, or None for an eager run on the only device.
+        in_axes: 0 for arguments ``[D, ...]``, None for replicated ones.
+        out_axes: The same for the results, which are a tuple.
+        donate_argnums: Arguments whose buffers the results may take over.
+    """
+    if axis_name is not None:
+        return jax.pmap(
+            function,
+            axis_name=axis_name,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            devices=devices,
+            donate_argnums=donate_argnums,
+        )
+
+    def eager(*args: Any) -> tuple[Any, ...]:
+        local = [
+            jax.tree.map(lambda x: x[0], arg) if axis == 0 else arg for arg, axis in zip(args, in_axes, strict=True)
+        ]
+        results = function(*local)
+        return tuple(
+            jax.tree.map(lambda x: x[None], out) if axis == 0 else out
+            for out, axis in zip(results, out_axes, strict=True)
+        )
+
+    return eager
 
 
 def place_replicated(tree: Any, devices: list[jax.Device]) -> Any:

@@ -78,7 +78,12 @@ class Categorical(Distribution):
     def __init__(self, logits: jax.Array | None = None, probs: jax.Array | None = None):
         if (logits is None) == (probs is None):
             raise ValueError("Categorical needs either `logits` or `probs`, not both and not neither.")
-        self.logits = _finite_logits(jnp.asarray(logits) if probs is None else jnp.log(probs))
+        self._given = jnp.asarray(logits) if probs is None else jnp.log(probs)
+
+    @property
+    def logits(self) -> jax.Array:
+        """The logits with masked ones at a finite number, float `[..., n]`."""
+        return _finite_logits(self._given)
 
     @property
     def log_probs(self) -> jax.Array:
@@ -121,8 +126,8 @@ class Categorical(Distribution):
 
         The barrier keeps XLA from folding the transposition into every use.
         """
-        logits = jax.lax.optimization_barrier(jnp.moveaxis(self.logits, -1, 0))
-        return jax.nn.log_softmax(logits, axis=0)
+        logits = jax.lax.optimization_barrier(jnp.moveaxis(self._given, -1, 0))
+        return jax.nn.log_softmax(_finite_logits(logits), axis=0)
 
     @staticmethod
     def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:

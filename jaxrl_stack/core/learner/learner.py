@@ -37,7 +37,8 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLMod
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.utils import counters, schedules
-from jaxrl_stack.utils.devices import host_view, learner_devices, place_replicated, place_sharded
+from jaxrl_stack.utils.devices import host_view, learner_devices, map_over_devices, place_replicated, place_sharded
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
 
@@ -315,6 +316,11 @@ class Learner:
     @state.setter
     def state(self, value: LearnerState) -> None:
         self._state = value
+
+    @property
+    def axis_name(self) -> str | None:
+        """Name of the device axis in this learner's programs; None with ``disable_jit``, which maps nothing."""
+        return None if self.config.disable_jit else AXIS_NAME
 
     @property
     def module_ids(self) -> tuple[str, ...]:
@@ -1216,11 +1222,13 @@ class Learner:
         rows = place_sharded(_as_blocks(rows, plan), self.devices)
         fit = self._program(
             ("fit", plan),
-            lambda: functools.partial(self.pure_fit, plan=plan, axis_name=AXIS_NAME),
+            lambda: functools.partial(self.pure_fit, plan=plan, axis_name=self.axis_name),
             in_axes=(None, 0, None, None),
             out_axes=(None, None),
         )
-        self._state, metrics = fit(self.state, rows, self.placed_settings(), counter)
+        settings = self.placed_settings()
+        with deferred_interrupt():
+            self._state, metrics = fit(self.state, rows, settings, counter)
         results = jax.device_get(host_view(metrics))
         self.raise_if_not_finite(results, iteration=int(jax.device_get(host_view(self.state.num_updates))))
         self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
@@ -1243,12 +1251,12 @@ class Learner:
     def _program(self, key: Hashable, make: Callable[[], Callable], in_axes: Any, out_axes: Any) -> Callable:
         """A compiled program over this learner's devices that donates the learner state; made once per key."""
         if key not in self._compiled:
-            self._compiled[key] = jax.pmap(
+            self._compiled[key] = map_over_devices(
                 make(),
-                axis_name=AXIS_NAME,
+                self.devices,
+                axis_name=self.axis_name,
                 in_axes=in_axes,
                 out_axes=out_axes,
-                devices=self.devices,
                 donate_argnums=(0,),
             )
         return self._compiled[key]

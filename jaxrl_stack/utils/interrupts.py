@@ -1,0 +1,42 @@
+"""Ctrl-C at a moment at which it does no harm."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Inside of the block a first Ctrl-C waits until its end; a second one goes through at once.
+
+    For calls of programs that donate their arguments, together with the assignment of their results: the call itself
+    cannot be interrupted, so Python raises KeyboardInterrupt behind it, when the old state is gone and the new one has
+    no name yet.
+
+    Outside of the main thread, which alone gets signals, the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    waiting: list[tuple[Any, ...]] = []
+
+    def defer(*args: Any) -> None:
+        if waiting and callable(handler):
+            handler(*args)
+        waiting.append(args)
+
+    if not callable(handler):  # Ignored, or handled outside of Python.
+        yield
+        return
+    signal.signal(signal.SIGINT, defer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if waiting:
+        handler(*waiting[0])
