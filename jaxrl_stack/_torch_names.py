@@ -11,10 +11,10 @@ _JAX_CLASSES = {
     "core.rl_module.torch": "core.rl_module.rl_module.RLModule (a Flax NNX module)",
     "core.learner.torch": "core.learner.learner.Learner",
     "core.distribution.torch": "core.distribution.jax_distribution (Categorical, DiagGaussian, ...)",
-    "algorithms.ppo.torch.ppo_torch_learner": "algorithms.ppo.ppo_learner.PPOLearner",
-    "algorithms.ppo.torch": "algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
+    "algorithms.ppo.torch": "algorithms.ppo.ppo_learner.PPOLearner or "
+    "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
 }
-"""Path below ``ray.rllib`` -> what to import instead, below ``jaxrl_stack``."""
+"""Package below ``ray.rllib`` (Python imports it first) -> what to import instead, below ``jaxrl_stack``."""
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
