@@ -513,7 +513,7 @@ def test_clip_rewards(clip, expected):
     (recorder,) = algo.callbacks.callbacks
     result = algo.train()
     for episode in recorder.samples[0]:
-        np.testing.assert_array_equal(episode.get_rewards(), expected(episode.get_observations()[1:, 0]))
+        np.testing.assert_array_equal(episode.get_rewards(), expected(np.asarray(episode.get_observations())[1:, 0]))
     # Statistics see the environment's own rewards.
     assert result["env_runners"]["episode_return_max"] > 5 * expected(np.float32(5.0))
     algo.stop()
@@ -648,7 +648,10 @@ def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_
                 behind = 0.0 if terminated[t, env] else next_values[t, env]
                 piece = range(start, t + 1)
                 following = [*values[start + 1 : t + 1, env], behind]
-                deltas = [columns["rewards"][i, env] + gamma * v - values[i, env] for i, v in zip(piece, following, strict=True)]
+                deltas = [
+                    columns["rewards"][i, env] + gamma * v - values[i, env]
+                    for i, v in zip(piece, following, strict=True)
+                ]
                 for i in piece:
                     weights = (gamma * lambda_) ** np.arange(t + 1 - i)
                     advantages[i, env] = np.dot(weights, deltas[i - start :])

@@ -30,9 +30,10 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.device_rollout import DeviceRollout
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
-from jaxrl_stack.env.episode_window import last_episodes
+from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import checkpoints, counters
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import (
@@ -187,6 +188,13 @@ class Algorithm:
             minibatch_size=config.minibatch_size,
             shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
         )
+        num_columns = self._num_envs * self._num_rounds
+        if num_columns % self._plan.num_shards:
+            raise ValueError(
+                f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
+                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it deals out. "
+                f"Use fewer shards, or more environments."
+            )
         self._rollout = DeviceRollout(
             env=env,
             module_id=DEFAULT_MODULE_ID,
@@ -201,7 +209,8 @@ class Algorithm:
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
         init = jax.jit(functools.partial(self._rollout.init, num_envs=per_device))
         shards = [init(jax.random.fold_in(key, d)) for d in range(num_devices)]
-        self._runner_state = place_sharded(jax.tree.map(lambda *x: jnp.stack(x), *shards), self.learner.devices)
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *shards)
+        self._runner_state: Any = place_sharded(stacked, self.learner.devices)
         self._timesteps = place_replicated(counters.zero(), self.learner.devices)
         self.env_runner = DeviceEnvRunner(
             config=config,
@@ -280,7 +289,9 @@ class Algorithm:
         step = type(self).pure_training_step
         state, metrics = step(state, settings, sample_fn=self._sample_on_device, update_fn=self._update_on_device)
         sampled = metrics["env_runners"]
-        return state.learner, state.runner, state.timesteps, metrics["learners"], sampled["window"], sampled["block"]
+        # All numbers for the host in two vectors: fetching a dozen scalars takes longer than a small iteration.
+        learned, self._unpack_learned = ravel(metrics["learners"])
+        return state.learner, state.runner, state.timesteps, learned, sampled["window"], sampled["block"]
 
     def _sample_on_device(self, state: TrainState, settings: Any):
         values = self.learner.current_values(settings, state.learner.timesteps)["modules"]
@@ -296,11 +307,12 @@ class Algorithm:
             axis_name=self.learner.axis_name,
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
-        sampled = {"window": runner.window, "block": columns if self._watches_episodes else ()}
+        sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
         return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, sampled
 
     def _update_on_device(self, learner, batch, settings, timesteps):
-        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=self.learner.axis_name)
+        axis_name = self.learner.axis_name
+        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
 
     @property
     def _steps_per_iteration(self) -> int:
@@ -326,7 +338,8 @@ class Algorithm:
                 learner.state, self._runner_state, self._timesteps, settings
             )
             self._num_env_steps += self._steps_per_iteration
-        self._last_learned, self._last_window = jax.device_get((host_view(learned), all_shards(window)))
+        self._last_learned = self._unpack_learned(np.asarray(host_view(learned)))
+        self._last_window = EpisodeWindow.unpacked(np.asarray(window))
         self._device_seconds += time.perf_counter() - started
         learner.raise_if_not_finite(self._last_learned, iteration=self._iteration + 1)
         if learner.has_host_hooks:
@@ -408,10 +421,19 @@ class Algorithm:
     def _episodes_lifetime(self) -> int:
         return 0 if self._last_window is None else int(self._last_window.num_episodes.astype(np.int64).sum())
 
+    def _empty_result(self) -> dict[str, Any]:
+        module_ids = self.learner.module_ids
+        if self._result_template is None or self._result_template[0] != module_ids:
+            template = empty_result(module_ids, evaluation=bool(self.config.evaluation_interval))
+            self._result_template = (module_ids, template)
+        return _copied(self._result_template[1])
+
+    _result_template: tuple[Any, dict[str, Any]] | None = None
+
     def _training_result(
         self, steps_before: int, updates_before: int, episodes_before: int, calls: int, seconds: float
     ) -> dict[str, Any]:
-        result = empty_result(self.learner.module_ids, evaluation=bool(self.config.evaluation_interval))
+        result = self._empty_result()
         sampled = self._num_env_steps - steps_before
         window = self._last_window
         now = datetime.datetime.now()
@@ -607,8 +629,8 @@ class Algorithm:
         settings, left_out = config_to_data(self.config)
         if left_out:
             notice_once(
-                f"The checkpoint does not store these settings, which hold code or objects: {left_out}. Pass the config "
-                f"to from_checkpoint(path, config=...) when loading it."
+                f"The checkpoint does not store these settings, which hold code or objects: {left_out}. Pass the "
+                f"config to from_checkpoint(path, config=...) when loading it."
             )
         metadata = {
             "algorithm": self.config.algo_class if isinstance(self.config.algo_class, str) else type(self).__name__,
@@ -747,6 +769,11 @@ def episode_statistics(returns: np.ndarray, lengths: np.ndarray, seconds_per_ste
         "episode_len_max": int(np.max(lengths)),
         "episode_duration_sec_mean": float(np.mean(lengths)) * seconds_per_step,
     }
+
+
+def _copied(tree: dict[str, Any]) -> dict[str, Any]:
+    """Nested dicts copied, their values shared."""
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
 
 
 def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:

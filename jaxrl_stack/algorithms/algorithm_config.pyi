@@ -60,7 +60,7 @@ class AlgorithmConfig:
     num_cpus_for_main_process: int
     custom_resources_for_main_process: dict[str, float]
     placement_strategy: str
-    compilation_cache_dir: str | bool | None
+    compilation_cache_dir: str | Literal[False] | None
     framework_str: str
     torch_compile_learner: bool
     torch_compile_learner_what_to_compile: str
@@ -266,7 +266,7 @@ class AlgorithmConfig:
         num_cpus_for_main_process: int | type[NotProvided] = ...,
         custom_resources_for_main_process: dict[str, float] | type[NotProvided] = ...,
         placement_strategy: str | type[NotProvided] = ...,
-        compilation_cache_dir: str | bool | None | type[NotProvided] = ...,
+        compilation_cache_dir: str | Literal[False] | None | type[NotProvided] = ...,
     ) -> Self:
         """Sets what the main process may use.
 

@@ -259,7 +259,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "auto",
                 "Folder in which compiled programs outlive the process; 'auto' is one in the user's cache "
                 "folder, None or False none.",
-                "str | bool | None",
+                "str | Literal[False] | None",
                 "host",
                 check=instance(str, what="a path or 'auto'", also=(None, False)),
                 convert=lambda value: None if value is False else value,

@@ -18,9 +18,9 @@ from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.episode_replay import NOT_MODEL_OUTPUTS
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils import spaces
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner

@@ -172,7 +172,8 @@ class DeviceRollout:
         _, final = self.env_to_module.apply(
             env_to_module,
             {mid: {Columns.OBS: after.final_obs}},
-            context.replace(
+            dataclasses.replace(
+                context,
                 reset=jnp.zeros_like(state.reset),
                 prev_actions={mid: actions},
                 prev_rewards={mid: after.reward},
@@ -190,7 +191,8 @@ class DeviceRollout:
             Columns.FINAL_OBS: final[mid][Columns.OBS],
         }
         statistics = StepStatistics(ended, episode_return, episode_length)
-        state = state.replace(
+        state = dataclasses.replace(
+            state,
             env_state=after.state,
             obs=after.obs,
             reset=ended,
@@ -297,7 +299,7 @@ class DeviceRollout:
             return state, (columns, statistics)
 
         state, (columns, statistics) = jax.lax.scan(body, state, keys)
-        return state.replace(key=key), columns, statistics
+        return dataclasses.replace(state, key=key), columns, statistics
 
     def sample(
         self,
@@ -330,7 +332,8 @@ class DeviceRollout:
             explore=explore,
             axis_name=axis_name,
         )
-        state = state.replace(
+        state = dataclasses.replace(
+            state,
             env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
             module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
             window=state.window.extend(

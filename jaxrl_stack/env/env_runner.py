@@ -51,7 +51,7 @@ class EnvRunner(abc.ABC):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned."""
 
-    def assert_healthy(self) -> None:
+    def assert_healthy(self) -> None:  # noqa: B027 - a hook: most runners have nothing to do here
         """Raise if the runner cannot sample."""
 
     def ping(self) -> str:
@@ -62,5 +62,5 @@ class EnvRunner(abc.ABC):
         """Call ``func(self, *args, **kwargs)``."""
         return func(self, *args, **kwargs)
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027 - a hook: most runners have nothing to do here
         """Release what the runner holds."""

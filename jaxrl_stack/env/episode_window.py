@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -67,7 +68,8 @@ class EpisodeWindow:
             return jnp.where(is_new, new.reshape(-1).at[row].get(mode="clip"), old[kept])
 
         stamps = self.num_steps + (row // num_envs).astype(jnp.uint32)
-        return self.replace(
+        return dataclasses.replace(
+            self,
             returns=pick(returns, self.returns),
             lengths=pick(lengths, self.lengths),
             stamps=jnp.where(is_new, stamps, self.stamps[kept]),
@@ -75,6 +77,26 @@ class EpisodeWindow:
             num_steps=self.num_steps + jnp.uint32(num_steps),
             num_episodes=self.num_episodes + total.astype(jnp.uint32),
         )
+
+    def packed(self) -> jax.Array:
+        """All fields as one uint32 vector ``[3 W + 3]``: a program hands out one array faster than six."""
+        bits = [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (self.returns, self.lengths, self.stamps)]
+        counts = jnp.stack([self.count.astype(jnp.uint32), self.num_steps, self.num_episodes])
+        return jnp.concatenate([*bits, counts])
+
+    @classmethod
+    def unpacked(cls, vectors: np.ndarray) -> EpisodeWindow:
+        """Fields ``[D, ...]`` as NumPy arrays from `packed` vectors ``[D, 3 W + 3]``."""
+        size = (vectors.shape[1] - 3) // 3
+        fields: list[Any] = [
+            vectors[:, :size].view(np.float32),
+            vectors[:, size : 2 * size].view(np.int32),
+            vectors[:, 2 * size : 3 * size],
+            vectors[:, -3].astype(np.int32),
+            vectors[:, -2],
+            vectors[:, -1],
+        ]
+        return cls(*fields)
 
 
 def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +108,7 @@ def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         ``(returns, lengths)`` of at most W episodes, oldest first.
     """
-    num_devices, size = window.returns.shape
+    size = window.returns.shape[1]
     valid = np.arange(size)[None] >= size - window.count[:, None]
     # Distance to now, so that the order survives the wrap-around of the step counter.
     age = (window.num_steps[:, None] - window.stamps).astype(np.uint32)[valid]

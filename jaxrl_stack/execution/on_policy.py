@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -33,5 +34,5 @@ def training_step(
     runner, batch, num_env_steps, sampled = sample_fn(state, settings)
     timesteps = counters.add(state.timesteps, num_env_steps)
     learner, learned = update_fn(state.learner, batch, settings, timesteps)
-    state = state.replace(learner=learner, runner=runner, timesteps=timesteps)
+    state = dataclasses.replace(state, learner=learner, runner=runner, timesteps=timesteps)
     return state, {"env_runners": sampled, "learners": learned}

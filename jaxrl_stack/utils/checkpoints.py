@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 FORMAT_VERSION = "1.0"
@@ -38,7 +39,8 @@ def save(path: str | os.PathLike[str], arrays: Any, metadata: dict[str, Any]) ->
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        np.savez(aside / ARRAYS_FILE, **_flat(arrays))
+        by_name: dict[str, Any] = dict(_flat(arrays))
+        np.savez(aside / ARRAYS_FILE, **by_name)
         text = json.dumps({"checkpoint_version": FORMAT_VERSION, **metadata}, indent=2)
         (aside / METADATA_FILE).write_text(text, encoding="utf-8")
         if target.exists():
@@ -111,7 +113,7 @@ def load_arrays(path: str | os.PathLike[str], target: Any) -> Any:
 
 
 def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _name(keypath: Any, leaf: Any) -> str:

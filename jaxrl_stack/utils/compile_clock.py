@@ -24,9 +24,9 @@ _totals = _Totals()
 _is_listening = False
 
 
-def _listen(event: str, duration: float, **kwargs: object) -> None:
+def _listen(event: str, duration_secs: float, **kwargs: object) -> None:
     if event in _EVENTS:
-        _totals.seconds += duration
+        _totals.seconds += duration_secs
         _totals.compiles += event == _COMPILE_EVENT
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 logger = logging.getLogger(__name__)
+
+# jaxlib has no stubs: type checkers take the class, an attribute of its extension module, for a variable.
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 
 
 def use_cpu_devices(n: int) -> None:
@@ -32,7 +36,7 @@ def use_cpu_devices(n: int) -> None:
     if n < 1:
         raise ValueError(f"use_cpu_devices(n={n}): n must be at least 1.")
     try:
-        if (jax.config.jax_num_cpu_devices or 0) < n:
+        if (jax.config.values["jax_num_cpu_devices"] or 0) < n:
             jax.config.update("jax_num_cpu_devices", n)
     except RuntimeError:
         if len(jax.devices("cpu")) < n:
@@ -43,7 +47,7 @@ def use_cpu_devices(n: int) -> None:
             ) from None
 
 
-def learner_devices(config: AlgorithmConfig) -> list[jax.Device]:
+def learner_devices(config: AlgorithmConfig) -> list[Device]:
     """The local devices that a learner of this config maps its update over.
 
     ===================================  =========================================
@@ -87,7 +91,7 @@ def learner_devices(config: AlgorithmConfig) -> list[jax.Device]:
 
 def map_over_devices(
     function: Callable[..., Any],
-    devices: list[jax.Device],
+    devices: list[Device],
     *,
     axis_name: str | None,
     in_axes: tuple[int | None, ...],
@@ -131,7 +135,7 @@ def map_over_devices(
     return eager
 
 
-def place_replicated(tree: Any, devices: list[jax.Device]) -> Any:
+def place_replicated(tree: Any, devices: list[Device]) -> Any:
     """A copy of `tree` on every device, with the sharding that ``pmap`` gives to unmapped results.
 
     Always copies, so that no two leaves share a buffer and donating the result harms nobody.
@@ -141,7 +145,7 @@ def place_replicated(tree: Any, devices: list[jax.Device]) -> Any:
     return jax.tree.map(lambda x: jax.device_put(_fresh(x), sharding), tree)
 
 
-def place_sharded(tree: Any, devices: list[jax.Device]) -> Any:
+def place_sharded(tree: Any, devices: list[Device]) -> Any:
     """Put leaves ``[D, ...]`` on the D devices, one slice each, with the sharding that ``pmap`` expects of them."""
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
@@ -149,12 +153,13 @@ def place_sharded(tree: Any, devices: list[jax.Device]) -> Any:
 
 
 def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _fresh(x: Any) -> Any:
     if _is_key(x):
-        return jax.random.wrap_key_data(np.array(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        bits: Any = np.array(jax.random.key_data(x))
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
     return np.array(x)
 
 
@@ -183,7 +188,7 @@ def enable_compilation_cache(directory: str | None) -> None:
     Args:
         directory: Folder; "auto" for ``$XDG_CACHE_HOME/jaxrl_stack/xla`` (default ``~/.cache``); None to do nothing.
     """
-    if directory is None or jax.config.jax_compilation_cache_dir:
+    if directory is None or jax.config.values["jax_compilation_cache_dir"]:
         return
     if directory == "auto":
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

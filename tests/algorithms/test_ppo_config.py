@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +21,6 @@ from jaxrl_stack.connectors.module_to_env import GetActions, NormalizeAndClipAct
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
-from jaxrl_stack.utils import notices
 
 BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 DISCRETE = gym.spaces.Discrete(2)

@@ -145,7 +145,8 @@ def test_a_module_or_its_spec():
 
 
 def test_a_module_without_the_api_of_the_loss_is_refused():
-    with pytest.raises(ValueError, match="PPOLearner needs modules that implement \\['ValueFunctionAPI'\\].*TwoVectors"):
+    needed = "PPOLearner needs modules that implement \\['ValueFunctionAPI'\\].*TwoVectors"
+    with pytest.raises(ValueError, match=needed):
         make(PPOLearner)
 
 
@@ -772,7 +773,8 @@ def test_state_goes_to_another_learner_and_on_bit_for_bit():
     assert_equal_trees(first.get_state(), second.get_state())
     # The first one's state was not touched by what followed.
     assert_equal_trees(state, jax.tree.map(np.array, state))
-    assert (state["rl_module"]["params"]["default_policy/pi/dense_0/kernel"] != first.get_weights()["default_policy/pi/dense_0/kernel"]).any()
+    ref = "default_policy/pi/dense_0/kernel"
+    assert (state["rl_module"]["params"][ref] != first.get_weights()[ref]).any()
 
 
 def test_components_of_the_state(squares):
@@ -795,7 +797,10 @@ def test_components_of_the_state(squares):
     ("state", "message"),
     [
         ({"rl_module": {"params": {A: np.zeros(3)}, "rest": {}}}, "'rl_module/params' has the structure"),
-        ({"rl_module": {"params": {A: np.zeros(3), B: np.zeros(4)}, "rest": {}}}, r"default_policy/b.*has shape \(4,\)"),
+        (
+            {"rl_module": {"params": {A: np.zeros(3), B: np.zeros(4)}, "rest": {}}},
+            r"default_policy/b.*has shape \(4,\)",
+        ),
         ({"optimizer": {}}, "'optimizer' has the structure"),
         ({"weights": {}}, "Unknown components \\['weights'\\]"),
     ],
@@ -873,7 +878,8 @@ def test_check_nans_names_the_update_the_module_and_the_tensor():
     # The learner is still there.
     learner.update(batch=rows() | {"poison": np.zeros(12, np.float32)})
     learner = make_config(BadGradient).debugging(check_nans=True).build_learner()
-    with pytest.raises(FloatingPointError, match="gradient of default_policy/a in module 'default_policy', iteration 1"):
+    where = "gradient of default_policy/a in module 'default_policy', iteration 1"
+    with pytest.raises(FloatingPointError, match=where):
         learner.update(batch=rows())
 
 
@@ -968,7 +974,8 @@ class LinearPerOptimizer(PPOLearner):
 
     def configure_optimizers_for_module(self, module_id, config=None):
         module = self.module[module_id]
-        for name, part in (("policy", [module.pi, module.encoder.actor]), ("value", [module.vf, module.encoder.critic])):
+        parts = {"policy": [module.pi, module.encoder.actor], "value": [module.vf, module.encoder.critic]}
+        for name, part in parts.items():
             self.register_optimizer(
                 module_id=module_id,
                 optimizer_name=name,
@@ -1124,7 +1131,7 @@ class Restless(SquaresLearner):
     """Handles its batch as a pytree, a mapping and a dict."""
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        assert Columns.LOSS_MASK in batch and "unread" not in {} and batch.get("nothing") is None
+        assert Columns.LOSS_MASK in batch and batch.get("nothing") is None
         as_tree = jax.tree.map(lambda x: x, batch)
         merged = batch | {"more": as_tree["target"]}
         inner = jax.jit(lambda columns: columns["target"] * 1.0)(batch)

@@ -377,7 +377,7 @@ def test_a_failed_concat_changes_nothing():
     left = run(2, id_="e").to_numpy()
     right = left.cut()
     right.add_env_step(observation(3), np.zeros(9, int), 0.0, extra_model_outputs=outputs(2))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="array dimensions .* must match exactly"):
         left.concat_episode(right)
     assert_window(left, 0, 2, 0)
 

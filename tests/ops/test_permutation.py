@@ -15,7 +15,8 @@ def test_every_index_is_hit_exactly_once(size):
 
 def test_different_keys_give_different_orders():
     index = jnp.arange(512, dtype=jnp.uint32)
-    orders = {tuple(np.asarray(permutation.permute(index, 512, permutation.round_keys(jax.random.key(i))))) for i in range(50)}
+    keys = [permutation.round_keys(jax.random.key(i)) for i in range(50)]
+    orders = {tuple(np.asarray(permutation.permute(index, 512, key))) for key in keys}
     assert len(orders) == 50
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner, LearnerState, MetricKey
+from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
 
@@ -55,7 +57,8 @@ class PPOLearner(Learner):
             behaviour = module.get_exploration_action_dist_cls().from_logits(batch[Columns.ACTION_DIST_INPUTS])
             rows["kl"] = behaviour.kl(distribution)
         if config.use_critic:
-            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+            # build() accepts no other module.
+            values = cast(ValueFunctionAPI, module).compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
             targets = batch[Columns.VALUE_TARGETS]
             error, rows["vf_loss"] = losses.clamped_squared_error(values, targets, config.vf_clip_param)
             rows |= {"vf_loss_unclipped": error, "target": targets, "target_sq": jnp.square(targets)}
@@ -70,7 +73,8 @@ class PPOLearner(Learner):
                 "vf_loss": means["vf_loss"],
                 "vf_loss_unclipped": means["vf_loss_unclipped"],
             }
-            self.metrics.log_function(
+            # A loss runs nowhere but in a trace.
+            cast(TracedMetrics, self.metrics).log_function(
                 (module_id, "vf_explained_var"),
                 losses.explained_variance,
                 {name: means[name] for name in ("target", "target_sq", "error", "error_sq")},
@@ -97,4 +101,4 @@ class PPOLearner(Learner):
                 coefficients[mid] = coefficient * factor
             metrics[(mid, "curr_kl_coeff")] = coefficients[mid]
             metrics[(mid, "curr_entropy_coeff")] = settings[mid]["entropy_coeff"]
-        return state.replace(extra={**state.extra, "curr_kl_coeff": coefficients})
+        return dataclasses.replace(state, extra={**state.extra, "curr_kl_coeff": coefficients})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def episodes_to_batch(
-    episodes: Sequence[SingleAgentEpisode], modules: Mapping[str, Any]
+    episodes: Sequence[SingleAgentEpisode], modules: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     """Lay episodes out side by side, one per column.
 

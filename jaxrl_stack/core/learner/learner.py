@@ -8,7 +8,7 @@ import functools
 import socket
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
+from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.minibatches import (
     PackedRows,
     WholeRows,
@@ -37,7 +37,14 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLMod
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.utils import counters, schedules
-from jaxrl_stack.utils.devices import host_view, learner_devices, map_over_devices, place_replicated, place_sharded
+from jaxrl_stack.utils.devices import (
+    Device,
+    host_view,
+    learner_devices,
+    map_over_devices,
+    place_replicated,
+    place_sharded,
+)
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
@@ -90,11 +97,11 @@ class RegisteredOptimizer:
         transformation = self.factory(lr)
         if not self.is_flat:
             updates, state = transformation.update(jax.tree.map(jnp.nan_to_num, gradients), state, params)
-            return optax.apply_updates(params, updates), state
+            return cast(ParamDict, optax.apply_updates(params, updates)), state
         gradient, _ = reductions.ravel(gradients)
         vector, unravel = reductions.ravel(params)
         updates, state = transformation.update(jnp.nan_to_num(gradient), state, vector)
-        return unravel(vector + updates), state
+        return unravel(vector + cast(jax.Array, updates)), state
 
 
 @dataclasses.dataclass
@@ -192,6 +199,7 @@ class Learner:
         self._optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
         self._state: LearnerState | None = None
         self._settings_on_device: Any = None
+        self._counted: tuple[LearnerState | None, int] = (None, 0)
 
     # ------------------------------------------------------------------------------------------------ building
 
@@ -215,7 +223,7 @@ class Learner:
         self.place(self._initial_state())
 
     @classmethod
-    def devices_of(cls, config: AlgorithmConfig) -> list[jax.Device]:
+    def devices_of(cls, config: AlgorithmConfig) -> list[Device]:
         """The local devices that a learner of this config uses; see `learner_devices`."""
         return learner_devices(config)
 
@@ -343,7 +351,7 @@ class Learner:
         return socket.gethostname()
 
     @property
-    def device(self) -> jax.Device:
+    def device(self) -> Device:
         """The first device of this learner."""
         return self.devices[0]
 
@@ -525,7 +533,7 @@ class Learner:
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def compute_loss_for_module(
-        self, *, module_id: ModuleID, config: AlgorithmConfig, batch: dict[str, Any], fwd_out: dict[str, Any]
+        self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> Any:
         """The loss of one module. Override this.
 
@@ -626,7 +634,7 @@ class Learner:
         return out
 
     def postprocess_gradients_for_module(
-        self, *, module_id: ModuleID, config: AlgorithmConfig | None = None, module_gradients_dict: ParamDict
+        self, *, module_id: ModuleID, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
         """Clip the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
 
@@ -671,8 +679,8 @@ class Learner:
                 lr = trace.learning_rates[module_id].get(name)
                 new_params, new_state = optimizer.step(lr, gradients, old_state, params)
                 if skip:
-                    new_params = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new_params, params)
-                    new_state = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new_state, old_state)
+                    new_params = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_params, params)
+                    new_state = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_state, old_state)
                 trace.params = {**trace.params, **new_params}
                 trace.optimizers = {
                     **trace.optimizers,
@@ -684,7 +692,7 @@ class Learner:
         return state
 
     def post_update(
-        self, state: LearnerState, *, metrics: dict[str, Any], settings: dict[ModuleID, dict[str, Any]]
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
     ) -> LearnerState:
         """Pure hook behind the minibatch loop. Runs inside the compiled update.
 
@@ -744,7 +752,7 @@ class Learner:
             },
         }
 
-    def current_values(self, settings: dict[str, Any], timesteps: jax.Array) -> dict[str, Any]:
+    def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
         """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
 
         Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
@@ -790,7 +798,7 @@ class Learner:
         state: LearnerState,
         batch: dict[ModuleID, dict[str, Any]],
         settings: dict[str, Any],
-        timesteps: jax.Array,
+        timesteps: jax.Array | np.ndarray,
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, dict[str, Any]]]:
@@ -798,7 +806,7 @@ class Learner:
         context = self._learner_connector.make_context(
             params=state.params,
             rest=state.rest,
-            key=self._update_key(state, 1, axis_name),
+            key=self._device_key(state, 1, axis_name),
             settings=self.current_values(settings, state.timesteps)["modules"],
             step=timesteps,
             pure=self._pure,
@@ -806,7 +814,7 @@ class Learner:
             axis_name=axis_name,
         )
         connector, batch = self._learner_connector.apply(state.connector, batch, context)
-        return state.replace(connector=self._learner_connector.merge(connector, axis_name)), batch
+        return dataclasses.replace(state, connector=self._learner_connector.merge(connector, axis_name)), batch
 
     def pure_fit(
         self,
@@ -834,7 +842,7 @@ class Learner:
             for mid, own in values["modules"].items()
         }
         # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
-        rest = self._pure.reseed(state.rest, self._update_key(state, 2, axis_name))
+        rest = self._pure.reseed(state.rest, self._device_key(state, 2, axis_name))
         local_shards = plan.num_shards // plan.num_devices
         size = None if plan.minibatch_size is None else plan.minibatch_size // plan.num_shards
         hooks = functools.partial(
@@ -854,7 +862,7 @@ class Learner:
         )
         keys: dict[ModuleID, Any] = dict.fromkeys(rows)
         if plan.shuffle and size is not None and (plan.num_epochs > 1 or plan.num_total_minibatches):
-            seed = permutation.round_keys(self._update_key(state, 3, None))
+            seed = permutation.round_keys(self._update_key(state, 3))
             first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
             shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
             keys = {mid: epoch_keys(seed, -(-steps * size // r.num_rows), shards) for mid, r in rows.items()}
@@ -893,7 +901,8 @@ class Learner:
             if ref not in self._pure.stream_refs and jnp.issubdtype(leaf.dtype, jnp.floating)
         }
         rest = {**rest, **reductions.pmean_flat(floats, axis_name)}
-        state = state.replace(
+        state = dataclasses.replace(
+            state,
             params=params,
             rest={ref: state.rest[ref] if ref in self._pure.stream_refs else rest[ref] for ref in rest},
             optimizers=optimizers,
@@ -918,10 +927,14 @@ class Learner:
             for ref in optimizer.refs
         )
 
-    def _update_key(self, state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-        """Key of one purpose within one update; of its own on every device if an axis is given."""
-        key = jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
-        return key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+    def _update_key(self, state: LearnerState, purpose: int) -> jax.Array:
+        """Key of one purpose within one update, the same on all devices."""
+        return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
+
+    def _device_key(self, state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
+        """Key of one purpose within one update on one device; without an axis that of the first one."""
+        device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
+        return jax.random.fold_in(self._update_key(state, purpose), device)
 
     def _pieces_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
         """Over how many equal pieces of each minibatch the gradients are added up."""
@@ -1042,7 +1055,8 @@ class Learner:
         counts = {}
         for mid, packed in rows.items():
             if Columns.LOSS_MASK in packed.columns:
-                mask = packed.take_column(Columns.LOSS_MASK, jnp.moveaxis(index[mid], 0, 1).reshape(index[mid].shape[1], -1))
+                own = jnp.moveaxis(index[mid], 0, 1).reshape(index[mid].shape[1], -1)
+                mask = packed.take_column(Columns.LOSS_MASK, own)
                 count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
                 # No valid row anywhere: the sums are 0, and so are the means.
                 counts[mid] = jnp.where(count > 0.0, count, 1.0)
@@ -1211,8 +1225,8 @@ class Learner:
         else:
             if name == "data_iterators":
                 value = [next(iter(iterator)) for iterator in value]
-            batches = [value] if name == "batch" else _resolve(value) if name == "batch_refs" else value
-            rows = _concatenate([self._as_multi_module_batch(b) for b in batches])
+            parts: Any = [value] if name == "batch" else _resolve(value) if name == "batch_refs" else value
+            rows = _concatenate([self._as_multi_module_batch(b) for b in parts])
         plan = self.plan(
             num_epochs=num_epochs,
             minibatch_size=minibatch_size,
@@ -1268,9 +1282,8 @@ class Learner:
         return self._settings_on_device
 
     def _timesteps_counter(self, timesteps: dict[str, Any] | int | None) -> np.ndarray:
-        if isinstance(timesteps, Mapping):
-            timesteps = timesteps.get("num_env_steps_sampled_lifetime", 0)
-        return counters.from_int(int(timesteps or 0))
+        steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
+        return counters.from_int(int(steps or 0))
 
     def _as_multi_module_batch(self, batch: Any) -> dict[ModuleID, dict[str, Any]]:
         batch = getattr(batch, "policy_batches", batch)
@@ -1289,8 +1302,8 @@ class Learner:
         state = self.state
 
         def connect(params, rest, connector, num_updates, key, at, settings, block):
-            local = state.replace(
-                params=params, rest=rest, connector=connector, num_updates=num_updates, key=key, timesteps=at
+            local = dataclasses.replace(
+                state, params=params, rest=rest, connector=connector, num_updates=num_updates, key=key, timesteps=at
             )
             new, batch = self.pure_connect(local, block, settings, counter, axis_name=None)
             return new.connector, batch
@@ -1308,7 +1321,7 @@ class Learner:
             host_view(self.placed_settings()),
             block,
         )
-        self._state = state.replace(connector=place_replicated(connector, self.devices))
+        self._state = dataclasses.replace(state, connector=place_replicated(connector, self.devices))
         out = {}
         for mid, columns in batch.items():
             columns = {c: v for c, v in columns.items() if c != Columns.LOSS_MASK}
@@ -1487,7 +1500,10 @@ class Learner:
     @property
     def num_updates(self) -> int:
         """Updates done so far: the ``weights_seq_no`` of the current weights."""
-        return int(jax.device_get(host_view(self.state.num_updates)))
+        state = self.state
+        if self._counted[0] is not state:
+            self._counted = (state, int(np.asarray(host_view(state.num_updates))))
+        return self._counted[1]
 
     def training_counts(self, plan: UpdatePlan, num_env_steps: int, num_updates: int) -> dict[str, Any]:
         """Counters for the result of one iteration.
@@ -1538,7 +1554,7 @@ class Learner:
         self._is_built = False
 
 
-def gradient_rows_per_piece(devices: Sequence[jax.Device]) -> int | None:
+def gradient_rows_per_piece(devices: Sequence[Device]) -> int | None:
     """How many rows of a minibatch to differentiate at a time: what fits a CPU core's cache.
 
     Measured on 2 cores with 64x64 networks: gradients of 16,384 rows at once take 1.25 times, of 65,536 rows 1.75
@@ -1635,7 +1651,8 @@ def _same_leaves(given: Any, current: Any, name: str) -> Any:
 
 def _resolve(refs: Sequence[Any]) -> list[Any]:
     """The objects behind Ray references, lists among them laid end to end."""
-    import ray
+    # Ray is imported only where it runs, and a checkout can be checked without it.
+    import ray  # pyright: ignore[reportMissingImports]
 
     objects = ray.get(list(refs))
     return [item for obj in objects for item in (obj if isinstance(obj, list) else [obj])]
@@ -1657,7 +1674,9 @@ def _as_blocks(rows: dict[ModuleID, dict[str, Any]], plan: UpdatePlan) -> dict[M
         num_rows = jax.tree.leaves(columns)[0].shape[0]
         missing = -num_rows % plan.num_shards
         if missing:
-            columns = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], missing, axis=0)]), columns)
+            columns = jax.tree.map(
+                lambda x, n=missing: np.concatenate([x, np.repeat(x[-1:], n, axis=0)]), columns
+            )
             mask = columns.get(Columns.LOSS_MASK, np.ones(num_rows + missing, bool)).copy()
             mask[num_rows:] = False
             columns = {**columns, Columns.LOSS_MASK: mask}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from flax import struct
 
 
@@ -29,6 +30,6 @@ class LearnerState:
     optimizers: dict[str, dict[str, Any]]
     extra: dict[str, Any]
     connector: Any
-    timesteps: jax.Array
+    timesteps: jax.Array | np.ndarray
     num_updates: jax.Array
     key: jax.Array

@@ -103,6 +103,7 @@ class PackedRows:
         out, start = [], 0
         for shape, dtype, packed, loose in zip(self._shapes, self._dtypes, self._packed, self._loose, strict=True):
             if not packed:
+                assert loose is not None
                 out.append(gather(loose))
                 continue
             assert matrix is not None
