@@ -19,7 +19,13 @@ from bench import harness
 from bench.baselines import sorting_loop, tight_loop
 
 BASELINES = Path(sorting_loop.__file__).parent
-SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "num_epochs": 2, "num_minibatches": 2, "hiddens": (8, 8)}
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "num_steps": 8,
+    "num_epochs": 2,
+    "num_minibatches": 2,
+    "hiddens": (8, 8),
+}
 
 
 @pytest.mark.parametrize("path", sorted(BASELINES.glob("*.py")), ids=lambda path: path.name)

@@ -16,7 +16,7 @@ BATCH = 256
 @pytest.mark.parametrize("probe", PROBES)
 def test_ppo_learns_the_known_values(probe):
     # The value behind a truncation is the network's own: the values approach their fixed point step by step.
-    num_iterations = 60 if probe is TruncationBootstrapProbe else 30
+    num_iterations = 45 if probe is TruncationBootstrapProbe else 30
     total = num_iterations * BATCH
     config = (
         PPOConfig()
@@ -40,7 +40,8 @@ def test_ppo_learns_the_known_values(probe):
     module = algo.get_module()
     observations, expected = probe().expected_values(GAMMA)
     values = np.asarray(jax.jit(lambda obs: module.compute_values({"obs": obs}))(observations))
-    np.testing.assert_allclose(values, expected, rtol=0.02, atol=0.02)
+    # The policy of a finite run still takes the wrong action now and then; everything else is exact.
+    np.testing.assert_allclose(values, expected, rtol=0.0, atol=0.02 if probe is ActionRewardProbe else 1e-3)
     optimal = probe().optimal_actions()
     assert (optimal is not None) == (probe is ActionRewardProbe)
     if optimal is not None:

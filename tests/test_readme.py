@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text()
 SMALLER = {
     "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
     "train_batch_size_per_learner=8192": "train_batch_size_per_learner=32",
-    "minibatch_size=2048": "minibatch_size=16",
+    "minibatch_size=512": "minibatch_size=16",
     "num_epochs=4": "num_epochs=1",
     "fcnet_hiddens=[64, 64]": "fcnet_hiddens=[4]",
     "evaluation_interval=10": "evaluation_interval=2",

@@ -26,7 +26,7 @@ HEADER = """\
 # What the annotations of settings name.
 IMPORTS = """\
 from collections.abc import Callable, Collection
-from typing import Any, Self
+from typing import Any, Literal, Self
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner

@@ -20,7 +20,7 @@ def psum(tree, axis_name: str | None):
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
-def ravel(tree) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
     """All leaves laid end to end in one float32 vector, and the way back.
 
     One vector instead of a dozen small leaves makes one sum, one all-reduce and one buffer of what would be a dozen
@@ -30,12 +30,12 @@ def ravel(tree) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
         tree: Pytree of float arrays.
 
     Returns:
-        ``(vector [n], unravel)``.
+        ``(vector [n], unravel)``; `unravel` takes a vector on the host, too.
     """
     leaves, treedef = jax.tree.flatten(tree)
     shapes = [(jnp.shape(leaf), jnp.result_type(leaf), jnp.size(leaf)) for leaf in leaves]
 
-    def unravel(vector: jax.Array) -> Any:
+    def unravel(vector: Any) -> Any:
         out, start = [], 0
         for shape, dtype, size in shapes:
             out.append(vector[start : start + size].reshape(shape).astype(dtype))
