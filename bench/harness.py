@@ -178,6 +178,7 @@ def write_json(path: str | None, payload: Mapping[str, Any]) -> None:
     if path == "-":
         print(text)
     else:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text + "\n")
 
 

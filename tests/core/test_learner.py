@@ -125,14 +125,20 @@ def test_build_twice_changes_nothing():
     with pytest.raises(ValueError, match=r"SquaresLearner.build\(\) must be called"):
         learner.update(batch=rows())
     learner.build()
-    state, pieces, optimizers = learner.state, list(learner._learner_connector), learner.get_optimizers_for_module()
+    state, pieces, optimizers = (
+        learner.state,
+        list(learner._learner_connector),
+        learner.get_optimizers_for_module(),
+    )
     learner.build()
     assert learner.state is state
     assert list(learner._learner_connector) == pieces
     assert learner.get_optimizers_for_module() == optimizers
 
 
-SPEC_WITH_SPACES = RLModuleSpec(module_class=TwoVectors, observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+SPEC_WITH_SPACES = RLModuleSpec(
+    module_class=TwoVectors, observation_space=OBS_SPACE, action_space=ACTION_SPACE
+)
 
 
 def test_a_module_or_its_spec():
@@ -299,7 +305,9 @@ class VectorLoss(SquaresLearner):
 
 
 def test_a_loss_that_is_no_scalar_is_refused():
-    with pytest.raises(ValueError, match="loss of module 'default_policy' in VectorLoss has the shape.*masked_mean"):
+    with pytest.raises(
+        ValueError, match="loss of module 'default_policy' in VectorLoss has the shape.*masked_mean"
+    ):
         make(VectorLoss).update(batch=rows())
 
 
@@ -431,7 +439,9 @@ def test_log_gradients_without_clipping():
     learner, batch = make_config().reporting(log_gradients=True).build_learner(), rows()
     own = gradients(learner.get_weights(), batch)
     norm = np.sqrt(sum(np.square(gradient).sum() for gradient in own.values()))
-    assert assert_step(learner, batch)["gradients_default_optimizer_global_norm"] == pytest.approx(norm, rel=1e-5)
+    assert assert_step(learner, batch)["gradients_default_optimizer_global_norm"] == pytest.approx(
+        norm, rel=1e-5
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- hooks
@@ -450,10 +460,14 @@ class Hooks(SquaresLearner):
         self.metrics.log_value("of_before", 7.0, window=1)
 
     def pre_update(self, state, batch):
-        return state.replace(extra={"count": {DEFAULT_MODULE_ID: state.extra["count"][DEFAULT_MODULE_ID] + 1.0}})
+        return state.replace(
+            extra={"count": {DEFAULT_MODULE_ID: state.extra["count"][DEFAULT_MODULE_ID] + 1.0}}
+        )
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        loss = super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
+        )
         return loss, {"count": self.extra["count"][module_id], "double": 2.0 * loss}
 
     def post_update(self, state, *, metrics, settings):
@@ -516,7 +530,9 @@ class Logging(SquaresLearner):
         self.metrics.log_value((module_id, "window"), mean, reduce="mean", window=1)
         self.metrics.log_value("top", 3)
         self.metrics.log_dict({"x": mean, "deep": {"y": 2.0 * mean}}, key=(module_id, "nested"))
-        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        return super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
+        )
 
 
 def test_every_reduction_over_the_minibatches():
@@ -578,8 +594,12 @@ def test_branching_on_a_traced_setting_names_it_and_static_settings_helps():
 
 class ReadsConfig(SquaresLearner):
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-        assert config.num_epochs == 30 and config.use_critic is True and config["grad_clip_by"] == "global_norm"
+        loss = super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
+        )
+        assert (
+            config.num_epochs == 30 and config.use_critic is True and config["grad_clip_by"] == "global_norm"
+        )
         assert config.get("no such setting", 5) == 5
         with pytest.raises(AttributeError, match="read-only"):
             config.gamma = 0.5
@@ -596,7 +616,9 @@ def test_the_config_of_the_loss_has_current_values():
     metrics = learner.update(batch=rows(), timesteps=25)[DEFAULT_MODULE_ID]
     assert metrics["gamma"] == metrics["gamma_again"] == pytest.approx(0.95)
     assert metrics["clip_param"] == pytest.approx(0.125) and metrics["entropy_coeff"] == 1.0
-    assert learner.update(batch=rows(), timesteps=50)[DEFAULT_MODULE_ID]["entropy_coeff"] == pytest.approx(0.75)
+    assert learner.update(batch=rows(), timesteps=50)[DEFAULT_MODULE_ID]["entropy_coeff"] == pytest.approx(
+        0.75
+    )
 
 
 # ------------------------------------------------------------------------------------------------- several modules
@@ -658,10 +680,11 @@ def test_modules_learn_each_from_its_own_rows():
         np.testing.assert_allclose(in_minibatches[ref], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("wanted", [["q"], lambda module_id, batch: module_id == "q"], ids=["names", "function"])
+@pytest.mark.parametrize(
+    "wanted", [["q"], lambda module_id, batch: module_id == "q"], ids=["names", "function"]
+)
 def test_policies_to_train(wanted):
-    learner, batch = make_two(), two_batches()
-    learner._should_update = wanted
+    learner, batch = make_two(policies_to_train=wanted), two_batches()
     before = learner.get_weights()
     metrics = learner.update(batch=batch)
     after = learner.get_weights()
@@ -669,10 +692,8 @@ def test_policies_to_train(wanted):
     assert_equal_trees({r: before[r] for r in ("p/a", "p/b")}, {r: after[r] for r in ("p/a", "p/b")})
     assert "total_loss" not in metrics["p"]
     assert learner.should_module_be_updated("q") and not learner.should_module_be_updated("p")
-    learner._should_update = ["nobody"]
-    learner._compiled.clear()
     with pytest.raises(ValueError, match="policies_to_train=\\['nobody'\\] leaves no module"):
-        learner.update(batch=batch)
+        make_two(policies_to_train=["nobody"]).update(batch=batch)
 
 
 def test_policies_to_train_comes_from_the_config():
@@ -732,6 +753,33 @@ def test_add_and_remove_modules_keep_the_others():
         learner.remove_module("q")
     with pytest.raises(ValueError, match="'p' exists already"):
         learner.add_module(module_id="p", module_spec=SPEC_WITH_SPACES)
+
+
+class OneForAll(PerModule):
+    """One optimizer over the parameters of all modules."""
+
+    def configure_optimizers(self):
+        self.register_optimizer(
+            optimizer=lambda lr: optax.sgd(lr, momentum=0.9),
+            params=[ref for module_id in self.module for ref in self.get_parameters(self.module[module_id])],
+            lr_or_lr_schedule=LR,
+        )
+
+
+def test_an_optimizer_over_all_modules_starts_afresh_when_they_change():
+    learner, batch = make_two(OneForAll), two_batches()
+    before = learner.get_weights()
+    learner.update(batch=batch)
+    after = learner.get_weights()
+    for module_id in ("p", "q"):
+        assert_module_moved(module_id, before, after, batch)
+    learner.add_module(module_id="r", module_spec=SPEC_WITH_SPACES)
+    batch |= {"r": rows(8, 3)}
+    before = learner.get_weights()
+    learner.update(batch=batch)
+    after = learner.get_weights()
+    for module_id in ("p", "q", "r"):
+        assert_module_moved(module_id, before, after, batch)
 
 
 def test_a_module_that_does_not_fit_is_not_added():
@@ -914,8 +962,12 @@ def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
     for rows_per_piece in (None, 8):
         monkeypatch.setattr(learner_module, "gradient_rows_per_piece", lambda devices, n=rows_per_piece: n)
         learner = ppo_config(minibatch_size=32).build_learner()
-        assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (1 if rows_per_piece is None else 4)
-        metrics = learner.update(batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
+        assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (
+            1 if rows_per_piece is None else 4
+        )
+        metrics = learner.update(
+            batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True
+        )
         results.append((learner.get_weights(), metrics[DEFAULT_MODULE_ID]))
     (weights, metrics), (weights_in_pieces, metrics_in_pieces) = results
     for ref in weights:
@@ -1059,7 +1111,9 @@ def test_modules_with_random_layers_statistics_or_linen_networks_train(module_cl
     before = learner.get_state()
     losses = []
     for _ in range(4):
-        metrics = learner.update(batch=ppo_rows(), minibatch_size=32, num_epochs=4, shuffle_batch_per_epoch=True)
+        metrics = learner.update(
+            batch=ppo_rows(), minibatch_size=32, num_epochs=4, shuffle_batch_per_epoch=True
+        )
         losses.append(metrics[DEFAULT_MODULE_ID]["total_loss"])
     after = learner.get_state()
     assert np.isfinite(losses).all()
@@ -1069,9 +1123,13 @@ def test_modules_with_random_layers_statistics_or_linen_networks_train(module_cl
         assert (value != before["rl_module"]["params"][ref]).any(), ref
     if module_class is Noisy:
         assert set(after["rl_module"]["rest"]) == {"default_policy/norm/mean", "default_policy/norm/var"}
-        batch_mean = (ppo_rows()["obs"] @ np.asarray(learner.module[DEFAULT_MODULE_ID].first.kernel[...])).mean(0)
+        batch_mean = (
+            ppo_rows()["obs"] @ np.asarray(learner.module[DEFAULT_MODULE_ID].first.kernel[...])
+        ).mean(0)
         batch_mean += np.asarray(learner.module[DEFAULT_MODULE_ID].first.bias[...])
-        np.testing.assert_allclose(after["rl_module"]["rest"]["default_policy/norm/mean"], batch_mean, atol=0.2)
+        np.testing.assert_allclose(
+            after["rl_module"]["rest"]["default_policy/norm/mean"], batch_mean, atol=0.2
+        )
     # A state goes on as the learner itself does, random streams included.
     learner.update(batch=ppo_rows())
     expected = learner.get_state()
@@ -1094,7 +1152,9 @@ def test_random_layers_draw_anew_in_every_minibatch_and_update():
     batch = {k: np.ones_like(v) for k, v in rows(32).items()}
     losses = [learner.update(batch=batch)[DEFAULT_MODULE_ID]["total_loss"] for _ in range(3)]
     # Two passes over the same rows: the second one's loss is with other draws than a single pass's.
-    learner.set_state({"counters": make(WithMetrics, RLModuleSpec(module_class=DropoutOnly)).get_state()["counters"]})
+    learner.set_state(
+        {"counters": make(WithMetrics, RLModuleSpec(module_class=DropoutOnly)).get_state()["counters"]}
+    )
     losses.append(learner.update(batch=batch, num_epochs=2)[DEFAULT_MODULE_ID]["total_loss"])
     assert len(set(losses)) == 4
 
@@ -1144,14 +1204,46 @@ def test_a_loss_may_treat_its_batch_as_any_dict():
     assert_step(make(Restless), rows())
 
 
+def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):
+    carried = []
+
+    class Recording(learner_module.PackedRows):
+        def __init__(self, columns, names=None):
+            carried.append(set(columns if names is None else names))
+            super().__init__(columns, names)
+
+    monkeypatch.setattr(learner_module, "PackedRows", Recording)
+    unread = {"rewards": np.ones(12, np.float32), "nested": {"x": np.ones((12, 50), np.float32)}}
+    assert_step(make(), rows() | unread)
+    assert carried == [{"obs", "target"}]
+    carried.clear()
+    assert_step(make(), rows() | unread | {Columns.LOSS_MASK: np.ones(12, bool)})
+    assert carried == [{"obs", "target", Columns.LOSS_MASK}]
+
+
 def test_sizes_that_do_not_fit():
-    with pytest.raises(ValueError, match="num_shuffle_shards=3 must be a multiple of the number of devices, 2"):
-        make_config().learners(num_cpus_per_learner=2, num_shuffle_shards=3).build_learner().update(batch=rows())
+    with pytest.raises(
+        ValueError, match="num_shuffle_shards=3 must be a multiple of the number of devices, 2"
+    ):
+        make_config().learners(num_cpus_per_learner=2, num_shuffle_shards=3).build_learner().update(
+            batch=rows()
+        )
     learner = make_config().learners(num_shuffle_shards=4).build_learner()
-    with pytest.raises(ValueError, match="minibatch_size=6 does not divide by the 4 shuffle shards.*minibatch_size=4"):
+    with pytest.raises(
+        ValueError, match="minibatch_size=6 does not divide by the 4 shuffle shards.*minibatch_size=4"
+    ):
         learner.update(batch=rows(), minibatch_size=6)
 
 
 def test_rows_that_do_not_divide_by_the_shards_are_filled_up_and_masked():
     learner = make_config().learners(num_shuffle_shards=8).build_learner()
     assert_step(learner, rows(13))
+
+
+def test_weights_go_back_where_they_came_from():
+    learner, batch = make(), rows()
+    weights = learner.get_weights()
+    learner.update(batch=batch)
+    assert any(np.any(weights[ref] != value) for ref, value in learner.get_weights().items())
+    learner.set_weights(weights)
+    assert_equal_trees(weights, learner.get_weights())

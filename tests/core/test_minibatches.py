@@ -37,20 +37,26 @@ def test_number_of_minibatches():
     assert num_minibatches(10, 64, 1) == 1
 
 
-@pytest.mark.parametrize(("num_rows", "size", "num_epochs"), [(138, 64, 2), (96, 32, 3), (10, 64, 1), (7, 3, 5)])
+@pytest.mark.parametrize(
+    ("num_rows", "size", "num_epochs"), [(138, 64, 2), (96, 32, 3), (10, 64, 1), (7, 3, 5)]
+)
 def test_row_p_of_the_stream_is_row_p_mod_n_of_the_epochs_permutation(num_rows, size, num_epochs):
     rows, keys = stream(num_rows, size, num_epochs)
     assert rows.shape == (num_minibatches(num_rows, size, num_epochs), 1, size)
     flat = rows.reshape(-1)
     permutations = {
-        epoch: np.asarray(permutation.permute(jnp.arange(num_rows, dtype=jnp.uint32), num_rows, keys[epoch, 0]))
+        epoch: np.asarray(
+            permutation.permute(jnp.arange(num_rows, dtype=jnp.uint32), num_rows, keys[epoch, 0])
+        )
         for epoch in range(-(-len(flat) // num_rows))
     }
     expected = [permutations[p // num_rows][p % num_rows] for p in range(len(flat))]
     np.testing.assert_array_equal(flat, expected)
     # Every epoch covers every row once; only what fills up the last minibatch comes on top.
     for epoch in range(num_epochs):
-        np.testing.assert_array_equal(np.sort(flat[epoch * num_rows : (epoch + 1) * num_rows]), np.arange(num_rows))
+        np.testing.assert_array_equal(
+            np.sort(flat[epoch * num_rows : (epoch + 1) * num_rows]), np.arange(num_rows)
+        )
     assert 0 <= len(flat) - num_epochs * num_rows < size
     if num_epochs > 1:
         assert (permutations[0] != permutations[1]).any()
@@ -84,7 +90,10 @@ def mixed_columns(num_shards, num_rows, seed=0):
     columns = {
         "obs": {
             "image": rng.integers(0, 256, (*leading, 3, 2), dtype=np.uint8),
-            "pair": (rng.normal(size=(*leading, 4)).astype(np.float32), rng.integers(-9, 9, leading, dtype=np.int32)),
+            "pair": (
+                rng.normal(size=(*leading, 4)).astype(np.float32),
+                rng.integers(-9, 9, leading, dtype=np.int32),
+            ),
         },
         "flag": rng.random(leading) < 0.5,
         "flags": rng.random((*leading, 3)) < 0.5,
@@ -103,7 +112,8 @@ def test_packing_keeps_every_bit_of_every_type(num_shards):
     index[-1, 0] = 4
     taken = jax.device_get(jax.jit(lambda c, i: PackedRows(c).take(i))(columns, index))
     expected = jax.tree.map(
-        lambda x: np.concatenate([x[s][index[s]] for s in range(num_shards)]).reshape(-1, *x.shape[2:]), columns
+        lambda x: np.concatenate([x[s][index[s]] for s in range(num_shards)]).reshape(-1, *x.shape[2:]),
+        columns,
     )
     assert jax.tree.structure(taken) == jax.tree.structure(expected)
     for (path, ours), theirs in zip(jax.tree.leaves_with_path(taken), jax.tree.leaves(expected), strict=True):

@@ -1386,7 +1386,7 @@ class Learner:
         self._check_every_module_has_an_optimizer()
         new = self._initial_state()
         kept = {
-            mid: {name: old.optimizers.get(mid, {}).get(name, fresh) for name, fresh in by_name.items()}
+            mid: {name: _kept_or_fresh(old.optimizers.get(mid, {}).get(name), fresh) for name, fresh in by_name.items()}
             for mid, by_name in new.optimizers.items()
         }
         extra = {
@@ -1476,12 +1476,19 @@ class Learner:
         """Replace weights of some modules.
 
         Args:
-            weights: ``{module_id: {name: array}}`` as `RLModule.get_state` gives it; what is left out stays.
+            weights: ``{module_id: {name: array}}`` as `RLModule.get_state` gives it, or ``{ref: array}`` as
+                `get_weights` gives it; what is left out stays.
 
         Raises:
             KeyError: For a module that is not here.
             ValueError: For names or shapes that a module does not have.
         """
+        if weights and all(ref in self._pure.params for ref in weights):
+            nested: dict[ModuleID, dict[str, Any]] = {}
+            for ref, value in weights.items():
+                module_id, _, name = ref.partition("/")
+                nested.setdefault(module_id, {})[name] = value
+            weights = nested
         unknown = [module_id for module_id in weights if module_id not in self._template]
         if unknown:
             raise KeyError(f"No module {unknown[0]!r}; there are {list(self._template)}.")
@@ -1627,6 +1634,14 @@ def _packing(params: ParamDict) -> tuple[Callable[[ParamDict], Any], Callable[[A
         return lambda params: params, lambda params: params
     _, unravel = reductions.ravel(params)
     return lambda params: reductions.ravel(params)[0], unravel
+
+
+def _kept_or_fresh(kept: Any, fresh: Any) -> Any:
+    """An optimizer state from before; a fresh one if there is none, or if it is for other parameters."""
+    fits = jax.tree.structure(kept) == jax.tree.structure(fresh) and all(
+        np.shape(a) == np.shape(b) for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(fresh), strict=True)
+    )
+    return kept if fits else fresh
 
 
 def _same_leaves(given: Any, current: Any, name: str) -> Any:
