@@ -113,7 +113,7 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
 
     def program(state: Any, runner: Any, timesteps: Any, settings: Any) -> tuple[Any, Any]:
         whole = TrainState(learner=state, runner=runner, replay=None, timesteps=timesteps)
-        runner, batch, _, _ = algo._sample_on_device(whole, settings)
+        runner, batch, _, _ = algo.driver._sample_on_device(whole, settings)
         if until == "advantages":
             _, batch = learner.pure_connect(state, batch, settings, timesteps, axis_name=AXIS_NAME)
         # A sum over what was computed keeps XLA from dropping it.
@@ -130,8 +130,8 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
     )
 
     def step() -> Mapping[str, Any]:
-        algo._runner_state, total = mapped(
-            learner.state, algo._runner_state, algo._timesteps, learner.placed_settings()
+        algo.driver.runner_state, total = mapped(
+            learner.state, algo.driver.runner_state, algo.driver.timesteps, learner.placed_settings()
         )
         return {"total": float(total)}
 

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack._torch_names import TorchNamesFinder
+from jaxrl_stack.tune.registration import install as _connect_with_tune
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import use_cpu_devices
@@ -22,6 +23,8 @@ __all__ = ["__version__", "use_cpu_devices"]
 
 if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
     sys.meta_path.append(TorchNamesFinder())
+# Imports nothing: it waits for ray.tune.
+_connect_with_tune()
 
 
 def __getattr__(name: str) -> Any:

@@ -409,7 +409,7 @@ def test_single_actions_for_discrete_spaces(algo):
     observation = np.array([2.0], np.float32)
     logits = algo.get_module().forward_inference({"obs": observation[None]})["action_dist_inputs"][0]
     greedy = algo.compute_single_action(observation, explore=False)
-    assert greedy == np.argmax(logits) and algo._rollout.env.action_space.contains(greedy)
+    assert greedy == np.argmax(logits) and algo.driver.rollout.env.action_space.contains(greedy)
     action, state, outputs = algo.compute_single_action(observation, full_fetch=True)
     assert state == {} and action in (0, 1)
     np.testing.assert_allclose(outputs["action_dist_inputs"], logits, rtol=1e-5, atol=1e-6)
@@ -427,7 +427,7 @@ def test_single_actions_for_discrete_spaces(algo):
 def test_single_actions_for_boxes(normalize):
     config = tiny(BoxActionEnv).environment(normalize_actions=normalize, clip_actions=True)
     algo = config.build_algo()
-    space = algo._rollout.env.action_space
+    space = algo.driver.rollout.env.action_space
     observation = np.array([0.5, -0.5], np.float32)
     mean = algo.get_module().forward_inference({"obs": observation[None]})["action_dist_inputs"][0, :2]
     scaled = space.low + (mean + 1.0) / 2.0 * (space.high - space.low) if normalize else mean
@@ -441,7 +441,7 @@ def test_single_actions_for_boxes(normalize):
 
 def test_single_actions_for_nested_spaces():
     algo = tiny(NestedActionEnv).build_algo()
-    space = algo._rollout.env.action_space
+    space = algo.driver.rollout.env.action_space
     actions = [algo.compute_single_action(np.array([0.25], np.float32)) for _ in range(10)]
     assert all(space.contains(action) for action in actions)
     assert len({action["move"].item() for action in actions}) > 1
@@ -761,8 +761,6 @@ def test_an_algorithm_from_its_checkpoint(tmp_path, algo):
 def test_wrong_arguments():
     with pytest.raises(TypeError, match="unknown arguments \\['logger'\\]"):
         PPO(tiny(), logger=None)
-    with pytest.raises(NotImplementedError, match="host environment"):
-        tiny("CartPole-v1").build_algo()
     assert PPO(tiny(EndingsEnv), env=FixedLengthEnv).config.env is FixedLengthEnv
 
 

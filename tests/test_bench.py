@@ -10,15 +10,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import harness
+from bench import harness, host_throughput, learning
 from bench.baselines import sorting_loop, tight_loop
+from bench.peers import jaxrl_ppo, new_stack, protocol
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BASELINES = Path(sorting_loop.__file__).parent
+PEERS = Path(protocol.__file__).parent
 SMALL: dict[str, Any] = {
     "num_envs": 4,
     "num_steps": 8,
@@ -28,15 +32,37 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.py")), ids=lambda path: path.name)
-def test_baselines_import_nothing_of_the_package(path: Path):
+def imports_of(path: Path) -> set[str]:
+    """Full names of the modules that a file imports."""
     imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").split(".")[0])
+            imported.add(node.module or "")
+    return imported
+
+
+@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.py")), ids=lambda path: path.name)
+def test_baselines_import_nothing_of_the_package(path: Path):
+    imported = {name.split(".")[0] for name in imports_of(path)}
     assert imported <= set(sys.stdlib_module_names) | {"jax", "flax", "optax", "gymnax"}
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("protocol", set()),
+        ("new_stack", {"gymnasium", "numpy"}),
+        ("rllib_ppo", {"ray", "torch"}),
+        ("sb3_ppo", {"stable_baselines3", "torch"}),
+    ],
+)
+def test_peers_import_nothing_of_the_package(name: str, allowed: set[str]):
+    imported = imports_of(PEERS / f"{name}.py")
+    ours = {module for module in imported if module.split(".")[0] in ("bench", "jaxrl_stack")}
+    assert ours <= {"bench.peers", "bench.peers.protocol"}
+    assert {module.split(".")[0] for module in imported - ours} <= set(sys.stdlib_module_names) | allowed
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 8, 100, 128, 1000])
@@ -115,3 +141,181 @@ def test_report_can_be_written_to_a_file(tmp_path: Path):
     path = tmp_path / "report.json"
     harness.write_json(str(path), {"results": []})
     assert json.loads(path.read_text())["results"] == []
+
+
+# A peer that answers by the book, with times that are made up.
+FAKE_PEER = """
+import json, sys
+settings = json.loads(sys.argv[1])
+print(json.dumps({"versions": {"fake": settings["job"]}}), flush=True)
+parts, result = {"sample": SECONDS / 2}, None
+if settings["job"] == "wall_clock":
+    parts, result = {"until_target": SECONDS, "build": 0.1, "first_train": 0.1}, {"reached": settings["seed"] == 0}
+each = {"seconds": SECONDS, "cores": 1.0 if SECONDS < 1 else 0.5, "steps": 8000, "parts": parts, "result": result}
+for line in sys.stdin:
+    print(json.dumps([each] * json.loads(line)["iterations"]), flush=True)
+"""
+NOISY_PEER = """
+import os
+from pathlib import Path
+from bench.peers import protocol
+
+def make(settings):
+    print("a library says hello")
+    os.write(1, b"and so does its C code\\n")
+    ran = []
+    def iterate():
+        ran.append("iterate")
+        return protocol.Iteration(settings["steps"], {}, {"ran": list(ran)})
+    return protocol.Work(iterate, lambda: ran.append("prepare"), Path(settings["closed"]).touch)
+
+protocol.serve(make, ["numpy"])
+"""
+
+
+def fake_peer(seconds: float) -> list[str]:
+    return [sys.executable, "-c", FAKE_PEER.replace("SECONDS", str(seconds))]
+
+
+def test_contenders_answer_in_turn_whatever_libraries_print(tmp_path: Path):
+    settings = {"warmup": 1, "steps": 5, "closed": str(tmp_path / "closed")}
+    with protocol.Peer([sys.executable, "-c", NOISY_PEER], settings) as peer:
+        assert peer.versions == {"numpy": np.__version__}
+        first, second = peer.measure(seconds=0.0, iterations=2)
+        assert not (tmp_path / "closed").exists()
+    assert first["steps"] == 5 and first["seconds"] > 0
+    # The warm-up came before.
+    assert second["result"]["ran"] == ["prepare", "iterate"] * 3
+    assert (tmp_path / "closed").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit('no such environment')", "ended early:\nno such environment"),
+        ("import time; time.sleep(60)", "sent no reply within 0.2 s"),
+        ("print('{\"versions\": {}}', flush=True); raise SystemExit('out of memory')", "out of memory"),
+    ],
+    ids=["fails at once", "hangs", "fails later"],
+)
+def test_a_peer_that_fails_is_reported_with_what_it_printed(code: str, message: str, monkeypatch):
+    peer = protocol.Peer([sys.executable, "-c", code], {}, patience=0.2 if "sleep" in code else 60.0)
+    monkeypatch.setattr(protocol, "GRACE", 0.2)
+    with pytest.raises(RuntimeError, match=message), peer:
+        peer.measure(seconds=0.0)
+
+
+def test_ratios_bars_and_parts_come_from_the_peers_answers(capsys):
+    arguments = ["--configs", "0x8,2x8/1024", "--wall-clock", "2x1", "--rounds", "2", "--seconds", "0"]
+    args = host_throughput.parse(arguments)
+    peers = {name: fake_peer(s) for name, s in (("jaxrl", 0.5), ("rllib", 5.5), ("sb3", 1.0))}
+    rows = host_throughput.measure(peers, args)
+    found = {(row.what, row.size, row.contender): row for row in rows}
+    assert len(found) == len(rows) == (3 + 2) + 2 * 2 + 2
+    rllib = found["train", "0x8", "rllib"]
+    assert rllib.rate == 8000 / 5.5 and rllib.ratio == pytest.approx(11.0) and rllib.met is True
+    # The others have half a core only.
+    assert rllib.cores == 0.5 and rllib.ratio_per_core == pytest.approx(5.5)
+    assert rllib.parts == {"sample": pytest.approx(5.5 / 4)} and rllib.versions == {"fake": "train"}
+    # A size without a bar, a bar that is missed, and the contender that the others are compared with.
+    assert found["train", "2x8/1024", "rllib"].met is None
+    assert found["train", "2x8/1024", "rllib"].ratio_per_core is None
+    assert found["rows", "0x8", "rllib"].met is False
+    assert found["train", "0x8", "jaxrl"].ratio is None
+    trained = found["wall_clock", "2x1", "rllib"]
+    assert trained.ratio == pytest.approx(11.0) and trained.results == [{"reached": True}, {"reached": False}]
+
+    host_throughput.print_rows(rows, args)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("met", "missed", "1 of 2", "0x8", "2x8/1024"))
+
+
+def test_host_throughput_names_what_it_cannot_run(capsys):
+    for arguments, message in (
+        (["--configs", "8"], "invalid sizes value: '8'"),
+        (["--rounds", "0"], "--rounds 0: at least 1"),
+    ):
+        with pytest.raises(SystemExit):
+            host_throughput.parse(arguments)
+        assert message in capsys.readouterr().err
+
+
+def settings_of(job: str) -> dict[str, Any]:
+    """A contender's settings, small; every training reaches the target."""
+    return {
+        "job": job,
+        "env": "CartPole-v1",
+        "env_runners": {"num_env_runners": 0, "num_envs_per_env_runner": 4},
+        "training": {"train_batch_size_per_learner": 256, "minibatch_size": 128, "num_epochs": 2, "lr": 1e-3},
+        "reporting": {"metrics_num_episodes_for_smoothing": 10},
+        "model": {"fcnet_hiddens": [8], "fcnet_activation": "tanh", "vf_share_layers": False},
+        "seed": 0,
+        "target": 5.0,
+        "within": 1000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "steps"), [("train", 256), ("rows", 8000), ("trajectories", 8000), ("wall_clock", 256)]
+)
+def test_this_project_is_a_contender(job: str, steps: int):
+    work = jaxrl_ppo.make(settings_of(job))
+    try:
+        (first, second) = protocol.measure(work, seconds=0.0, iterations=2)
+    finally:
+        work.close()
+    assert first["steps"] == second["steps"] == steps and second["seconds"] > 0
+    parts = second["parts"]
+    if job == "train":
+        # The connectors are compiled into the policy's step.
+        assert set(parts) == set(host_throughput.PARTS) - {"connectors"}
+        assert all(value > 0 for value in parts.values())
+        assert parts["env"] + parts["policy"] <= parts["sample"]
+        assert parts["sample"] + parts["update"] + parts["sync"] <= second["seconds"]
+    if job == "wall_clock":
+        assert second["result"]["reached"] and parts["build"] + parts["first_train"] <= parts["until_target"]
+
+
+def test_made_up_rows_and_episodes_are_the_same_data():
+    env = gym.make("CartPole-v1")
+    data = new_stack.trajectories(env.observation_space, env.action_space, seed=0)
+    api = new_stack.Api(dict, dict, SingleAgentEpisode, print, None, print)
+    episodes = new_stack.episodes_of(api, data, env)
+    rows = new_stack.rows_of(data)
+    assert sum(map(len, episodes)) == len(rows["obs"]) == new_stack.NUM_ROWS
+    np.testing.assert_array_equal(episodes[3].get_observations()[:-1], data["obs"][:, 3])
+    np.testing.assert_array_equal(episodes[3].get_observations(-1), data["final_obs"][-1, 3])
+    assert all(episode.is_terminated for episode in episodes) and data["terminateds"].sum() == len(episodes)
+
+
+def test_area_under_a_learning_curve():
+    # Level 10 up to 100 steps, then a line to 30 at 300; cut at 200, where it is at 20.
+    assert learning.area([(100, 10.0), (300, 30.0)], within=200) == pytest.approx((1000 + 1500) / 200)
+    assert learning.area([(50, 7.0), (100, 7.0)], within=100) == 7.0
+    with pytest.raises(ValueError, match="within=100: the curve ends after 50 steps"):
+        learning.area([(50, 7.0)], within=100)
+
+
+def test_both_drivers_learning_curves_are_compared(capsys):
+    settings = {
+        "num_env_runners": 0,
+        "num_envs_per_env_runner": 4,
+        "train_batch_size_per_learner": 256,
+        "num_epochs": 1,
+        "model_config": {"fcnet_hiddens": [8]},
+    }
+    report = learning.compare_drivers(1, settings, within=512)
+    (device,), (host,) = report["areas"].values()
+    # An untrained policy holds the pole for some twenty steps.
+    assert 10 < device < 50 and 10 < host < 50
+    assert report["difference"] == pytest.approx(abs(host - device) / device)
+    assert "gymnax/CartPole-v1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("target", "status", "passed"), [(5.0, 0, 1), (501.0, 1, 0)])
+def test_learning_judges_seeds_by_target_and_limit(tmp_path: Path, target: float, status: int, passed: int):
+    path = tmp_path / "report.json"
+    arguments = f"--env CartPole-v1 --env-runners 0 --envs 8 --seeds 1 --within 4000 --json {path}"
+    assert learning.main([*arguments.split(), "--target", str(target)]) == status
+    (result,) = json.loads(path.read_text())["results"]
+    assert result["reached"] == bool(passed) and result["env_steps"] >= 4000

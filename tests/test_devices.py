@@ -244,7 +244,7 @@ def test_whole_iterations(num_devices):
             clock.reset()
         result = algo.train()
         assert_replicated(algo.learner.state)
-        assert_replicated(algo._timesteps)
+        assert_replicated(algo.driver.timesteps)
         assert result["num_env_steps_sampled_lifetime"] == i * 64
         assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
         assert 1.0 <= result["env_runners"]["episode_len_mean"] <= 5.0
@@ -261,7 +261,7 @@ def test_whole_iterations(num_devices):
     ).all()
 
     # Environments are dealt out, each device with draws of its own.
-    runner = algo._runner_state
+    runner = algo.driver.runner_state
     shards = [np.asarray(shard.data) for shard in runner.obs.addressable_shards]
     assert [shard.shape for shard in shards] == [(1, 16 // num_devices, 1)] * num_devices
     assert len({shard.tobytes() for shard in shards}) > 1

@@ -11,20 +11,40 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
 @pytest.fixture(scope="module")
-def quickstart(tmp_path_factory):
-    """The executed notebook."""
+def environment(tmp_path_factory):
+    """Environment variables for the kernels: toy size, nothing written outside of the test's folders."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAXRL_NOTEBOOK_TOY", "1")
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
         # Compiling is most of the time at this size.
         patch.setenv(
             "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
         )
-        notebook = nbformat.read(ROOT / "notebooks" / "01_quickstart.ipynb", as_version=4)
-        nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+        yield patch
+
+
+def executed(name):
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     return notebook
+
+
+@pytest.fixture(scope="module")
+def quickstart(environment):
+    del environment
+    return executed("01_quickstart.ipynb")
+
+
+@pytest.fixture(scope="module")
+def gymnasium_and_tune(environment, ray_session):
+    environment.setenv("RAY_ADDRESS", ray_session.get_runtime_context().gcs_address)
+    return executed("02_gymnasium_and_tune.ipynb")
 
 
 def outputs(notebook, cell_id):
@@ -36,8 +56,13 @@ def data(notebook, cell_id, mime):
     return [out.data[mime] for out in outputs(notebook, cell_id) if mime in out.get("data", {})]
 
 
-def test_it_is_stored_without_outputs():
-    notebook = nbformat.read(ROOT / "notebooks" / "01_quickstart.ipynb", as_version=4)
+def text(notebook, cell_id):
+    return "".join(out.text for out in outputs(notebook, cell_id) if out.get("name") == "stdout")
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_it_is_stored_without_outputs(name):
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     nbformat.validate(notebook)
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)
 
@@ -54,15 +79,29 @@ def test_the_curve_is_one_picture_that_is_updated(quickstart):
 
 
 def test_evaluation_and_animation(quickstart):
-    text = "".join(out.text for out in outputs(quickstart, "evaluate") if "text" in out)
-    assert text.startswith("10 episodes, mean return ")
+    assert text(quickstart, "evaluate").startswith("10 episodes, mean return ")
     (animation,) = data(quickstart, "render", "text/html")
     assert "frames[0]" in animation
     assert len(animation) < 2_000_000
 
 
 def test_the_custom_module_trains_too(quickstart):
-    text = "".join(out.text for out in outputs(quickstart, "custom") if "text" in out)
-    assert "Residual" in text
-    assert "hidden/kernel" in text
+    shown = text(quickstart, "custom")
+    assert "Residual" in shown
+    assert "hidden/kernel" in shown
     assert len(data(quickstart, "compare", "image/png")) == 1
+
+
+def test_gymnasium_trains_evaluates_and_calls_back(gymnasium_and_tune):
+    assert text(gymnasium_and_tune, "train").startswith("mean returns: ")
+    (first, second) = text(gymnasium_and_tune, "callback").splitlines()
+    assert first.startswith("iteration 1: return ") and second.startswith("iteration 2: return ")
+    assert "10 episodes in a stronger current" in second and "nan" not in second
+    for cell in ("curve", "act"):
+        assert len(data(gymnasium_and_tune, cell, "image/png")) == 1
+
+
+def test_tune_finds_the_best_trial(gymnasium_and_tune):
+    shown = text(gymnasium_and_tune, "tune")
+    assert "lr 0.001: " in shown
+    assert "PPO(env='CartPole-v1', iteration=2" in shown

@@ -156,7 +156,7 @@ def settings_tables() -> str:
 
     declarations = PPOConfig._declarations
     lines = [
-        "| section | work | concern actors only | no effect (said once) | raise until they come |",
+        "| section | work | work with host environments | no effect (said once) | raise until they come |",
         "|---|---|---|---|---|",
     ]
     for section in declarations.section_docs:

@@ -24,6 +24,14 @@ SMALLER = {
     "evaluation_interval=10": "evaluation_interval=2",
     "evaluation_duration=20": "evaluation_duration=2",
     "range(50)": "range(2)",
+    # Actors are slow to start, and a second one shows nothing new.
+    "num_env_runners=2": "num_env_runners=1",
+    "num_learners=2": "num_learners=0",
+    "train_batch_size_per_learner=1024": "train_batch_size_per_learner=256",
+    "minibatch_size=256": "minibatch_size=128",
+    "num_epochs=6": "num_epochs=1",
+    "grid_search([1e-4, 1e-3])": "grid_search([1e-4])",
+    '"training_iteration": 100': '"training_iteration": 1',
 }
 
 
@@ -50,27 +58,31 @@ def as_script() -> str:
     return script
 
 
-def test_python_examples_run(tmp_path):
-    # A process of its own: two CPU devices, a cache of its own, and a compiler that hurries.
+def test_python_examples_run(tmp_path, ray_session):
+    # A process of its own: two CPU devices, a cache of its own, and a compiler that hurries. Its cluster is this
+    # session's Ray.
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
+        "RAY_ADDRESS": ray_session.get_runtime_context().gcs_address,
         "JAX_NUM_CPU_DEVICES": "2",
         "XDG_CACHE_HOME": str(tmp_path),
         "TMPDIR": str(tmp_path),
+        "TEST_TMPDIR": str(tmp_path),  # where Tune puts its results
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
     }
     script = tmp_path / "readme.py"
     script.write_text(as_script())
     run = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("ran\n") == len(blocks("python")), run.stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md", "docs/parity.md",
+                                  "docs/host_environments.md",
                                   "jaxrl_stack/algorithms/ppo/README.md"])  # fmt: skip
 def test_links_between_pages_lead_somewhere(page):
     path = ROOT / page

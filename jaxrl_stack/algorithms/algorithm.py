@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import dataclasses
 import datetime
-import functools
 import logging
 import os
+import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.algorithms.actor_driver import ActorDriver
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.config_data import config_from_data, config_to_data
+from jaxrl_stack.algorithms.device_driver import DeviceDriver
+from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.algorithms.registry import get_algorithm_class, get_algorithm_config_class
-from jaxrl_stack.algorithms.settings import same
-from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
+from jaxrl_stack.algorithms.settings import short
+from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner import Learner, nest_metrics
-from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
-from jaxrl_stack.env.device_rollout import DeviceRollout
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
-from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.ops.reductions import ravel
-from jaxrl_stack.utils import checkpoints, counters
+from jaxrl_stack.utils import checkpoints
 from jaxrl_stack.utils.compile_clock import CompileClock
-from jaxrl_stack.utils.devices import (
-    all_shards,
-    enable_compilation_cache,
-    host_view,
-    map_over_devices,
-    place_replicated,
-    place_sharded,
-)
-from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.devices import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.results import empty_result
+from jaxrl_stack.utils.results import empty_result, merge_nested
 
 if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.env.env_runner import EnvRunner
+    from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +53,7 @@ OLD_MEMBERS = {
     "remove_policy": "Use algorithm.learner.remove_module(module_id).",
     "workers": "Use algorithm.env_runner_group.",
     "evaluation_workers": "Use algorithm.eval_env_runner_group.",
-    "restore_workers": "There is nothing to restore: environments on the device have no actors.",
+    "restore_workers": "Lost actors are restarted with fault_tolerance(restart_failed_env_runners=True).",
     "export_policy_model": _USE_CHECKPOINTS,
     "export_policy_checkpoint": _USE_CHECKPOINTS,
     "import_policy_model_from_h5": _USE_CHECKPOINTS,
@@ -92,7 +82,7 @@ class Algorithm:
         config: The frozen config.
         metrics: A `MetricsLogger` for callbacks and user code; what is logged appears in the next result.
         callbacks: Calls the hooks of ``config.callbacks``.
-        learner: The local Learner.
+        driver: Samples, learns and evaluates: on the device for a JAX environment, with env runners for others.
     """
 
     def __init__(self, config: AlgorithmConfig, env: Any = None, **kwargs: Any):
@@ -122,7 +112,6 @@ class Algorithm:
     def setup(self, config: AlgorithmConfig) -> None:
         """Build environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
-        self._started = time.time()
         self._iteration = 0
         self._time_total = 0.0
         self._clock = CompileClock()
@@ -130,193 +119,55 @@ class Algorithm:
         self._is_stopped = False
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.callbacks = CallbackList.from_config(config)
-        self._watches_episodes = overrides_episode_hooks(self.callbacks)
-        self._episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        if self._watches_episodes:
-            notice_once(
-                "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
-                "step by step there, which costs far more than the sampling itself."
-            )
+        resolved = resolve_env(config.env, config.env_config)
+        if resolved.hint is not None:
+            notice_once(resolved.hint)
+        arguments = (self, config, type(self).pure_training_step, self.callbacks)
         with self._eager_if_asked():
-            self._build_on_device(config)
+            self.driver: Driver = DeviceDriver(resolved, *arguments) if resolved.is_jax else ActorDriver(*arguments)
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
 
-    def _build_on_device(self, config: AlgorithmConfig) -> None:
-        # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
-        learner_class = config.learner_class
-        devices = learner_class.devices_of(config)
-        resolved = resolve_env(config.env, config.env_config)
-        if not resolved.is_jax:
-            raise NotImplementedError(
-                f"environment({config.env!r}) is a host environment, and the actor driver for those comes later. JAX "
-                f"environments train on the device: environment('gymnax/CartPole-v1'), for example."
-            )
-        env = resolved.make()
-        num_devices = len(devices)
-        if config.disable_jit and num_devices > 1:
-            raise ValueError(
-                f"debugging(disable_jit=True) runs on one device, and this config uses {num_devices}. Set "
-                f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
-            )
-        self._num_envs = int(config.num_envs_per_env_runner)
-        if self._num_envs % num_devices:
-            raise ValueError(
-                f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
-                f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
-            )
-        self.spaces = {
-            "__env__": (env.observation_space, env.action_space),
-            "__env_single__": (env.observation_space, env.action_space),
-        }
-        env_to_module = config.build_env_to_module_connector(env=env, spaces=self.spaces)
-        module_to_env = config.build_module_to_env_connector(env=env, spaces=self.spaces)
-        for pipeline in (env_to_module, module_to_env):
-            pipeline.check_pure()
-        module_spaces = (env_to_module.observation_space, env_to_module.action_space)
-        self.spaces[DEFAULT_MODULE_ID] = module_spaces
-        spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: module_spaces})
-        self.learner: Learner = learner_class(config=config, module_spec=spec)
-        self.learner.build()
-        self.learner.check_connector_is_pure()
-        self.learner_group = LearnerGroup(config=config, learner=self.learner)
-        self._fragment_length, self._num_rounds = self._train_batch_shape(config)
-        self._plan = self.learner.plan(
-            num_epochs=config.num_epochs,
-            minibatch_size=config.minibatch_size,
-            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
-        )
-        num_columns = self._num_envs * self._num_rounds
-        if num_columns % self._plan.num_shards:
-            raise ValueError(
-                f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it deals out. "
-                f"Use fewer shards, or more environments."
-            )
-        self._rollout = DeviceRollout(
-            env=env,
-            module_id=DEFAULT_MODULE_ID,
-            pure=self.learner.pure,
-            env_to_module=env_to_module,
-            module_to_env=module_to_env,
-            clip_rewards=config.clip_rewards,
-            window_size=config.metrics_num_episodes_for_smoothing,
-        )
-        key = jax.random.fold_in(jax.random.key(self._seed), 2)
-        per_device = self._num_envs // num_devices
-        # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
-        init = jax.jit(functools.partial(self._rollout.init, num_envs=per_device))
-        shards = [init(jax.random.fold_in(key, d)) for d in range(num_devices)]
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *shards)
-        self._runner_state: Any = place_sharded(stacked, self.learner.devices)
-        self._timesteps = place_replicated(counters.zero(), self.learner.devices)
-        self.env_runner = DeviceEnvRunner(
-            config=config,
-            rollout=self._rollout,
-            learner=self.learner,
-            connector_state=lambda: jax.tree.map(lambda x: x[0], host_view(self._runner_state.env_to_module)),
-        )
-        self.env_runner_group = EnvRunnerGroup(self.env_runner)
-        self.eval_env_runner = self._make_evaluation_runner()
-        self.eval_env_runner_group = EnvRunnerGroup(self.eval_env_runner)
-        self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
-        self.callbacks.on_environment_created(
-            env_runner=self.env_runner,
-            metrics_logger=self._episode_metrics,
-            env=env,
-            env_context=resolved.context,
-        )
-        self._iterate = map_over_devices(
-            self._iteration_program,
-            self.learner.devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(None, 0, None, None),
-            out_axes=(None, 0, None, None, 0, 0),
-            donate_argnums=(0, 1, 2),
-        )
-
-    def _make_evaluation_runner(self) -> DeviceEnvRunner:
-        """A runner with the evaluation config; it shares modules and pipelines with training."""
-        config = self.config.get_evaluation_config_object()
-        assert config is not None
-        env = self._rollout.env
-        if not same(
-            (config.env, config.env_config), (self.config.env, self.config.env_config)
-        ):
-            env = resolve_env(config.env, config.env_config).make()
-            for name in ("observation_space", "action_space"):
-                if getattr(env, name) != getattr(self._rollout.env, name):
-                    raise ValueError(
-                        f"The evaluation environment's {name} is {getattr(env, name)}; in training it is "
-                        f"{getattr(self._rollout.env, name)}. evaluation_config may change what happens in the "
-                        f"environment, not its spaces."
-                    )
-        return DeviceEnvRunner(
-            config=config,
-            rollout=dataclasses.replace(self._rollout, env=env),
-            learner=self.learner,
-            connector_state=self.env_runner.connector_state,
-        )
-
-    def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
-        self.callbacks.call(
-            hook,
-            episode=episode,
-            env_runner=self.env_runner,
-            metrics_logger=self._episode_metrics,
-            env=self.env_runner.env,
-            env_index=env_index,
-            rl_module=self.env_runner.module,
-            **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
-        )
-
     @property
     def _seed(self) -> int:
         return 0 if self.config.seed is None else int(self.config.seed)
 
-    def _train_batch_shape(self, config: AlgorithmConfig) -> tuple[int, int]:
-        """``(T, R)``: a train batch is R fragments of T steps of every environment, R as small as covers it."""
-        length = config.get_rollout_fragment_length()
-        return length, max(1, -(-config.total_train_batch_size // (length * self._num_envs)))
-
-    # ------------------------------------------------------------------------------------------ the compiled part
-
-    def _iteration_program(self, learner, runner, timesteps, settings):
-        """One training step on one device of the learner: sample, update, report. Traced once."""
-        state = TrainState(learner=learner, runner=runner, replay=None, timesteps=timesteps)
-        step = type(self).pure_training_step
-        state, metrics = step(state, settings, sample_fn=self._sample_on_device, update_fn=self._update_on_device)
-        sampled = metrics["env_runners"]
-        # All numbers for the host in two vectors: fetching a dozen scalars takes longer than a small iteration.
-        learned, self._unpack_learned = ravel(metrics["learners"])
-        return state.learner, state.runner, state.timesteps, learned, sampled["window"], sampled["block"]
-
-    def _sample_on_device(self, state: TrainState, settings: Any):
-        values = self.learner.current_values(settings, state.learner.timesteps)["modules"]
-        runner, columns, _ = self._rollout.sample(
-            state.runner,
-            state.learner.params,
-            state.learner.rest,
-            values,
-            state.timesteps,
-            fragment_length=self._fragment_length,
-            num_rounds=self._num_rounds,
-            explore=bool(self.config.explore),
-            axis_name=self.learner.axis_name,
-        )
-        # Every vector step of a JAX environment is a step of every environment: nothing is masked.
-        sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
-        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, sampled
-
-    def _update_on_device(self, learner, batch, settings, timesteps):
-        axis_name = self.learner.axis_name
-        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
+    @property
+    def spaces(self) -> dict[str, tuple[Any, Any]]:
+        """``{"__env__", "__env_single__", module_id: (observation space, action space)}``."""
+        return self.driver.spaces
 
     @property
-    def _steps_per_iteration(self) -> int:
-        return self._fragment_length * self._num_rounds * self._num_envs
+    def learner(self) -> Learner | None:
+        """The Learner of this process; None if learners are actors (`learner_group` reaches those)."""
+        return self.driver.learner
+
+    @property
+    def learner_group(self) -> LearnerGroup:
+        """All learners."""
+        return self.driver.learner_group
+
+    @property
+    def env_runner(self) -> EnvRunner | None:
+        """The EnvRunner of this process; None if there is none."""
+        return self.driver.env_runner
+
+    @property
+    def env_runner_group(self) -> EnvRunnerGroup:
+        """All EnvRunners."""
+        return self.driver.env_runner_group
+
+    @property
+    def eval_env_runner(self) -> EnvRunner | None:
+        """The EnvRunner of this process that evaluates; None if only actors do."""
+        return self.driver.eval_env_runner
+
+    @property
+    def eval_env_runner_group(self) -> EnvRunnerGroup:
+        """All EnvRunners that evaluate."""
+        return self.driver.eval_env_runner_group
 
     # --------------------------------------------------------------------------------------------------- training
 
@@ -325,37 +176,13 @@ class Algorithm:
 
         An override logs into ``self.metrics`` and returns None.
         """
-        learner = self.learner
-        steps = {"num_env_steps_sampled_lifetime": self._num_env_steps + self._steps_per_iteration}
-        if learner.has_host_hooks:
-            learner.before_gradient_based_update(timesteps=steps)
-        started = time.perf_counter()
-        # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
-        # algorithm stays usable.
-        settings = learner.placed_settings()
-        with deferred_interrupt():
-            learner.state, self._runner_state, self._timesteps, learned, window, block = self._iterate(
-                learner.state, self._runner_state, self._timesteps, settings
-            )
-            self._num_env_steps += self._steps_per_iteration
-        self._last_learned = self._unpack_learned(np.asarray(host_view(learned)))
-        self._last_window = EpisodeWindow.unpacked(np.asarray(window))
-        self._device_seconds += time.perf_counter() - started
-        learner.raise_if_not_finite(self._last_learned, iteration=self._iteration + 1)
-        if learner.has_host_hooks:
-            learner.after_gradient_based_update(timesteps=steps)
-        if self._watches_episodes:
-            columns = in_time_order(all_shards(block), len(learner.devices), self._num_rounds)
-            episodes = self._episode_replay.replay(columns)
-            self.callbacks.on_sample_end(
-                env_runner=self.env_runner, metrics_logger=self._episode_metrics, samples=episodes
-            )
+        self.driver.training_step(self._iteration + 1)
 
     _restored_at = _Progress()
-    _num_env_steps = 0
-    _device_seconds = 0.0
-    _last_learned: dict[Any, Any] = {}
-    _last_window: Any = None
+
+    @property
+    def _num_env_steps(self) -> int:
+        return self.driver.num_env_steps
 
     def train(self) -> dict[str, Any]:
         """Run one iteration.
@@ -367,12 +194,16 @@ class Algorithm:
         self._check_is_running()
         config = self.config
         started, steps_before = time.perf_counter(), self._num_env_steps
-        updates_before = self.learner.num_updates
-        episodes_before = self._episodes_lifetime()
-        self._device_seconds = 0.0
+        updates_before = self.driver.num_updates
+        episodes = self.driver.episode_statistics()
+        episodes_before = 0 if episodes is None else episodes.num_episodes_lifetime
+        interval = config.evaluation_interval
+        evaluates = bool(interval) and (self._iteration + 1) % interval == 0
+        self.driver.start_iteration()
         self._clock.reset()
         calls = 0
-        with self._eager_if_asked():
+        beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
+        with self._eager_if_asked(), beside or contextlib.nullcontext():
             while calls == 0 or not self._iteration_is_long_enough(started, steps_before):
                 out = self.training_step()
                 if out is not None:
@@ -384,14 +215,13 @@ class Algorithm:
         training_seconds = time.perf_counter() - started
         self._iteration += 1
         result = self._training_result(steps_before, updates_before, episodes_before, calls, training_seconds)
-        interval = config.evaluation_interval
-        if interval and self._iteration % interval == 0:
-            _merge(result, {"evaluation": self.evaluate()})
+        if evaluates:
+            merge_nested(result, {"evaluation": self.evaluate() if beside is None else beside.result()})
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
         compile_s = min(self._clock.seconds, elapsed)
-        device_s = max(0.0, self._device_seconds - compile_s)
-        result["env_runners"] |= self._episode_metrics.compile()
+        device_s = max(0.0, self.driver.device_seconds - compile_s)
+        merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
         result["timers"] |= {
             "training_iteration": elapsed,
             "training_step": training_seconds / calls,
@@ -405,9 +235,13 @@ class Algorithm:
             "time_since_restore": self._time_total - self._restored_at.time_total,
             "iterations_since_restore": self._iteration - self._restored_at.iteration,
         }
-        _merge(result, self.metrics.compile())
-        self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
+        merge_nested(result, self.metrics.compile())
+        self.log_result(result)
         return result
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
+        self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     def _iteration_is_long_enough(self, started: float, steps_before: int) -> bool:
         config = self.config
@@ -418,11 +252,8 @@ class Algorithm:
             and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
         )
 
-    def _episodes_lifetime(self) -> int:
-        return 0 if self._last_window is None else int(self._last_window.num_episodes.astype(np.int64).sum())
-
     def _empty_result(self) -> dict[str, Any]:
-        module_ids = self.learner.module_ids
+        module_ids = self.driver.module_ids
         if self._result_template is None or self._result_template[0] != module_ids:
             template = empty_result(module_ids, evaluation=bool(self.config.evaluation_interval))
             self._result_template = (module_ids, template)
@@ -433,15 +264,18 @@ class Algorithm:
     def _training_result(
         self, steps_before: int, updates_before: int, episodes_before: int, calls: int, seconds: float
     ) -> dict[str, Any]:
-        result = self._empty_result()
+        result, config = self._empty_result(), self.config
         sampled = self._num_env_steps - steps_before
-        window = self._last_window
         now = datetime.datetime.now()
-        if window is not None:
-            returns, lengths = last_episodes(window)
-            seconds_per_step = seconds / max(1, sampled / self._num_envs)
-            result["env_runners"] |= episode_statistics(returns, lengths, seconds_per_step)
-        lifetime = self._episodes_lifetime()
+        merge_nested(result, self.driver.results())
+        statistics = self.driver.episode_statistics() or _NO_EPISODES
+        result["env_runners"] |= episode_results(
+            statistics.returns,
+            statistics.lengths,
+            durations=statistics.durations,
+            seconds_per_step=seconds / max(1, sampled / config.num_envs_per_env_runner),
+        )
+        lifetime = statistics.num_episodes_lifetime
         result["env_runners"] |= {
             "num_episodes": lifetime - episodes_before,
             "num_episodes_lifetime": lifetime,
@@ -452,7 +286,7 @@ class Algorithm:
                 "throughput_since_last_restore": (self._num_env_steps - self._restored_at.num_env_steps)
                 / max(self._time_total + seconds - self._restored_at.time_total, 1e-9),
             },
-            "weights_seq_no": self.learner.num_updates,
+            "weights_seq_no": self.driver.num_updates,
         }
         for kind in ("agent", "module"):
             member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
@@ -461,10 +295,7 @@ class Algorithm:
             # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
             for name in (f"{kind}_episode_return_mean", f"{kind}_episode_returns_mean"):
                 result["env_runners"][name] = {member: result["env_runners"]["episode_return_mean"]}
-        _merge(result["learners"], nest_metrics(self._last_learned))
-        num_updates = self.learner.num_updates - updates_before
-        _merge(result["learners"], self.learner.training_counts(self._plan, self._steps_per_iteration, num_updates))
-        _merge(result["learners"], self.learner.metrics_logger.compile())
+        merge_nested(result["learners"], self.driver.learner_results(self.driver.num_updates - updates_before))
         result |= {
             "num_env_steps_sampled_lifetime": self._num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
@@ -473,7 +304,7 @@ class Algorithm:
             "timestamp": int(now.timestamp()),
             "date": now.strftime("%Y-%m-%d_%H-%M-%S"),
             "pid": os.getpid(),
-            "hostname": self.learner.node,
+            "hostname": socket.gethostname(),
             "done": False,
         }
         return result
@@ -490,47 +321,45 @@ class Algorithm:
             What ``result["evaluation"]`` holds: ``{"env_runners": {...}}``.
         """
         self._check_is_running()
-        if parallel_train_future is not None:
-            raise NotImplementedError("evaluate(parallel_train_future=...): parallel evaluation comes later.")
+        is_training = None if parallel_train_future is None else lambda: not parallel_train_future.done()
         self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
-        config = self.eval_env_runner.config
-        if config.custom_evaluation_function is not None:
-            metrics, num_steps, _ = config.custom_evaluation_function(self, self.eval_env_runner_group)
-            metrics = {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
-        else:
-            metrics = {"env_runners": self._evaluate_on_device(config)}
-        self.callbacks.on_evaluate_end(
-            algorithm=self, metrics_logger=self.metrics, evaluation_metrics=metrics
-        )
+        return self._finish_evaluation(self._evaluate(is_training))
+
+    def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
+        function = self.config.custom_evaluation_function
+        if function is not None:
+            metrics, num_steps, _ = function(self, self.eval_env_runner_group)
+            return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
+        with self._eager_if_asked():
+            metrics = self.driver.evaluate(self._iteration, is_training)
+        counts = metrics["env_runners"]
+        self._evaluated_steps += counts["num_env_steps_sampled"]
+        self._evaluated_episodes += counts["num_episodes"]
+        counts["num_env_steps_sampled_lifetime"] = self._evaluated_steps
+        counts["num_episodes_lifetime"] = self._evaluated_episodes
+        return metrics
+
+    def _finish_evaluation(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        self.callbacks.on_evaluate_end(algorithm=self, metrics_logger=self.metrics, evaluation_metrics=metrics)
         self._evaluation_metrics = metrics
         return metrics
 
-    def _evaluate_on_device(self, config: AlgorithmConfig) -> dict[str, Any]:
-        duration = int(config.evaluation_duration)
-        in_episodes = config.evaluation_duration_unit == "episodes"
-        seed = 0 if config.seed is None else int(config.seed)
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 4), self._iteration)
-        started = time.perf_counter()
-        with self._eager_if_asked():
-            num_envs = int(config.num_envs_per_env_runner)
-            out = self.eval_env_runner.evaluate(
-                num_envs=min(duration, num_envs),
-                reset=bool(config.evaluation_force_reset_envs_before_iteration),
-                key=key,
-                explore=bool(config.explore),
-                num_episodes=duration if in_episodes else None,
-                num_timesteps=None if in_episodes else duration,
-                timeout_s=config.evaluation_sample_timeout_s,
-            )
-        seconds = time.perf_counter() - started
-        stats = episode_statistics(out["returns"], out["lengths"], seconds / max(1, out["num_env_steps"]))
-        return {
-            **stats,
-            "num_episodes": len(out["returns"]),
-            "num_env_steps_sampled": out["num_env_steps"],
-            "num_env_steps_sampled_lifetime": out["num_env_steps"],
-            "sample": seconds,
-        }
+    _evaluated_steps = 0
+    _evaluated_episodes = 0
+
+    @property
+    def _evaluates_beside_training(self) -> bool:
+        return bool(self.config.evaluation_parallel_to_training) and isinstance(self.driver, ActorDriver)
+
+    def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
+        """Take actors of a group back in that Ray has restarted; they get weights and connector states.
+
+        Sampling does so by itself in every iteration.
+
+        Returns:
+            Their ids.
+        """
+        return env_runner_group.probe_unhealthy_env_runners()
 
     # ----------------------------------------------------------------------------------------------------- access
 
@@ -554,7 +383,7 @@ class Algorithm:
             KeyError: If there is no such module.
         """
         self._check_is_running()
-        modules = self.learner.module
+        modules = self.driver.modules()
         if module_id not in modules:
             raise KeyError(f"No module {module_id!r}; there are {list(modules)}.")
         return modules[module_id]
@@ -565,7 +394,7 @@ class Algorithm:
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Take over what `get_weights` returned; modules that it leaves out keep theirs."""
-        self.learner_group.set_weights(weights)
+        self.driver.set_weights(weights)
 
     def compute_single_action(
         self,
@@ -595,14 +424,14 @@ class Algorithm:
             ValueError: If the observation does not fit the observation space.
         """
         self._check_is_running()
-        if policy_id not in self.learner.module_ids:
-            raise KeyError(f"No module {policy_id!r}; there are {list(self.learner.module_ids)}.")
+        if policy_id not in self.driver.module_ids:
+            raise KeyError(f"No module {policy_id!r}; there are {list(self.driver.module_ids)}.")
         if state:
             raise ValueError(f"compute_single_action(state={state!r}): module {policy_id!r} has no recurrent state.")
         explore = bool(self.config.explore) if explore is None else bool(explore)
         self._action_count += 1
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), 5), self._action_count)
-        outputs = self.env_runner.act(observation, explore=explore, key=key)
+        outputs = self.driver.act(observation, explore=explore, key=key)
         action = outputs.pop(Columns.ACTIONS_FOR_ENV)
         return (action, {}, outputs) if full_fetch else action
 
@@ -639,16 +468,9 @@ class Algorithm:
             "iteration": self._iteration,
             "num_env_steps_sampled_lifetime": self._num_env_steps,
             "time_total_s": self._time_total,
-            "num_devices": len(self.learner.devices),
+            **self.driver.metadata,
         }
-        return checkpoints.save(path, self._checkpoint_arrays(), metadata)
-
-    def _checkpoint_arrays(self) -> dict[str, Any]:
-        return {
-            "learner": host_view(self.learner.state),
-            "runner": all_shards(self._runner_state),
-            "timesteps": host_view(self._timesteps),
-        }
+        return checkpoints.save(path, self.driver.state(), metadata)
 
     def restore_from_path(self, path: str | os.PathLike[str]) -> None:
         """Take over a training state written by `save_to_path` of an algorithm with the same settings.
@@ -659,22 +481,12 @@ class Algorithm:
         """
         self._check_is_running()
         metadata = checkpoints.load_metadata(path)
-        saved_on, here = metadata["num_devices"], len(self.learner.devices)
-        if saved_on != here:
-            raise ValueError(
-                f"The checkpoint at {path} was written on {saved_on} device(s), and this algorithm runs on {here}: its "
-                f"environments are laid out for that number. Build it with learners(num_cpus_per_learner={saved_on}) "
-                f"or as many accelerators, or move the weights alone with get_weights() and set_weights()."
-            )
-        arrays = checkpoints.load_arrays(path, self._checkpoint_arrays())
-        self.learner.place(arrays["learner"])
-        self._runner_state = place_sharded(arrays["runner"], self.learner.devices)
-        self._timesteps = place_replicated(arrays["timesteps"], self.learner.devices)
+        self.driver.check_state(path, metadata)
+        state = checkpoints.load_arrays(path, self.driver.state())
+        self.driver.set_state(state, metadata["num_env_steps_sampled_lifetime"])
         self._iteration = metadata["iteration"]
-        self._num_env_steps = metadata["num_env_steps_sampled_lifetime"]
         self._time_total = metadata["time_total_s"]
         self._restored_at = _Progress(self._iteration, self._num_env_steps, self._time_total)
-        self._last_window = all_shards(self._runner_state.window)
         self.callbacks.on_checkpoint_loaded(algorithm=self)
 
     @classmethod
@@ -715,10 +527,9 @@ class Algorithm:
     # ------------------------------------------------------------------------------------------------------- life
 
     def __repr__(self) -> str:
-        devices = f"{len(self.learner.devices)} {self.learner.device.platform} device(s)"
         return (
-            f"{type(self).__name__}(env={self.env_runner.env.name}, iteration={self._iteration}, "
-            f"num_env_steps_sampled_lifetime={self._num_env_steps:,}, {devices})"
+            f"{type(self).__name__}(env={short(self.config.env)}, iteration={self._iteration}, "
+            f"num_env_steps_sampled_lifetime={self._num_env_steps:,}, {self.driver.description})"
         )
 
     if not TYPE_CHECKING:
@@ -732,6 +543,33 @@ class Algorithm:
         if self._is_stopped:
             raise RuntimeError(f"This {type(self).__name__} was stopped; build a new one from its config.")
 
+    def reset(self, config: AlgorithmConfig) -> bool:
+        """Start from the beginning with another config, keeping the compiled programs.
+
+        Args:
+            config: May differ in traced settings (learning rate, gamma, clip_param, ...); all others must be the same.
+
+        Returns:
+            Whether it was possible; otherwise nothing has changed, and the config needs an algorithm of its own.
+        """
+        self._check_is_running()
+        config = config.copy(copy_frozen=False)
+        config.validate()
+        config.freeze()
+        if not config.differs_in_traced_settings_only(self.config):
+            return False
+        with self._eager_if_asked():
+            if not self.driver.reset(config):
+                return False
+        self.config = config
+        self.callbacks = self.driver.callbacks = CallbackList.from_config(config)
+        self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
+        self._evaluated_steps = self._evaluated_episodes = self._action_count = 0
+        self._evaluation_metrics = {}
+        self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
+        return True
+
     def stop(self) -> None:
         """Release devices and runners. The algorithm cannot train afterwards."""
         if self._is_stopped:
@@ -741,45 +579,48 @@ class Algorithm:
 
     def cleanup(self) -> None:
         """Free what `setup` made."""
-        self.env_runner.stop()
-        self.learner.shutdown()
-        self._runner_state = None
+        self.driver.stop()
 
 
-def episode_statistics(returns: np.ndarray, lengths: np.ndarray, seconds_per_step: float) -> dict[str, float]:
-    """Mean, min and max of episodes; NaN where there are none.
+class _Beside:
+    """An evaluation in a thread of its own, while the block that it surrounds trains."""
 
-    Args:
-        returns: float ``[n]``.
-        lengths: int ``[n]``.
-        seconds_per_step: Wall time of one step of one environment, for the durations.
-    """
-    if len(returns) == 0:
-        nan = float("nan")
-        names = ("episode_return", "episode_len")
-        return {f"{n}_{how}": nan for n in names for how in ("mean", "min", "max")} | {
-            "episode_duration_sec_mean": nan
-        }
-    return {
-        "episode_return_mean": float(np.mean(returns, dtype=np.float64)),
-        "episode_return_min": float(np.min(returns)),
-        "episode_return_max": float(np.max(returns)),
-        "episode_len_mean": float(np.mean(lengths)),
-        "episode_len_min": int(np.min(lengths)),
-        "episode_len_max": int(np.max(lengths)),
-        "episode_duration_sec_mean": float(np.mean(lengths)) * seconds_per_step,
-    }
+    def __init__(self, algorithm: Algorithm):
+        self._algorithm = algorithm
+        self._trained = threading.Event()
+        self._outcome: dict[str, Any] | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="evaluation", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._algorithm._evaluate(lambda: not self._trained.is_set())
+        except BaseException as error:  # handed to the training thread, which raises it
+            self._error = error
+
+    def __enter__(self) -> None:
+        algorithm = self._algorithm
+        algorithm.callbacks.on_evaluate_start(algorithm=algorithm, metrics_logger=algorithm.metrics)
+        # Before training changes them: this evaluation is of the weights that the iteration starts with.
+        algorithm.driver.sync_evaluation()
+        self._thread.start()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._trained.set()
+        if exception[0] is None:
+            self._thread.join()
+
+    def result(self) -> dict[str, Any]:
+        """What the evaluation returned; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._algorithm._finish_evaluation(self._outcome)
+
+
+_NO_EPISODES = EpisodeStatistics(np.zeros(0), np.zeros(0, int), None, 0)
 
 
 def _copied(tree: dict[str, Any]) -> dict[str, Any]:
     """Nested dicts copied, their values shared."""
     return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
-
-
-def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
-    """Merge nested dicts; values of `new` win."""
-    for key, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = copy.copy(value)

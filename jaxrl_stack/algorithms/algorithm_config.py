@@ -39,7 +39,7 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.env.registry import get_env_creator, register_env, resolve_env
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.env.env_runner import EnvRunner
 
 __all__ = ["AlgorithmConfig", "NotProvided", "PolicySpec"]
 
@@ -258,7 +259,7 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
         """All settings by attribute name (a few by RLlib's key, such as "lambda"); containers are copies."""
         names = [setting.attribute for setting in self._declarations.by_name.values()]
         names += [*sorted(self._own_names), "in_evaluation", "_is_online"]
-        return {ATTRIBUTE_TRANSLATIONS.get(name, name): copy_value(vars(self)[name]) for name in names}
+        return {ATTRIBUTE_TRANSLATIONS.get(name, name): _searchable(copy_value(vars(self)[name])) for name in names}
 
     def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
         """Sets what a dict holds: keyword or attribute names, or keys of `to_dict`.
@@ -440,7 +441,19 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
         return self.copy()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _CACHES}
+        state = {name: value for name, value in vars(self).items() if name not in _CACHES}
+        # Names of environments mean something in the process that registered them: an actor gets the creator, too.
+        evaluation = self.evaluation_config or {}
+        names = {self.env, evaluation.get("env") if isinstance(evaluation, dict) else evaluation.env}
+        creators = {name: get_env_creator(name) for name in names if isinstance(name, str)}
+        return {**state, "_env_creators": {name: made for name, made in creators.items() if made is not None}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        creators = state.pop("_env_creators")
+        vars(self).update(state)
+        for name, creator in creators.items():
+            if get_env_creator(name) is None:
+                register_env(name, creator)
 
     def freeze(self) -> None:
         """Makes every later change raise an AttributeError."""
@@ -561,10 +574,15 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 )
 
     def _validate_evaluation(self) -> None:
-        if self.evaluation_duration == "auto":
+        if self.evaluation_duration == "auto" and not self.evaluation_parallel_to_training:
             self._value_error(
                 "evaluation(evaluation_duration='auto') needs evaluation_parallel_to_training=True and "
                 "evaluation_num_env_runners > 0; give the number of episodes or timesteps instead."
+            )
+        if self.evaluation_parallel_to_training and not self.evaluation_num_env_runners:
+            self._value_error(
+                "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
+                "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
             )
         if self.evaluation_config is not None and not self.in_evaluation:
             self.get_evaluation_config_object()
@@ -574,6 +592,12 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             self._value_error(
                 f"env_runners(batch_mode={self.batch_mode!r}) needs a host environment: on the device, every "
                 "environment takes the same number of steps. Use batch_mode='truncate_episodes'."
+            )
+        if self.num_learners:
+            raise NotImplementedError(
+                f"learners(num_learners={self.num_learners}) with the JAX environment {short(self.env)} comes later: "
+                "its program runs on the devices of this process. Set num_learners=0 and use several devices "
+                "(num_gpus_per_learner, num_cpus_per_learner)."
             )
         if self.env_runner_cls is not None:
             self._value_error(
@@ -808,6 +832,13 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             parts.append((module_id, self.get_config_for_module(module_id).static_fingerprint()))
         return tuple(parts)
 
+    def differs_in_traced_settings_only(self, other: AlgorithmConfig) -> bool:
+        """Whether everything that is built from the other config serves this one, too, its programs included."""
+        if self.static_fingerprint() != other.static_fingerprint():
+            return False
+        names = [s.attribute for s in self._declarations.by_name.values() if s.kind not in ("static", "traced")]
+        return all(same(vars(self)[name], vars(other)[name]) for name in names)
+
     # -------------------------------------------------------------------------------------------- multi-agent
 
     DEFAULT_POLICY_MAPPING_FN = staticmethod(default_policy_mapping_fn)
@@ -919,6 +950,12 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             f"{type(self).__name__} has no default Learner. Use an algorithm's config, such as PPOConfig, or "
             "learners(learner_class=...)."
         )
+
+    def get_default_env_runner_class(self) -> type[EnvRunner]:
+        """The EnvRunner class of host environments."""
+        from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+
+        return SingleAgentEnvRunner
 
     def _uses_default_module(self) -> bool:
         spec = self._rl_module_spec
@@ -1208,19 +1245,14 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             env: Environment to take missing spaces from.
             spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
             rl_module_spec: Overrides this config's spec.
-            placement_group: Ray placement group; must be None while learners are local.
+            placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
 
         Raises:
-            ValueError: If a placement group is given.
+            ValueError: If a placement group is given and the learner is local.
         """
-        if placement_group is not None:
-            raise ValueError(
-                f"build_learner_group(placement_group={placement_group!r}): the learner runs in this "
-                "process. Leave placement_group out."
-            )
         config: Any = self.copy()
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
-        return LearnerGroup(config=config, module_spec=spec)
+        return LearnerGroup(config=config, module_spec=spec, placement_group=placement_group)
 
     def rollouts(self, *args: Any, **kwargs: Any) -> Self:
         """Gone: `env_runners`."""
@@ -1303,6 +1335,13 @@ AlgorithmConfig._declare()
 def _given_settings(model_config: Any) -> dict[str, Any]:
     """What a user's model config says: the entries of a dict, the fields given to a DefaultModelConfig."""
     return model_config.given() if isinstance(model_config, DefaultModelConfig) else dict(as_dict(model_config or {}))
+
+
+def _searchable(value: Any) -> Any:
+    """A model config that holds a search space as a dict: a tuner looks into dicts and lists only."""
+    if isinstance(value, DefaultModelConfig) and any(map(is_search_space, as_dict(value).values())):
+        return _given_settings(value)
+    return value
 
 
 def warn_deprecated(message: str) -> None:

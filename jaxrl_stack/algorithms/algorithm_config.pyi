@@ -33,7 +33,7 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.env.registry import get_env_creator, register_env, resolve_env
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
@@ -41,6 +41,7 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 from typing import Self
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.env.env_runner import EnvRunner
 __all__ = ['AlgorithmConfig', 'NotProvided', 'PolicySpec']
 KEY_TRANSLATIONS: Any
 ATTRIBUTE_TRANSLATIONS: Any
@@ -107,6 +108,7 @@ class AlgorithmConfig:
     explore: bool
     episodes_to_numpy: bool
     num_learners: int
+    learner_snapshot_interval: int
     num_cpus_per_learner: str | int | float
     num_gpus_per_learner: int | float
     custom_resources_per_learner: dict[str, float]
@@ -426,8 +428,8 @@ class AlgorithmConfig:
             episode_lookback_horizon: Steps of the previous chunk that a chunk of an episode keeps. Default: 1.
             merge_env_runner_states: Merge the connector states of the actors: True, False or 'training_only'. Default: 'training_only'.
             broadcast_env_runner_states: Send the merged states back to the actors. Default: True.
-            use_env_runner_state_server: Let the actors pull states from one actor (asynchronous algorithms). Default: False.
-            env_runner_state_server_max_concurrency: Requests that the state actor serves at a time. Default: 16.
+            use_env_runner_state_server: Let the actors pull states from one actor (asynchronous algorithms). Default: False. Other values come later; actors get new states with every update; leave it out.
+            env_runner_state_server_max_concurrency: Requests that the state actor serves at a time. Default: 16. Other values come later; there is no state server; leave it out.
             rollout_fragment_length: Steps per environment and sampling round; 'auto' fits the train batch. Default: 200.
             batch_mode: 'truncate_episodes' samples fixed numbers of steps, 'complete_episodes' whole episodes (host environments only). Default: 'truncate_episodes'.
             explore: Sample actions (True) or take the greedy ones. Default: True.
@@ -446,6 +448,7 @@ class AlgorithmConfig:
         self,
         *,
         num_learners: int | type[NotProvided] = ...,
+        learner_snapshot_interval: int | type[NotProvided] = ...,
         num_cpus_per_learner: str | int | float | type[NotProvided] = ...,
         num_gpus_per_learner: int | float | type[NotProvided] = ...,
         custom_resources_per_learner: dict[str, float] | type[NotProvided] = ...,
@@ -462,11 +465,12 @@ class AlgorithmConfig:
         """Sets where and how the learner runs.
 
         Args:
-            num_learners: Learner actors; 0 learns in the main process. Default: 0. Other values come later; use several devices of this machine (num_gpus_per_learner, num_cpus_per_learner).
+            num_learners: Learner actors; 0 learns in the main process. Several update together, as one. Default: 0.
+            learner_snapshot_interval: Updates between two copies of the learners' state in the main process: as many are lost at most when a Learner actor dies. Default: 10.
             num_cpus_per_learner: CPU devices of a learner on a machine without accelerator; 'auto' is one. Default: 'auto'.
             num_gpus_per_learner: Accelerators of a learner. Unless it is set, all local ones are used; an explicit 0 means the CPU. Default: 0.
             custom_resources_per_learner: Ray resources of each Learner actor. Default: {}.
-            num_aggregator_actors_per_learner: Actors that run the learner connector (IMPALA, APPO). Default: 0.
+            num_aggregator_actors_per_learner: Actors that run the learner connector (IMPALA, APPO). Default: 0. Other values come later; learners run their connectors themselves; leave it out.
             max_requests_in_flight_per_aggregator_actor: Pending requests per aggregator actor (IMPALA, APPO). Default: 3.
             local_gpu_idx: First accelerator that the learner of the main process takes. Default: 0.
             max_requests_in_flight_per_learner: Pending updates per Learner (IMPALA, APPO). Default: 3.
@@ -615,12 +619,12 @@ class AlgorithmConfig:
             evaluation_auto_duration_min_env_steps_per_sample: Fewest steps per round with evaluation_duration='auto'. Default: 100.
             evaluation_auto_duration_max_env_steps_per_sample: Most steps per round with evaluation_duration='auto'. Default: 2000.
             evaluation_sample_timeout_s: Longest duration of one evaluation, in seconds. Default: 120.0.
-            evaluation_parallel_to_training: Evaluate while training goes on. Default: False. Other values come later; evaluation runs between iterations, in this process. Leave it out.
-            evaluation_unhealthy_workers_timeout_s: Wait for a healthy evaluation actor before an evaluation is skipped, in seconds. Default: 0.0.
-            evaluation_error_after_n_consecutive_skips: Raise after that many skipped evaluations. Default: None.
+            evaluation_parallel_to_training: Evaluate while training goes on, with the weights of before the iteration. Needs evaluation_num_env_runners > 0. Default: False.
+            evaluation_unhealthy_workers_timeout_s: Wait for a healthy evaluation actor before an evaluation is skipped, in seconds. Default: 0.0. Other values come later; an evaluation waits for its actors; leave it out.
+            evaluation_error_after_n_consecutive_skips: Raise after that many skipped evaluations. Default: None. Other values come later; no evaluation is skipped; leave it out.
             evaluation_force_reset_envs_before_iteration: Reset all environments at the start of each evaluation. Default: True.
             evaluation_config: Settings that differ in evaluation, such as {'explore': False}. Merged into the present ones. Default: None.
-            evaluation_num_env_runners: EnvRunner actors for evaluation; 0 evaluates in the main process. Default: 0. Other values come later; evaluation runs between iterations, in this process. Leave it out.
+            evaluation_num_env_runners: EnvRunner actors for evaluation; 0 evaluates in the main process. Default: 0.
             custom_evaluation_function: f(algorithm, eval_env_runner_group) -> (results, env_steps, agent_steps) in place of the evaluation. Default: None.
             offline_evaluation_interval: Evaluate on recorded data every N iterations. Default: None. Other values come later; offline data is not supported yet, leave it out.
             num_offline_eval_runners: Actors for offline evaluation. Default: 0. Other values come later; offline data is not supported yet, leave it out.
@@ -841,14 +845,14 @@ class AlgorithmConfig:
         """Sets what happens when actors or environments fail.
 
         Args:
-            restart_failed_env_runners: Restart lost EnvRunner actors. Default: True. Other values come later; restarting lost actors is not supported yet, leave it out.
-            ignore_env_runner_failures: Go on without lost actors. Default: False. Other values come later; restarting lost actors is not supported yet, leave it out.
-            max_num_env_runner_restarts: Restarts per actor. Default: 1000. Other values come later; restarting lost actors is not supported yet, leave it out.
-            delay_between_env_runner_restarts_s: Seconds between restarts. Default: 60.0. Other values come later; restarting lost actors is not supported yet, leave it out.
-            restart_failed_sub_environments: Rebuild failing environments. Default: False. Other values come later; restarting lost actors is not supported yet, leave it out.
-            num_consecutive_env_runner_failures_tolerance: Consecutive failures before an error is raised. Default: 100. Other values come later; restarting lost actors is not supported yet, leave it out.
-            env_runner_health_probe_timeout_s: Longest wait for a sign of life. Default: 30.0. Other values come later; restarting lost actors is not supported yet, leave it out.
-            env_runner_restore_timeout_s: Longest wait for a restored state. Default: 1800.0. Other values come later; restarting lost actors is not supported yet, leave it out.
+            restart_failed_env_runners: Restart lost EnvRunner actors. Default: True.
+            ignore_env_runner_failures: Go on without lost actors. Default: False.
+            max_num_env_runner_restarts: Restarts per actor. Default: 1000.
+            delay_between_env_runner_restarts_s: Seconds between restarts. Default: 60.0. Other values come later; actors come back as soon as Ray has restarted them; leave it out.
+            restart_failed_sub_environments: Rebuild failing environments. Default: False. Other values come later; an error of an environment is raised in the algorithm's process; leave it out.
+            num_consecutive_env_runner_failures_tolerance: Consecutive failures before an error is raised. Default: 100. Other values come later; what an actor's code raises is an error at once, unless ignore_env_runner_failures is set.
+            env_runner_health_probe_timeout_s: Longest wait for a sign of life. Default: 30.0.
+            env_runner_restore_timeout_s: Longest wait for a restored state. Default: 1800.0.
 
         Returns:
             This config, so that calls chain. What is not passed stays as it is.
@@ -1029,6 +1033,8 @@ class AlgorithmConfig:
         ...
     def __getstate__(self) -> dict[str, Any]:
         ...
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ...
     def freeze(self) -> None:
         """Makes every later change raise an AttributeError."""
         ...
@@ -1152,6 +1158,9 @@ class AlgorithmConfig:
     Covers all static settings; of the traced ones only which are switched on and how many points a
     schedule has."""
         ...
+    def differs_in_traced_settings_only(self, other: AlgorithmConfig) -> bool:
+        """Whether everything that is built from the other config serves this one, too, its programs included."""
+        ...
     DEFAULT_POLICY_MAPPING_FN: Any
     @staticmethod
     def DEFAULT_AGENT_TO_MODULE_MAPPING_FN(agent_id: Any, episode: Any) -> str:
@@ -1188,6 +1197,9 @@ class AlgorithmConfig:
         ...
     def get_default_learner_class(self) -> type[Learner]:
         """The algorithm's Learner class. Algorithms override it."""
+        ...
+    def get_default_env_runner_class(self) -> type[EnvRunner]:
+        """The EnvRunner class of host environments."""
         ...
     def _uses_default_module(self) -> bool:
         ...
@@ -1295,10 +1307,10 @@ class AlgorithmConfig:
         env: Environment to take missing spaces from.
         spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
         rl_module_spec: Overrides this config's spec.
-        placement_group: Ray placement group; must be None while learners are local.
+        placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
 
     Raises:
-        ValueError: If a placement group is given."""
+        ValueError: If a placement group is given and the learner is local."""
         ...
     def rollouts(self, *args: Any, **kwargs: Any) -> Self:
         """Gone: `env_runners`."""
@@ -1319,6 +1331,9 @@ class AlgorithmConfig:
         ...
 def _given_settings(model_config: Any) -> dict[str, Any]:
     """What a user's model config says: the entries of a dict, the fields given to a DefaultModelConfig."""
+    ...
+def _searchable(value: Any) -> Any:
+    """A model config that holds a search space as a dict: a tuner looks into dicts and lists only."""
     ...
 def warn_deprecated(message: str) -> None:
     """A DeprecationWarning that points at the caller outside of this package's configs."""

@@ -166,8 +166,6 @@ def default_policy_mapping_fn(aid: Any, episode: Any = None, worker: Any = None,
 
 ACTORS = "actors"
 OFFLINE = "offline data is not supported yet, leave it out."
-FAULTS = "restarting lost actors is not supported yet, leave it out."
-REMOTE_EVALUATION = "evaluation runs between iterations, in this process. Leave it out."
 NO_TORCH = "programs are always compiled by XLA; leave it out."
 
 
@@ -182,7 +180,11 @@ def _offline(
 
 
 def _fault(name: str, default: Any, doc: str, type_: str, check: Any) -> Setting:
-    return Setting(name, default, doc, type_, "later", check=check, instead=FAULTS)
+    return Setting(name, default, doc, type_, "host", check=check, read_by=ACTORS)
+
+
+def _later_fault(name: str, default: Any, doc: str, type_: str, check: Any, instead: str) -> Setting:
+    return Setting(name, default, doc, type_, "later", check=check, instead=instead)
 
 
 def _callback(name: str, doc: str) -> Setting:
@@ -601,18 +603,18 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 False,
                 "Let the actors pull states from one actor (asynchronous algorithms).",
                 "bool",
-                "host",
+                "later",
                 check=boolean,
-                read_by=ACTORS,
+                instead="actors get new states with every update; leave it out.",
             ),
             Setting(
                 "env_runner_state_server_max_concurrency",
                 16,
                 "Requests that the state actor serves at a time.",
                 "int",
-                "host",
+                "later",
                 check=integer(1),
-                read_by=ACTORS,
+                instead="there is no state server; leave it out.",
             ),
             Setting(
                 "rollout_fragment_length",
@@ -657,11 +659,20 @@ BASE_SECTIONS: tuple[Section, ...] = (
             Setting(
                 "num_learners",
                 0,
-                "Learner actors; 0 learns in the main process.",
+                "Learner actors; 0 learns in the main process. Several update together, as one.",
                 "int",
-                "later",
                 check=integer(0),
-                instead="use several devices of this machine (num_gpus_per_learner, num_cpus_per_learner).",
+                read_by="learner",
+            ),
+            Setting(
+                "learner_snapshot_interval",
+                10,
+                "Updates between two copies of the learners' state in the main process: as many are lost at most "
+                "when a Learner actor dies.",
+                "int",
+                "host",
+                check=integer(1),
+                read_by=ACTORS,
             ),
             Setting(
                 "num_cpus_per_learner",
@@ -694,9 +705,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 0,
                 "Actors that run the learner connector (IMPALA, APPO).",
                 "int",
-                "host",
+                "later",
                 check=integer(0),
-                read_by=ACTORS,
+                instead="learners run their connectors themselves; leave it out.",
             ),
             Setting(
                 "max_requests_in_flight_per_aggregator_actor",
@@ -948,29 +959,30 @@ BASE_SECTIONS: tuple[Section, ...] = (
             Setting(
                 "evaluation_parallel_to_training",
                 False,
-                "Evaluate while training goes on.",
+                "Evaluate while training goes on, with the weights of before the iteration. Needs "
+                "evaluation_num_env_runners > 0.",
                 "bool",
-                "later",
+                "host",
                 check=boolean,
-                instead=REMOTE_EVALUATION,
+                read_by=ACTORS,
             ),
             Setting(
                 "evaluation_unhealthy_workers_timeout_s",
                 0.0,
                 "Wait for a healthy evaluation actor before an evaluation is skipped, in seconds.",
                 "float",
-                "host",
+                "later",
                 check=number(0),
-                read_by=ACTORS,
+                instead="an evaluation waits for its actors; leave it out.",
             ),
             Setting(
                 "evaluation_error_after_n_consecutive_skips",
                 None,
                 "Raise after that many skipped evaluations.",
                 "int | None",
-                "host",
+                "later",
                 check=integer(1),
-                read_by=ACTORS,
+                instead="no evaluation is skipped; leave it out.",
             ),
             Setting(
                 "evaluation_force_reset_envs_before_iteration",
@@ -995,9 +1007,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 0,
                 "EnvRunner actors for evaluation; 0 evaluates in the main process.",
                 "int",
-                "later",
+                "host",
                 check=integer(0),
-                instead=REMOTE_EVALUATION,
+                read_by=ACTORS,
             ),
             Setting(
                 "custom_evaluation_function",
@@ -1280,18 +1292,29 @@ BASE_SECTIONS: tuple[Section, ...] = (
             _fault("restart_failed_env_runners", True, "Restart lost EnvRunner actors.", "bool", boolean),
             _fault("ignore_env_runner_failures", False, "Go on without lost actors.", "bool", boolean),
             _fault("max_num_env_runner_restarts", 1000, "Restarts per actor.", "int", integer(0)),
-            _fault(
-                "delay_between_env_runner_restarts_s", 60.0, "Seconds between restarts.", "float", number(0)
+            _later_fault(
+                "delay_between_env_runner_restarts_s",
+                60.0,
+                "Seconds between restarts.",
+                "float",
+                number(0),
+                "actors come back as soon as Ray has restarted them; leave it out.",
             ),
-            _fault(
-                "restart_failed_sub_environments", False, "Rebuild failing environments.", "bool", boolean
+            _later_fault(
+                "restart_failed_sub_environments",
+                False,
+                "Rebuild failing environments.",
+                "bool",
+                boolean,
+                "an error of an environment is raised in the algorithm's process; leave it out.",
             ),
-            _fault(
+            _later_fault(
                 "num_consecutive_env_runner_failures_tolerance",
                 100,
                 "Consecutive failures before an error is raised.",
                 "int",
                 integer(0),
+                "what an actor's code raises is an error at once, unless ignore_env_runner_failures is set.",
             ),
             _fault(
                 "env_runner_health_probe_timeout_s",

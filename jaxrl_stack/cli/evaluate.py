@@ -102,7 +102,9 @@ def _moved(algo: Algorithm, config: AlgorithmConfig, env: str) -> Algorithm:
     """An algorithm in another environment, with the weights of `algo`."""
     import jax
 
-    if jax.tree.leaves(algo.env_runner.get_state("env_to_module_connector")):
+    runner = algo.env_runner
+    assert runner is not None, "create_local_env_runner is on unless a config says otherwise"
+    if jax.tree.leaves(runner.get_state("env_to_module_connector")):
         raise CliError(
             f"--env {env}: the env-to-module connectors of this checkpoint keep state of their own environment, such "
             f"as running statistics. Evaluate it there: leave --env out."

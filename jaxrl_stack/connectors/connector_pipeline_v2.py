@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import (
+    CONTEXT_FIELDS,
     PURE_SIGNATURE,
     ConnectorContext,
     ConnectorV2,
@@ -20,6 +22,8 @@ from jaxrl_stack.connectors.connector_v2 import (
     nest,
     strong_array,
 )
+from jaxrl_stack.connectors.host_pieces import run_host_front
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -220,6 +224,70 @@ class ConnectorPipelineV2(ConnectorV2):
                 found |= {f"{name}/{inner}": sub for inner, sub in piece.host_pieces.items()}
         return found
 
+    def host_front(self) -> list[tuple[str, ConnectorV2]]:
+        """``(name, piece)`` of the host pieces, all of which stand in front of the pure ones; names as in
+        `host_pieces`.
+
+        Raises:
+            TypeError: A host piece stands behind a pure piece, or the pipeline's class itself overrides
+                ``__call__``.
+        """
+        if self.is_host_piece:
+            raise TypeError(
+                f"{type(self).__name__} overrides `__call__` of the pipeline. A pipeline's pure pieces are "
+                "compiled into the step, without that call: put the code into a ConnectorV2 of its own and add "
+                "it with `prepend`."
+            )
+        self._chain_spaces()
+        front = []
+        pure_name = None
+        for name, piece in self._flat_members():
+            if not piece.is_host_piece:
+                pure_name = pure_name or name
+            elif pure_name is not None:
+                raise TypeError(
+                    f"Host piece {name!r} stands behind {pure_name!r} in this {type(self).__name__}. Pieces that "
+                    "override `__call__` run on the episodes, before the compiled pieces: move it to the front "
+                    f"(`pipeline.remove({name!r})`, `pipeline.prepend(...)`), or write it as a pure function:\n"
+                    f"{PURE_SIGNATURE}"
+                )
+            else:
+                front.append((name, piece))
+        return front
+
+    def _flat_members(self) -> Iterator[tuple[str, ConnectorV2]]:
+        """``(name, piece)`` without the pipelines around them; ``"outer/inner"`` in a pipeline inside."""
+        for name, piece in self._members:
+            if isinstance(piece, ConnectorPipelineV2) and not piece.is_host_piece:
+                yield from ((f"{name}/{inner}", sub) for inner, sub in piece._flat_members())
+            else:
+                yield name, piece
+
+    def pure_part(self) -> ConnectorPipelineV2:
+        """The pipeline behind its host pieces: what is compiled; the pipeline itself if it has none.
+
+        It shares the pieces, under the same names: a state that is set here shows in the `get_state` of the
+        whole pipeline, and the other way round. Its input spaces are the output spaces of the host pieces.
+        Members that are added to one of the two later are not in the other.
+
+        Raises:
+            TypeError: See `host_front`.
+        """
+        front = self.host_front()
+        if not front:
+            return self
+        spaces = front[-1][1].observation_space, front[-1][1].action_space
+        part = copy.copy(self)
+        part._members = [
+            (name, piece.pure_part() if isinstance(piece, ConnectorPipelineV2) else piece)
+            for name, piece in self._members
+            if not piece.is_host_piece
+        ]
+        part._input_observation_space, part._input_action_space = spaces
+        part._are_spaces_chained = False
+        part._fix_spaces()
+        return part
+
     def check_pure(self) -> None:
         """Make sure that the whole pipeline can be compiled.
 
@@ -253,23 +321,6 @@ class ConnectorPipelineV2(ConnectorV2):
                 of other structure, shapes or dtypes.
         """
 
-        def step(piece: ConnectorV2, piece_state, batch, ctx):
-            if piece.is_host_piece:
-                raise TypeError(_not_pure([type(piece).__name__], "this pipeline is compiled"))
-            return piece.apply(piece_state, batch, ctx)
-
-        return self._run(step, state, batch, ctx)
-
-    def _apply_on_host(self, state, batch, ctx: ConnectorContext, host_arguments: dict[str, Any]):
-        if self.is_host_piece:
-            return super()._apply_on_host(state, batch, ctx, host_arguments)
-
-        def step(piece: ConnectorV2, piece_state, batch, ctx):
-            return piece._apply_on_host(piece_state, batch, ctx, host_arguments)
-
-        return self._run(step, state, batch, ctx)
-
-    def _run(self, step: Callable, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
         self._chain_spaces()
         if set(state) != set(self.names):
             raise ValueError(
@@ -283,13 +334,10 @@ class ConnectorPipelineV2(ConnectorV2):
         new_state = {}
         for index, (name, piece) in enumerate(self._members):
             with self._naming(index, name):
-                result = step(
-                    piece,
-                    state[name],
-                    batch,
-                    dataclasses.replace(ctx, key=self._key_for(index, piece, ctx.key)),
-                )
-                piece_state, batch = _checked_output(result)
+                if piece.is_host_piece:
+                    raise TypeError(_not_pure([type(piece).__name__], "this pipeline is compiled"))
+                piece_ctx = dataclasses.replace(ctx, key=self._key_for(index, piece, ctx.key))
+                piece_state, batch = _checked_output(piece.apply(state[name], batch, piece_ctx))
                 new_state[name] = check_state(state[name], piece_state)
         return new_state, batch
 
@@ -402,6 +450,69 @@ class ConnectorPipelineV2(ConnectorV2):
 
     # --- RLlib's object interface
 
+    def __call__(
+        self,
+        *,
+        rl_module=None,
+        batch: dict[str, Any] | None = None,
+        episodes: Sequence[Any] | None = None,
+        explore: bool | None = None,
+        shared_data: dict | None = None,
+        metrics=None,
+        **kwargs,
+    ) -> dict[str, Any]:
+        """Run the host pieces on ``batch`` and ``episodes``, and the pure ones on what they leave behind.
+
+        See `ConnectorV2.__call__`. Unknown keyword arguments go to the host pieces.
+
+        Raises:
+            NotImplementedError: A batch of several modules, in front of a host piece.
+        """
+        pure = self if self.is_host_piece else self.pure_part()
+        if pure is not self:
+            nested, is_flat = nest(batch or {})
+            if len(nested) > 1:
+                raise NotImplementedError(
+                    f"Host pieces take the columns of one module; the batch has the modules {sorted(nested)}."
+                )
+            module_id, columns = next(iter(nested.items()), (DEFAULT_MODULE_ID, {}))
+            columns = self._run_host_front(
+                batch=columns,
+                rl_module=rl_module,
+                episodes=list(episodes or ()),
+                explore=explore,
+                shared_data=shared_data,
+                metrics=metrics,
+                **{name: value for name, value in kwargs.items() if name not in CONTEXT_FIELDS},
+            )
+            batch = columns if is_flat or not batch else {module_id: columns}
+            # The part is made anew for each call; what a call leaves in it belongs to the whole pipeline.
+            kwargs = self._fields_from_episodes(episodes or ()) | kwargs
+            if kwargs.get("key") is None:
+                kwargs["key"] = self._next_key()
+            pure._num_envs = self._num_envs
+            out = pure(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, **kwargs)
+            self._num_envs = pure._num_envs
+            return out
+        return super().__call__(
+            rl_module=rl_module,
+            batch=batch,
+            episodes=episodes,
+            explore=explore,
+            shared_data=shared_data,
+            metrics=metrics,
+            **kwargs,
+        )
+
+    def _run_host_front(self, **arguments: Any) -> dict[str, Any]:
+        """The host pieces' columns as arrays."""
+        return run_host_front(self, **arguments)
+
+    def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
+        """Fields of the ConnectorContext that running episodes tell."""
+        del episodes
+        return {}
+
     @property
     def state(self) -> dict[str, Any]:
         """Host copies of the pieces' states, ``{piece name: state}``."""
@@ -471,12 +582,18 @@ class ConnectorPipelineV2(ConnectorV2):
             piece.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state out of several runners', piece by piece; states find their piece by name."""
-        return {
+        """One state out of several runners', piece by piece; states find their piece by name.
+
+        Returns:
+            A state for `set_state` of every runner. Pieces that have nothing to share (no state, or a history of
+            their runner's own environments) are not in it, and so keep theirs.
+        """
+        merged = {
             name: piece.merge_states([state[name] for state in states if name in state])
             for name, piece in self._members
             if any(name in state for state in states)
         }
+        return {name: state for name, state in merged.items() if state}
 
 
 def _not_pure(names: Sequence[str], where: str) -> str:

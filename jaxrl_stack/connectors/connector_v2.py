@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization, struct
 
+from jaxrl_stack.connectors import batch_items
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.core.rl_module.functional import PureModule
+    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 PURE_SIGNATURE = """\
 class MyConnector(ConnectorV2):
@@ -101,7 +103,8 @@ class ConnectorV2:
     runs inside the compiled training step, on a host runner and on its own.
 
     A subclass that overrides ``__call__`` (RLlib's form: episodes in, changes in place) instead of ``apply``
-    is a *host piece*: it runs on the actor driver only.
+    is a *host piece*: it runs on the actor driver only, in front of all pure pieces. Its ``batch`` is a dict
+    ``batch[column][(episode id,)] = [items]``, for which the static methods are.
 
     Args:
         input_observation_space: Space of the observations that come in: of one environment, without batch
@@ -311,6 +314,103 @@ class ConnectorV2:
                 return True
         return False
 
+    # --- Items in the batch of a host piece
+
+    @staticmethod
+    def single_agent_episode_iterator(
+        episodes: list[SingleAgentEpisode],
+        agents_that_stepped_only: bool = True,
+        zip_with_batch_column: list[Any] | dict[tuple, Any] | None = None,
+    ) -> Iterator[Any]:
+        """Goes over the single-agent episodes in ``episodes``.
+
+        Args:
+            episodes: SingleAgentEpisodes.
+            agents_that_stepped_only: For multi-agent episodes; single-agent ones all count.
+            zip_with_batch_column: A column of the batch with one entry per episode, a list or ``{(episode id,):
+                [items]}``: yields ``(episode, item)`` then, the first item of each episode.
+
+        Raises:
+            TypeError: One of them is another kind of episode.
+            ValueError: The column does not have one entry per episode.
+        """
+        del agents_that_stepped_only
+        return batch_items.iterate_episodes(episodes, zip_with_batch_column)
+
+    @staticmethod
+    def add_batch_item(
+        batch: dict[str, Any],
+        column: str,
+        item_to_add: Any,
+        single_agent_episode: SingleAgentEpisode | None = None,
+    ) -> None:
+        """Appends an item to ``batch[column][(episode id,)]``, or to the list ``batch[column]`` without episode.
+
+        Args:
+            batch: Changed in place.
+            column: Name of the column; made if it is new.
+            item_to_add: A pytree of one item, without batch axis.
+            single_agent_episode: The episode that the item belongs to.
+
+        Raises:
+            ValueError: The column was filled in the other way before.
+        """
+        batch_items.add_item(batch, column, item_to_add, single_agent_episode)
+
+    @staticmethod
+    def add_n_batch_items(
+        batch: dict[str, Any],
+        column: str,
+        items_to_add: Any,
+        num_items: int,
+        single_agent_episode: SingleAgentEpisode | None = None,
+    ) -> None:
+        """Appends several items, see `add_batch_item`.
+
+        Args:
+            batch: Changed in place.
+            column: Name of the column; made if it is new.
+            items_to_add: A list of items, or a pytree of arrays ``[num_items, ...]``; the latter is appended as
+                one BatchedNdArray (a pytree of them), which counts as ``num_items`` items.
+            num_items: How many there are.
+            single_agent_episode: The episode that they belong to.
+
+        Raises:
+            ValueError: There are not ``num_items``, or the column was filled in the other way before.
+        """
+        batch_items.add_n_items(batch, column, items_to_add, num_items, single_agent_episode)
+
+    @staticmethod
+    def foreach_batch_item_change_in_place(
+        batch: dict[str, Any],
+        column: str | list[str] | tuple[str, ...],
+        func: Callable[[Any, Any, Any, Any], Any],
+    ) -> None:
+        """Replaces every item of a column, or of several columns together, by what ``func`` makes of it.
+
+        Args:
+            batch: Changed in place.
+            column: Name of a column, or several.
+            func: Called as ``func(item, episode_id, agent_id, module_id)``, ids that the batch does not have as
+                None; returns the new item. With several columns it gets and returns a tuple of items.
+
+        Raises:
+            ValueError: A column is not in the batch, the columns do not have equally many items, or ``func``
+                returned another number of items.
+        """
+        batch_items.change_items_in_place(batch, column, func)
+
+    @staticmethod
+    def switch_batch_from_column_to_module_ids(
+        batch: dict[str, dict[str, Any]],
+    ) -> dict[str, dict[str, Any]]:
+        """``{column: {module_id: data}}`` as ``{module_id: {column: data}}``; the data is not copied.
+
+        Raises:
+            ValueError: A column is keyed by episode, as in a single-agent batch.
+        """
+        return batch_items.by_module(batch)
+
     # --- RLlib's object interface, on a host copy of the state
 
     def __call__(
@@ -330,13 +430,13 @@ class ConnectorV2:
             rl_module: Module (RLModule or MultiRLModule) for pieces that ask for one.
             batch: ``{module_id: {column: arrays}}`` or, for one module, ``{column: arrays}``; what comes back
                 has the same form.
-            episodes: Handed to host pieces.
+            episodes: Not read by a pure piece, like the last two arguments; a pipeline hands them to its host
+                pieces.
             explore: Sample actions (True, also for None) or take the greedy ones.
-            shared_data: Handed to host pieces.
-            metrics: Handed to host pieces.
+            shared_data: See ``episodes``.
+            metrics: See ``episodes``.
             **kwargs: ``reset`` (bool ``[B]``, default all False), ``prev_actions``, ``prev_rewards``,
-            ``key``,
-                ``settings``, ``step``: fields of the ConnectorContext; anything else goes to host pieces.
+                ``key``, ``settings``, ``step``: fields of the ConnectorContext.
 
         Returns:
             The transformed batch. Without ``key``, draws come from a fixed key and the number of calls so
@@ -346,7 +446,8 @@ class ConnectorV2:
             ValueError: The number of environments changed in the middle of the episodes whose history a piece
                 keeps.
         """
-        fields = {name: kwargs.pop(name) for name in _CONTEXT_FIELDS if name in kwargs}
+        del shared_data, metrics
+        fields = {name: kwargs[name] for name in CONTEXT_FIELDS if name in kwargs}
         nested, is_flat = nest(batch or {})
         if not nested and episodes:
             nested, is_flat = self._from_episodes(episodes, fields)
@@ -354,23 +455,19 @@ class ConnectorV2:
         fields.setdefault("reset", np.zeros(size, bool))
         self._resize(size, bool(np.all(fields["reset"])))
         if fields.get("key") is None:
-            fields["key"] = jax.random.fold_in(jax.random.key(0), self._calls)
-        self._calls += 1
+            fields["key"] = self._next_key()
         ctx = ConnectorContext(
             pure=None if rl_module is None else StandaloneModule(rl_module),
             explore=explore is None or bool(explore),
             **fields,
         )
-        host_arguments = {
-            "rl_module": rl_module,
-            "episodes": episodes,
-            "explore": explore,
-            "shared_data": shared_data,
-            "metrics": metrics,
-            **kwargs,
-        }
-        self.state, nested = self._apply_on_host(self.state, nested, ctx, host_arguments)
+        self.state, nested = self.apply(self.state, nested, ctx)
         return next(iter(nested.values())) if is_flat else nested
+
+    def _next_key(self) -> jax.Array:
+        """A key for a call without one, from the number of calls so far."""
+        self._calls += 1
+        return jax.random.fold_in(jax.random.key(0), self._calls - 1)
 
     def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """``(batch, whether it is flat)`` for a call with episodes but without a batch."""
@@ -391,11 +488,6 @@ class ConnectorV2:
                 )
             self._state = to_host(self.rebatch(self._state, num_envs))
         self._num_envs = num_envs
-
-    def _apply_on_host(self, state, batch, ctx: ConnectorContext, host_arguments: dict[str, Any]):
-        if self.is_host_piece:
-            return state, self(batch=batch, **host_arguments)
-        return self.apply(state, batch, ctx)
 
     def _batch_size(self, batch: Mapping[str, Any], episodes: Sequence[Any] | None) -> int:
         """Number of environments in a batch with leading axis B."""
@@ -475,7 +567,7 @@ class ConnectorV2:
 setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__init__))  # noqa: B010 (a function)
 
 _COLUMN_NAMES = {value for name, value in vars(Columns).items() if name.isupper()}
-_CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "step")
+CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "step")
 
 
 def to_host(state: Any) -> Any:

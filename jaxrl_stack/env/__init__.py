@@ -1,1 +1,5 @@
 """Environments and how they are sampled: interfaces, adapters, registry, episodes, runners."""
+
+INPUT_ENV_SPACES = "__env__"
+INPUT_ENV_SINGLE_SPACES = "__env_single__"
+"""Keys of `EnvRunner.get_spaces` for the spaces of the vector environment and of one environment."""

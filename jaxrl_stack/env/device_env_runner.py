@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.env.env_runner import EnvRunner
-from jaxrl_stack.env.episode_replay import NOT_MODEL_OUTPUTS
+from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.devices import host_view
@@ -61,7 +61,10 @@ class DeviceEnvRunner(EnvRunner):
         self._state: RunnerState | None = None
         self._needs_reset = True
         self._resets = 0
-        self._episodes: dict[int, SingleAgentEpisode] = {}
+        pipeline = rollout.env_to_module
+        self._builder = EpisodeBuilder(
+            pipeline.observation_space, pipeline.action_space, config.episode_lookback_horizon
+        )
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._evaluated: dict[int, RunnerState] = {}
 
@@ -88,6 +91,12 @@ class DeviceEnvRunner(EnvRunner):
 
     def make_module(self) -> None:
         """Nothing to do: the module is the learner's."""
+
+    def reset(self, config: Any) -> None:
+        """Start from the beginning with a config that differs in traced settings only; programs are kept."""
+        self.config = config
+        self.metrics.reset()
+        self._needs_reset, self._resets, self._evaluated = True, 0, {}
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         env = self.rollout.env
@@ -151,7 +160,7 @@ class DeviceEnvRunner(EnvRunner):
 
         def act(batch, key, connector_state, params, rest, settings, timesteps):
             weights = (params, rest, self._current(settings, timesteps), timesteps)
-            return self.rollout.act_once(batch, key, connector_state, weights, explore=explore)
+            return self.rollout.act_once({Columns.OBS: batch}, key, connector_state, weights, explore=explore)
 
         program = self._program(("act", explore), lambda: act)
         columns = program(batch, key, self.connector_state(), *self._weights())
@@ -196,8 +205,8 @@ class DeviceEnvRunner(EnvRunner):
         else:
             length = self.config.get_rollout_fragment_length()
             num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
-            episodes = self._to_episodes(*self._unroll(num_steps, explore, random_actions))
-            episodes += self._cut_running()
+            columns, _ = self._unroll(num_steps, explore, random_actions)
+            episodes = [episode for _, episode in self._builder.add(columns)] + self._builder.cut()
         self._log(episodes, time.perf_counter() - started)
         return episodes
 
@@ -208,7 +217,7 @@ class DeviceEnvRunner(EnvRunner):
         self._state = self._program(
             ("init", self.num_envs), lambda: functools.partial(self.rollout.init, num_envs=self.num_envs)
         )(key, env_to_module=self.connector_state())
-        self._episodes = {}
+        self._builder.reset()
         self._needs_reset = False
 
     def _program(self, key: Hashable, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -249,63 +258,12 @@ class DeviceEnvRunner(EnvRunner):
         quota = episode_quota(num_episodes, self.num_envs)
         finished: list[list[SingleAgentEpisode]] = [[] for _ in range(self.num_envs)]
         while any(len(done) < want for done, want in zip(finished, quota, strict=True)):
-            for index, episode in self._to_episodes(
-                *self._unroll(EVALUATION_CHUNK, explore, random_actions), with_env=True
-            ):
+            columns, _ = self._unroll(EVALUATION_CHUNK, explore, random_actions)
+            for index, episode in self._builder.add(columns):
                 if len(finished[index]) < quota[index]:
                     finished[index].append(episode)
-        self._episodes = {}
+        self._builder.reset()
         return [episode for done in finished for episode in done]
-
-    def _to_episodes(self, columns: Any, statistics: Any, with_env: bool = False) -> list[Any]:
-        """Finished episodes of a rollout; what is left over stays in `_episodes` as the running ones."""
-        out = []
-        ended = statistics.ended
-        for index in range(ended.shape[1]):
-            start = 0
-            for stop in [*(np.flatnonzero(ended[:, index]) + 1), ended.shape[0]]:
-                if stop == start:
-                    continue
-                piece = self._piece(columns, index, start, int(stop))
-                running = self._episodes.pop(index, None)
-                if running is not None:
-                    piece.id_ = running.id_
-                    piece.t_started = piece.t = running.t
-                    piece.t += stop - start
-                    running.concat_episode(piece)
-                    piece = running
-                if piece.is_done:
-                    out.append((index, piece) if with_env else piece)
-                else:
-                    self._episodes[index] = piece
-                start = int(stop)
-        return out
-
-    def _piece(self, columns: dict[str, Any], index: int, start: int, stop: int) -> SingleAgentEpisode:
-        own = jax.tree.map(lambda x: x[start:stop, index], columns)
-        observations = jax.tree.map(
-            lambda obs, final: np.concatenate([obs, final[-1:]]), own[Columns.OBS], own[Columns.FINAL_OBS]
-        )
-        pipeline = self.rollout.env_to_module
-        return SingleAgentEpisode.from_arrays(
-            observations=observations,
-            actions=own[Columns.ACTIONS],
-            rewards=own[Columns.REWARDS],
-            terminated=bool(own[Columns.TERMINATEDS][-1]),
-            truncated=bool(own[Columns.TRUNCATEDS][-1]),
-            extra_model_outputs={name: column for name, column in own.items() if name not in NOT_MODEL_OUTPUTS},
-            observation_space=pipeline.observation_space,
-            action_space=pipeline.action_space,
-        )
-
-    def _cut_running(self) -> list[SingleAgentEpisode]:
-        """Hand the running episodes out as pieces, and go on with their successors."""
-        pieces = []
-        for index, episode in self._episodes.items():
-            successor = episode.cut(len_lookback_buffer=self.config.episode_lookback_horizon)
-            pieces.append(episode)
-            self._episodes[index] = successor
-        return [piece for piece in pieces if len(piece)]
 
     def _log(self, episodes: list[SingleAgentEpisode], seconds: float) -> None:
         window = self.config.metrics_num_episodes_for_smoothing

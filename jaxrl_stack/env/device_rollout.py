@@ -11,12 +11,10 @@ from flax import struct
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_window import EpisodeWindow
+from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
-    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
-    from jaxrl_stack.core.rl_module.functional import PureModule
     from jaxrl_stack.env.jax_env import JaxEnv
 
 
@@ -66,26 +64,18 @@ class StepStatistics:
     episode_length: jax.Array
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DeviceRollout:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DeviceRollout(PolicyStep):
     """The static parts of sampling; the methods are pure and are traced into larger programs.
 
     Attributes:
         env: The environment.
-        module_id: The module that acts in it.
-        pure: The MultiRLModule, taken apart.
-        env_to_module: Pipeline from observations to the module's batch.
-        module_to_env: Pipeline from the module's output to the env's actions.
         clip_rewards: None or False: rewards as they are; True: their sign; a number c: clipped to ``[-c, c]``. In the
             batch only; statistics see the env's own rewards.
         window_size: How many finished episodes the statistics cover.
     """
 
     env: JaxEnv
-    module_id: str
-    pure: PureModule
-    env_to_module: EnvToModulePipeline
-    module_to_env: ModuleToEnvPipeline
     clip_rewards: bool | float | None = None
     window_size: int = 100
 
@@ -204,62 +194,6 @@ class DeviceRollout:
             episode_length=jnp.where(ended, 0, episode_length),
         )
         return state, columns, statistics
-
-    def act(self, module_to_env: Any, batch: dict[str, Any], context: Any) -> tuple[Any, dict[str, Any]]:
-        """The module's forward pass and the module-to-env pipeline.
-
-        Args:
-            module_to_env: State of that pipeline.
-            batch: What the env-to-module pipeline made.
-            context: A `ConnectorContext`.
-
-        Returns:
-            ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
-        """
-        mid = self.module_id
-        rest = self.pure.reseed(context.rest, jax.random.fold_in(context.key, 1))
-        module = self.pure.bind(context.params, rest)[mid]
-        if context.explore:
-            outputs = module.forward_exploration(batch[mid], t=context.step)
-        else:
-            outputs = module.forward_inference(batch[mid])
-        module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
-        return module_to_env, acted[mid]
-
-    def act_once(
-        self, obs: Any, key: jax.Array, env_to_module: Any, weights: tuple[Any, Any, Any, Any], *, explore: bool
-    ) -> dict[str, Any]:
-        """Actions for observations that are each the first of an episode, outside of any rollout.
-
-        Args:
-            obs: Observations ``[B, ...]``.
-            key: PRNG key.
-            env_to_module: State of the pipeline whose statistics to use.
-            weights: ``(params, rest, settings, timesteps)``.
-            explore: Sample actions or take the greedy ones.
-
-        Returns:
-            The columns of `act`, ``[B, ...]``.
-        """
-        mid = self.module_id
-        params, rest, settings, timesteps = weights
-        num_envs = jax.tree.leaves(obs)[0].shape[0]
-        context = self.env_to_module.make_context(
-            params=params,
-            rest=rest,
-            key=key,
-            settings=settings,
-            step=timesteps,
-            reset=jnp.ones((num_envs,), bool),
-            prev_actions={mid: zeros(self.env_to_module.action_space, (num_envs,))},
-            prev_rewards={mid: jnp.zeros((num_envs,), jnp.float32)},
-            pure=self.pure,
-            explore=explore,
-            update_statistics=False,
-        )
-        state = self.env_to_module.rebatch(env_to_module, num_envs)
-        _, batch = self.env_to_module.apply(state, {mid: {Columns.OBS: obs}}, context)
-        return self.act(self.module_to_env.init(num_envs), batch, context)[1]
 
     def unroll(
         self,

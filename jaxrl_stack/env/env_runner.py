@@ -36,6 +36,24 @@ class EnvRunner(abc.ABC):
         """Step the environments and return the episodes, or pieces of episodes, that came out."""
 
     @abc.abstractmethod
+    def make_env(self) -> None:
+        """Make the environments, in place of those that there are."""
+
+    @abc.abstractmethod
+    def make_module(self) -> None:
+        """Make the module that acts."""
+
+    def sample_get_state_and_metrics(self, **kwargs: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any], Any]:
+        """``sample(**kwargs)``, the connectors' states and the metrics, in one call.
+
+        Returns:
+            ``(episodes, connector states, metrics)``.
+        """
+        episodes = self.sample(**kwargs)
+        state = self.get_state(not_components=["rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime"])
+        return episodes, state, self.get_metrics()
+
+    @abc.abstractmethod
     def get_metrics(self) -> dict[str, Any]:
         """Statistics of the episodes sampled since the last call."""
 

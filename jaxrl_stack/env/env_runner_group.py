@@ -1,70 +1,810 @@
-"""EnvRunnerGroup: the env runner(s) of an algorithm behind one interface."""
+"""EnvRunnerGroup: the env runners of an algorithm, in this process and in Ray actors, behind one interface."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import jax
+
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.resources import actor_options, scheduling_strategy
+from jaxrl_stack.utils.actor_manager import (
+    CallResult,
+    FaultTolerantActorManager,
+    Func,
+    Kwargs,
+    RemoteCallResults,
+)
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.env.recording import EndedEpisodes, SampleBlock
+
+logger = logging.getLogger(__name__)
+
+MAX_ROUNDS_WITHOUT_DATA = 3
+"""Rounds of sampling in a row without any answer before the group gives up."""
+STOP_TIMEOUT_S = 5.0
+"""Longest wait for actors to close their environments."""
+_RETRY_SEED_STRIDE = 1_000_003
 
 
 class EnvRunnerGroup:
-    """The local env runner of an algorithm whose environments run on the device.
+    """One local env runner, or none, and N env runner actors with the ids 1 to N.
+
+    Lost actors are restarted by Ray (``restart_failed_env_runners``, at most ``max_num_env_runner_restarts`` times
+    each) and, once `probe_unhealthy_env_runners` finds them back, get the weights and connector states that were sent
+    last. Without restarts an actor's loss is an error, or it is dropped (``ignore_env_runner_failures``). What an
+    actor's code raises is raised here, with the actor's traceback; with ``ignore_env_runner_failures`` it is logged.
 
     Args:
-        local_env_runner: The runner in this process.
+        local_env_runner: The runner in this process; True builds one, False goes without.
+        config: The algorithm's config, of evaluation for evaluation's runners; None takes the local runner's.
+        num_env_runners: Number of actors; None for ``config.num_env_runners``.
+        placement_group: See `jaxrl_stack.env.resources.create_placement_group`; None leaves placing to Ray.
+        pg_offset: Bundle of the first actor in it; see `jaxrl_stack.env.resources.bundle_index`.
+        is_evaluation: Whether these are evaluation's runners.
+        env_runner_kwargs: More arguments for the runners' class.
+        on_env_runners_recreated: ``f(group, ids of actors that are back)``, called after they got their state.
+
+    Attributes:
+        config: The config.
+        is_evaluation: As given.
+
+    Raises:
+        Exception: What an actor's constructor raises, with its traceback in the message.
     """
 
-    def __init__(self, local_env_runner: EnvRunner):
-        self._local = local_env_runner
+    def __init__(
+        self,
+        local_env_runner: EnvRunner | bool = True,
+        *,
+        config: AlgorithmConfig | None = None,
+        num_env_runners: int | None = None,
+        placement_group: Any = None,
+        pg_offset: int = 0,
+        is_evaluation: bool = False,
+        env_runner_kwargs: Mapping[str, Any] | None = None,
+        on_env_runners_recreated: Callable[[EnvRunnerGroup, list[int]], Any] | None = None,
+    ):
+        if config is None:
+            if not isinstance(local_env_runner, EnvRunner):
+                raise ValueError("EnvRunnerGroup() needs config=, or a local runner that has one.")
+            config = local_env_runner.config
+        self.config: AlgorithmConfig = config
+        self.is_evaluation = is_evaluation
+        self._on_recreated = on_env_runners_recreated
+        self._kwargs = dict(env_runner_kwargs or {})
+        self._spaces: dict[str, tuple[Any, Any]] | None = None
+        self._pipeline: EnvToModulePipeline | None = None
+        self._sent: list[tuple[frozenset[str], Any]] = []
+        self._num_dropped = 0
+        self._module_refs: frozenset[str] | None = None
+        self._local: EnvRunner | None = None
+        num_actors = config.num_env_runners if num_env_runners is None else num_env_runners
+        self._manager = FaultTolerantActorManager(
+            max_remote_requests_in_flight_per_actor=config.max_requests_in_flight_per_env_runner, init_id=1
+        )
+        try:
+            self._start_actors(num_actors, placement_group, pg_offset)
+            if local_env_runner is True:
+                # Actors construct themselves meanwhile; asking them for spaces waits for the first one only.
+                has_envs = not num_actors or config.create_env_on_local_worker
+                more = {} if has_envs else {"spaces": self.get_spaces()}
+                self._local = self._runner_class(
+                    **{"config": config, "worker_index": 0, "num_workers": num_actors, **more, **self._kwargs}
+                )
+            elif local_env_runner is not False:
+                self._local = local_env_runner
+            if config.validate_env_runners_after_construction:
+                self._check_construction("assert_healthy")
+        except BaseException:
+            self.stop()
+            raise
 
     @property
-    def local_env_runner(self) -> EnvRunner:
-        """The runner in this process."""
+    def _runner_class(self) -> type[EnvRunner]:
+        return self.config.env_runner_cls or self.config.get_default_env_runner_class()
+
+    def _start_actors(self, num_actors: int, placement_group: Any, pg_offset: int) -> None:
+        if not num_actors:
+            return
+        import ray
+
+        config = self.config
+        options = actor_options(config, "env_runner")
+        takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
+        restarts = config.max_num_env_runner_restarts if config.restart_failed_env_runners else 0
+        actor_class = ray.remote(self._runner_class)
+        for i in range(num_actors):
+            strategy = scheduling_strategy(placement_group, pg_offset + i if takes_bundle else -1)
+            handle = actor_class.options(
+                **options,
+                max_restarts=restarts,
+                **({} if strategy is None else {"scheduling_strategy": strategy}),
+            ).remote(**{"config": config, "worker_index": i + 1, "num_workers": num_actors, **self._kwargs})
+            self._manager.add_actors([handle])
+
+    def _check_construction(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
+        """Results of a call that must work: nothing is ignored while actors are built."""
+        results = self._manager.foreach_actor(func, remote_actor_ids=actor_ids)
+        for call in results:
+            if not call.ok:
+                error = call.get()
+                error.add_note(f"EnvRunner actor {call.actor_id} could not be built, or is not healthy.")
+                raise error
+        return [call.get() for call in results]
+
+    # ------------------------------------------------------------------------------------------------------- members
+
+    @property
+    def local_env_runner(self) -> EnvRunner | None:
+        """The runner in this process; None if there is none."""
         return self._local
+
+    def num_remote_env_runners(self) -> int:
+        """Number of actors, healthy or not."""
+        return self._manager.num_actors()
+
+    def num_healthy_remote_env_runners(self) -> int:
+        """Number of healthy actors."""
+        return self._manager.num_healthy_actors()
+
+    def num_healthy_env_runners(self) -> int:
+        """Number of healthy runners, the local one included."""
+        return (self._local is not None) + self.num_healthy_remote_env_runners()
+
+    def healthy_env_runner_ids(self) -> list[int]:
+        """Ids of the healthy actors."""
+        return self._manager.healthy_actor_ids()
+
+    def num_remote_worker_restarts(self) -> int:
+        """How often an actor came back."""
+        return self._manager.total_num_restarts()
+
+    def num_env_runners_dropped_lifetime(self) -> int:
+        """How many actors were lost and not replaced."""
+        return self._num_dropped
+
+    def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
+        """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
+        return self._manager.num_outstanding_async_reqs(tag)
+
+    def sampling_ids(self) -> list[int]:
+        """Ids of the runners that sample: the healthy actors, or ``[0]``, the local runner, without actors.
+
+        Raises:
+            RuntimeError: If no actor is healthy and none comes back in time.
+        """
+        if not self.num_remote_env_runners() and not self._num_dropped:
+            return [0]
+        # Those that are back already, at no cost if none is missing; and if nobody is left, somebody must come back.
+        self.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        if not self.num_healthy_remote_env_runners():
+            self.probe_unhealthy_env_runners()
+        ids = self.healthy_env_runner_ids()
+        if not ids:
+            raise RuntimeError(
+                f"No EnvRunner actor is left: {self._num_dropped} were lost for good, "
+                f"{self.num_remote_env_runners()} did not come back within "
+                f"env_runner_health_probe_timeout_s={self.config.env_runner_health_probe_timeout_s}. The log has the "
+                f"reasons."
+            )
+        return ids
+
+    def get_spaces(self) -> dict[str, tuple[Any, Any]]:
+        """The runners' `EnvRunner.get_spaces`, asked once."""
+        if self._spaces is None:
+            if self.num_remote_env_runners():
+                self._spaces = self._check_construction("get_spaces", self._manager.actor_ids()[:1])[0]
+            elif self._local is not None:
+                self._spaces = self._local.get_spaces()
+            else:
+                raise ValueError("This EnvRunnerGroup has no runner that could tell its spaces.")
+        assert self._spaces is not None
+        return self._spaces
+
+    def reset(self, new_remote_workers: Sequence[Any]) -> None:
+        """Forget the actors, without ending them, and take others in their place, with ids from 1."""
+        self._manager = FaultTolerantActorManager(
+            new_remote_workers, self.config.max_requests_in_flight_per_env_runner, init_id=1
+        )
+
+    def stop(self) -> None:
+        """Close all environments and end all actors."""
+        if self._manager.num_actors():
+            import ray
+
+            if ray.is_initialized():
+                handles = self._manager.actors()
+                healthy = [handles[i].stop.remote() for i in self._manager.healthy_actor_ids()]
+                ray.wait(healthy, num_returns=len(healthy), timeout=STOP_TIMEOUT_S)
+            self._manager.clear()
+        self._sent = []
+        if self._local is not None:
+            self._local.stop()
+
+    # --------------------------------------------------------------------------------------------------------- calls
 
     def foreach_env_runner(
         self,
-        func: Callable[..., Any] | str,
+        func: Func,
         *,
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Kwargs = None,
         local_env_runner: bool = True,
-        **options: Any,
+        healthy_only: bool = True,
+        remote_worker_ids: Sequence[int] | None = None,
+        timeout_seconds: float | None = None,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+        return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Call a function with every runner, or a method of it by name.
+        """Call a function with every runner, or a method of it by name, and wait for the results.
 
         Args:
-            func: ``func(env_runner, **kwargs)``, or the name of a method.
-            kwargs: Its keyword arguments.
-            local_env_runner: Whether the local runner, which is the only one, takes part.
-            **options: RLlib's options about remote runners (``timeout_seconds``, ``remote_worker_ids``, ...); there
-                are none of those here.
+            func: ``func(env_runner, **kwargs)``, the name of a method, or a list with one of these per runner, the
+                local one's first if it takes part.
+            kwargs: Keyword arguments, or a list of dicts like `func`.
+            local_env_runner: Whether the local runner takes part.
+            healthy_only: Leave unhealthy actors out.
+            remote_worker_ids: Ids of the actors that take part; None for all.
+            timeout_seconds: Longest wait for actors; None waits for all, 0 for none and returns no results of them.
+            return_obj_refs: Return Ray references in place of the actors' results. An actor's error then shows where
+                the reference is fetched.
+            mark_healthy: Mark unhealthy actors that answer as healthy.
+            return_actor_ids: Return ``(id, result)``; the local runner's id is 0.
 
         Returns:
-            The results.
+            The results: the local runner's, then those of the actors that answered, in the order of their ids.
+
+        Raises:
+            Exception: What an actor's code raised, or its loss; see the class about what is ignored.
         """
-        del options
-        if not local_env_runner:
+        has_local = local_env_runner and self._local is not None
+        local_func, func = _split_list(func, has_local)
+        local_kwargs, kwargs = _split_list(kwargs, has_local)
+        outcomes: list[tuple[int, Any]] = []
+        if has_local:
+            outcomes.append((0, _call(self._local, local_func, local_kwargs)))
+        if self._manager.num_actors():
+            results = self._manager.foreach_actor(
+                func,
+                kwargs=kwargs,
+                healthy_only=healthy_only,
+                remote_actor_ids=remote_worker_ids,
+                timeout_seconds=timeout_seconds,
+                return_obj_refs=return_obj_refs,
+                mark_healthy=mark_healthy,
+            )
+            outcomes += self._answers(results)
+        return outcomes if return_actor_ids else [result for _, result in outcomes]
+
+    def foreach_env_runner_async(
+        self,
+        func: Func,
+        tag: str | None = None,
+        *,
+        kwargs: Kwargs = None,
+        healthy_only: bool = True,
+        remote_worker_ids: Sequence[int] | None = None,
+    ) -> int:
+        """Call a function with every actor without waiting; `fetch_ready_async_reqs` returns what came in.
+
+        Args:
+            func: See `foreach_env_runner`; the local runner takes no part.
+            tag: Name under which results can be fetched apart from others.
+            kwargs: See `foreach_env_runner`.
+            healthy_only: Leave unhealthy actors out.
+            remote_worker_ids: Ids of the actors that take part; None for all.
+
+        Returns:
+            Number of calls sent; an actor with ``max_requests_in_flight_per_env_runner`` unfinished ones gets none.
+        """
+        return self._manager.foreach_actor_async(
+            func, tag, kwargs=kwargs, healthy_only=healthy_only, remote_actor_ids=remote_worker_ids
+        )
+
+    def fetch_ready_async_reqs(
+        self,
+        *,
+        tags: str | Sequence[str | None] | None = None,
+        timeout_seconds: float | None = 0.0,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+    ) -> list[tuple[int, Any]]:
+        """``[(actor id, result)]`` of the asynchronous calls that came in.
+
+        Args:
+            tags: One tag or several; None for all.
+            timeout_seconds: Longest wait, for all of them; 0 takes what is there.
+            return_obj_refs: See `foreach_env_runner`.
+            mark_healthy: See `foreach_env_runner`.
+
+        Raises:
+            Exception: As for `foreach_env_runner`.
+        """
+        return self._answers(
+            self._manager.fetch_ready_async_reqs(
+                tags=tags,
+                timeout_seconds=timeout_seconds,
+                return_obj_refs=return_obj_refs,
+                mark_healthy=mark_healthy,
+            )
+        )
+
+    def foreach_env_runner_async_fetch_ready(
+        self,
+        func: Func,
+        kwargs: Kwargs = None,
+        tag: str | None = None,
+        timeout_seconds: float | None = 0.0,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+        healthy_only: bool = True,
+        remote_worker_ids: Sequence[int] | None = None,
+        return_actor_ids: bool = False,
+    ) -> list[Any]:
+        """Keep the actors busy with calls and fetch what came in of earlier ones.
+
+        Args: See `foreach_env_runner_async` and `fetch_ready_async_reqs`.
+
+        Returns:
+            Results, or ``(actor id, result)`` with `return_actor_ids`.
+        """
+        self.foreach_env_runner_async(
+            func, tag, kwargs=kwargs, healthy_only=healthy_only, remote_worker_ids=remote_worker_ids
+        )
+        answers = self.fetch_ready_async_reqs(
+            tags=[tag],
+            timeout_seconds=timeout_seconds,
+            return_obj_refs=return_obj_refs,
+            mark_healthy=mark_healthy,
+        )
+        return answers if return_actor_ids else [result for _, result in answers]
+
+    def _answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
+        """``(id, result)`` of the calls that worked; the others are raised, or noted and left out."""
+        answers = []
+        for call in results:
+            if call.ok:
+                answers.append((call.actor_id, call.get()))
+            elif call.is_ray_error:
+                self._note_loss(call)
+            elif self.config.ignore_env_runner_failures:
+                logger.warning("EnvRunner actor %d failed: %s", call.actor_id, call.get())
+            else:
+                raise call.get()
+        return answers
+
+    def _note_loss(self, call: CallResult) -> None:
+        config, error = self.config, call.get()
+        is_final = self._manager.is_lost_for_good(call)
+        if config.restart_failed_env_runners and not is_final:
+            return  # Ray is starting it again, and the manager has logged why.
+        if not config.ignore_env_runner_failures:
+            if config.restart_failed_env_runners:
+                error.add_note(
+                    f"EnvRunner actor {call.actor_id} is lost for good: it died more often than "
+                    f"max_num_env_runner_restarts={config.max_num_env_runner_restarts}, or could not be built again. "
+                    f"Set fault_tolerance(ignore_env_runner_failures=True) to go on without it."
+                )
+            else:
+                error.add_note(
+                    f"EnvRunner actor {call.actor_id} is lost. Set fault_tolerance(restart_failed_env_runners=True) "
+                    f"to start it again, or ignore_env_runner_failures=True to go on without it."
+                )
+            raise error
+        if is_final and call.actor_id in self._manager.actor_ids():
+            self._manager.remove_actor(call.actor_id)
+            self._num_dropped += 1
+
+    # ------------------------------------------------------------------------------------------------------ sampling
+
+    def sample_blocks(
+        self,
+        num_blocks: int,
+        *,
+        num_steps: int | None = None,
+        keep_remote: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> list[SampleBlock]:
+        """A fixed number of blocks, however many runners there are.
+
+        Block j is sampled by healthy runner j modulo their number, so the same seed gives the same blocks. What lost or
+        late actors leave open is asked of the others.
+
+        Args:
+            num_blocks: How many.
+            num_steps: Steps of each environment; None for ``rollout_fragment_length``.
+            keep_remote: Leave the columns in Ray's object store: ``block.columns`` is a reference then.
+            timeout_seconds: Longest wait for a round; a result that comes later is thrown away.
+
+        Raises:
+            TimeoutError: If several rounds in a row bring nothing.
+        """
+        kwargs = {"num_steps": num_steps, "keep_remote": keep_remote}
+        return self._sample_shares(sample_block, [kwargs] * num_blocks, timeout_seconds)
+
+    def sample_evaluation(
+        self,
+        amounts: Sequence[tuple[int, dict[str, int]]],
+        *,
+        seed: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list[tuple[int, EndedEpisodes, dict[str, Any]]]:
+        """One round of evaluation.
+
+        Args:
+            amounts: ``(id, {"num_episodes": n} or {"num_timesteps": n})`` for the `sampling_ids` that take part.
+            seed: Reset all environments with seeds that follow from this one; None goes on with their episodes.
+            timeout_seconds: Longest wait. What is missing then is asked of the runners that are healthy.
+
+        Returns:
+            Per share: ``(env steps, the episodes that ended, the runner's reduced metrics)``.
+
+        Raises:
+            TimeoutError: If several rounds in a row bring nothing.
+        """
+        ids = [actor_id for actor_id, _ in amounts]
+        shares = [{"amount": amount, "seed": seed} for _, amount in amounts]
+
+        def repeated(share: dict[str, Any]) -> dict[str, Any]:
+            # Whoever takes over a share may have sampled with the first seed already.
+            return share if share["seed"] is None else {**share, "seed": share["seed"] + _RETRY_SEED_STRIDE}
+
+        return self._sample_shares(sample_for_evaluation, shares, timeout_seconds, ids=ids, repeated=repeated)
+
+    def _sample_shares(
+        self,
+        func: Callable[..., Any],
+        shares: Sequence[dict[str, Any]],
+        timeout_seconds: float | None,
+        *,
+        ids: Sequence[int] | None = None,
+        repeated: Callable[[dict[str, Any]], dict[str, Any]] = lambda share: share,
+    ) -> list[Any]:
+        """``func(runner, **share)`` for every share, each by some runner, in the order of the shares."""
+        done: dict[int, Any] = {}
+        open_shares = dict(enumerate(shares))
+        rounds_without_data = 0
+        while open_shares:
+            healthy = self.sampling_ids()
+            turn = list(ids) if ids is not None else healthy
+            takers = [turn[j % len(turn)] for j in range(len(open_shares))]
+            before = len(done)
+            if takers[0] == 0:
+                assert self._local is not None
+                done |= {j: func(self._local, **share) for j, share in open_shares.items()}
+            else:
+                results = self._manager.foreach_actor(
+                    _numbered,
+                    kwargs=[
+                        {"number": j, "sample": func, "share": share} for j, share in open_shares.items()
+                    ],
+                    remote_actor_ids=takers,
+                    timeout_seconds=timeout_seconds,
+                )
+                done |= dict(answer for _, answer in self._answers(results))
+            rounds_without_data = 0 if len(done) > before else rounds_without_data + 1
+            open_shares = {j: repeated(share) for j, share in open_shares.items() if j not in done}
+            ids = None
+            if open_shares:
+                self.check_not_stalled(rounds_without_data)
+        return [done[j] for j in sorted(done)]
+
+    def check_not_stalled(self, rounds_without_data: int) -> None:
+        """Say, or after several rounds in a row raise, that no runner answers in time.
+
+        Args:
+            rounds_without_data: How many rounds in a row brought nothing.
+
+        Raises:
+            TimeoutError: After `MAX_ROUNDS_WITHOUT_DATA`.
+            RuntimeError: If no actor is left.
+        """
+        if not rounds_without_data:
+            return
+        config = self.config
+        name = "evaluation_sample_timeout_s" if self.is_evaluation else "sample_timeout_s"
+        what = (
+            f"No EnvRunner answered within {name}={getattr(config, name)} (rollout_fragment_length="
+            f"{config.rollout_fragment_length!r}, num_envs_per_env_runner={config.num_envs_per_env_runner}). Set a "
+            f"longer {name}, or sample less at a time."
+        )
+        if rounds_without_data >= MAX_ROUNDS_WITHOUT_DATA:
+            self.sampling_ids()
+            raise TimeoutError(f"{what} {rounds_without_data} rounds in a row brought nothing.")
+        notice_once(what)
+
+    # ------------------------------------------------------------------------------------------------------- weights
+
+    def sync_weights(
+        self,
+        policies: Sequence[str] | None = None,
+        from_worker_or_learner_group: EnvRunner | LearnerGroup | None = None,
+        to_worker_indices: Sequence[int] | None = None,
+        timeout_seconds: float | None = 0.0,
+        inference_only: bool = False,
+        *,
+        weights: Mapping[str, Any] | None = None,
+        weights_seq_no: int | None = None,
+        more_state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send weights to all runners: one object in Ray's object store, whatever the number of actors.
+
+        Args:
+            policies: Only these modules' weights; None for all.
+            from_worker_or_learner_group: Where to take them from; None for the local runner.
+            to_worker_indices: Ids of the actors to send to; None for all. The local runner always gets them.
+            timeout_seconds: Longest wait until the actors have them. 0 does not wait: an actor takes its calls in
+                order, so whatever is sampled next is sampled with them.
+            inference_only: Send only what the runners' modules hold, in case the learners' hold more.
+            weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of somebody's.
+            weights_seq_no: Number of updates that made these weights; None asks their source.
+            more_state: Further parts of the runners' state to send in the same object.
+
+        Raises:
+            ValueError: If there is neither a source nor weights.
+        """
+        source = from_worker_or_learner_group
+        if weights is None:
+            source = self._local if source is None else source
+            if source is None:
+                raise ValueError(
+                    "sync_weights() needs from_worker_or_learner_group= or weights=: this group has no local runner to "
+                    "take the weights from."
+                )
+            weights, seq_no = _weights_of(source)
+            weights_seq_no = seq_no if weights_seq_no is None else weights_seq_no
+        if policies is not None:
+            weights = _only(weights, lambda ref: ref.split("/")[0] in policies)
+        if inference_only:
+            held = self._refs_of_modules()
+            weights = _only(weights, lambda ref: ref in held)
+        state: dict[str, Any] = {COMPONENT_RL_MODULE: weights, **(more_state or {})}
+        if weights_seq_no is not None:
+            state["weights_seq_no"] = weights_seq_no
+        if self._local is not None and self._local is not source:
+            self._local.set_state(state)
+        self._send_state(state, to_worker_indices, timeout_seconds)
+
+    def _refs_of_modules(self) -> frozenset[str]:
+        """Names of the arrays that the runners' modules hold."""
+        if self._module_refs is None:
+            answers = self.foreach_env_runner(
+                _module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1]
+            )
+            self._module_refs = answers[0]
+        assert self._module_refs is not None
+        return self._module_refs
+
+    def _send_state(
+        self, state: dict[str, Any], actor_ids: Sequence[int] | None, timeout_seconds: float | None
+    ) -> None:
+        """Hand a part of the state to the actors, and keep it for those that will be restarted."""
+        if not self._manager.num_actors():
+            return
+        import ray
+
+        # Actors read NumPy arrays straight from the object store's memory.
+        ref = ray.put(jax.device_get(state))
+        self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
+        self._sent.append((frozenset(state), ref))
+        results = self._manager.foreach_actor(
+            "set_state", kwargs={"state": ref}, remote_actor_ids=actor_ids, timeout_seconds=timeout_seconds
+        )
+        self._answers(results)
+
+    # ---------------------------------------------------------------------------------------------- connector states
+
+    def merge_connector_states(
+        self, states: Sequence[dict[str, Any]], *, env_to_module: EnvToModulePipeline | None = None
+    ) -> dict[str, Any]:
+        """One state of the env-to-module pipeline out of several runners', every observation counted once.
+
+        Args:
+            states: ``{piece name: its state}`` of each runner, once each.
+            env_to_module: A pipeline like theirs; None builds one from the config.
+
+        Returns:
+            A state for all of them; empty if no piece keeps anything that can be merged.
+        """
+        if env_to_module is None:
+            if self._pipeline is None:
+                self._pipeline = self.config.build_env_to_module_connector(spaces=self.get_spaces())
+            env_to_module = self._pipeline
+        merged = env_to_module.merge_states(list(states))
+        return {name: state for name, state in merged.items() if jax.tree.leaves(state)}
+
+    def get_merged_env_runner_state(
+        self,
+        *,
+        config: AlgorithmConfig,
+        rl_module_state: Mapping[str, Any] | None,
+        connector_states: Sequence[Mapping[str, Any]] | None = None,
+        env_steps_sampled: int | None = None,
+        env_to_module: EnvToModulePipeline | None = None,
+        module_to_env: Any = None,
+    ) -> dict[str, Any]:
+        """A state for all runners: the merged connector states of the actors, with what else is given.
+
+        Args:
+            config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
+            rl_module_state: Parts of a runner's state to include, such as "rl_module" and "weights_seq_no".
+            connector_states: ``{"env_to_module_connector": ...}`` of each actor, once each; None asks the healthy ones.
+            env_steps_sampled: Steps that all runners together have sampled.
+            env_to_module: A pipeline like the runners'; None builds one from the config.
+            module_to_env: Not needed: those pieces keep nothing that can be merged.
+        """
+        del module_to_env
+        state = dict(rl_module_state or {})
+        if env_steps_sampled is not None:
+            state["num_env_steps_sampled_lifetime"] = env_steps_sampled
+        if connector_states is None:
+            connector_states = self.foreach_env_runner(
+                "get_state",
+                kwargs={"components": [COMPONENT_ENV_TO_MODULE_CONNECTOR]},
+                local_env_runner=False,
+                timeout_seconds=config.sample_timeout_s,
+            )
+        states = [connectors.get(COMPONENT_ENV_TO_MODULE_CONNECTOR) for connectors in connector_states]
+        states = [state for state in states if state]
+        merged = self.merge_connector_states(states, env_to_module=env_to_module) if states else {}
+        return {**state, COMPONENT_ENV_TO_MODULE_CONNECTOR: merged} if merged else state
+
+    def sync_env_runner_states(
+        self,
+        *,
+        config: AlgorithmConfig,
+        from_worker: EnvRunner | None = None,
+        env_steps_sampled: int | None = None,
+        connector_states: Sequence[Mapping[str, Any]] | None = None,
+        rl_module_state: Mapping[str, Any] | None = None,
+        env_runner_indices_to_update: Sequence[int] | None = None,
+        env_to_module: EnvToModulePipeline | None = None,
+        module_to_env: Any = None,
+    ) -> None:
+        """Merge the actors' connector states, each new observation counted once, and hand the result to all runners.
+
+        With ``merge_env_runner_states`` off (or "training_only" in evaluation), every runner keeps its own statistics,
+        unless `from_worker` has some to hand out. With ``broadcast_env_runner_states`` off, only the local runner gets
+        the merged ones; the actors' own still hold everything, so the next merge starts from them again.
+
+        Args:
+            config: The config with these settings.
+            from_worker: Take the connector states of this runner, in place of merging the actors'.
+            env_steps_sampled: See `get_merged_env_runner_state`.
+            connector_states: See `get_merged_env_runner_state`.
+            rl_module_state: See `get_merged_env_runner_state`.
+            env_runner_indices_to_update: Ids of the actors to send to; None for all.
+            env_to_module: See `get_merged_env_runner_state`.
+            module_to_env: See `get_merged_env_runner_state`.
+        """
+        if from_worker is not None:
+            connector_states = [from_worker.get_state([COMPONENT_ENV_TO_MODULE_CONNECTOR])]
+        elif not self.num_remote_env_runners():
+            connector_states = []
+        merges = from_worker is not None or merges_env_runner_states(config)
+        state = self.get_merged_env_runner_state(
+            config=config,
+            rl_module_state=rl_module_state,
+            connector_states=connector_states if merges else [],
+            env_steps_sampled=env_steps_sampled,
+            env_to_module=env_to_module,
+            module_to_env=module_to_env,
+        )
+        if not state:
+            return
+        if self._local is not None and self._local is not from_worker:
+            self._local.set_state(state)
+        if not config.broadcast_env_runner_states and from_worker is None:
+            state.pop(COMPONENT_ENV_TO_MODULE_CONNECTOR, None)
+        if state:
+            self._send_state(state, env_runner_indices_to_update, 0.0)
+
+    # -------------------------------------------------------------------------------------------------------- health
+
+    def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
+        """Take actors back in that Ray has restarted: they get the states that were sent last.
+
+        Args:
+            timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
+                those that are back already.
+
+        Returns:
+            Ids of the actors that are back.
+        """
+        config = self.config
+        if self._manager.num_healthy_actors() == self._manager.num_actors():
             return []
-        kwargs = kwargs or {}
-        return [getattr(self._local, func)(**kwargs) if isinstance(func, str) else func(self._local, **kwargs)]
+        timeout = config.env_runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
+        alive = self._manager.probe_unhealthy_actors(timeout_seconds=timeout)
+        back = set(alive)
+        for _, ref in self._sent:
+            results = self._manager.foreach_actor(
+                "set_state",
+                kwargs={"state": ref},
+                remote_actor_ids=alive,
+                healthy_only=False,
+                timeout_seconds=config.env_runner_restore_timeout_s,
+            )
+            back &= {actor_id for actor_id, _ in self._answers(results)}
+        restored = sorted(back)
+        for actor_id in restored:
+            self._manager.set_actor_state(actor_id, healthy=True)
+        if restored and self._on_recreated is not None:
+            self._on_recreated(self, restored)
+        return restored
 
-    def num_remote_env_runners(self) -> int:
-        """Always 0: environments on the device need no actors."""
-        return 0
 
-    def num_healthy_env_runners(self) -> int:
-        """The local one."""
-        return 1
+def merges_env_runner_states(config: AlgorithmConfig) -> bool:
+    """Whether ``merge_env_runner_states`` holds for the runners of this config."""
+    wanted = config.merge_env_runner_states
+    return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
-    def healthy_env_runner_ids(self) -> list[int]:
-        """Indices of healthy remote runners: none."""
-        return []
 
-    def num_remote_worker_restarts(self) -> int:
-        """Always 0."""
-        return 0
+def sample_block(runner: Any, *, num_steps: int | None, keep_remote: bool) -> SampleBlock:
+    """One block of a runner, with its columns in Ray's object store if they are to stay there."""
+    block = runner.sample_block(num_steps=num_steps)
+    if keep_remote:
+        import ray
 
-    def stop(self) -> None:
-        """Stop the local runner."""
-        self._local.stop()
+        block = dataclasses.replace(block, columns=ray.put(block.columns))
+    return block
+
+
+def sample_for_evaluation(
+    runner: Any, *, amount: dict[str, int], seed: int | None
+) -> tuple[int, EndedEpisodes, dict[str, Any]]:
+    """One runner's share of a round of evaluation; see `EnvRunnerGroup.sample_evaluation`."""
+    if seed is not None:
+        runner.reseed(seed)
+    num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
+    return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
+
+
+def _numbered(
+    runner: Any, *, number: int, sample: Callable[..., Any], share: dict[str, Any]
+) -> tuple[int, Any]:
+    return number, sample(runner, **share)
+
+
+def _module_refs(runner: Any) -> frozenset[str]:
+    state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
+    return frozenset([*state["params"], *state.get("rest", {})])
+
+
+def _weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int]:
+    """``({"params": ..., "rest": ...}, number of updates that made them)``."""
+    if isinstance(source, EnvRunner):
+        state = source.get_state([COMPONENT_RL_MODULE, "weights_seq_no"])
+        return state[COMPONENT_RL_MODULE], int(state["weights_seq_no"])
+    return source.get_state(COMPONENT_RL_MODULE)[COMPONENT_LEARNER][COMPONENT_RL_MODULE], int(
+        source.num_updates
+    )
+
+
+def _only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
+    return {
+        part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()
+    }
+
+
+def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
+    """What the local runner and what the actors get of something that may be a list with one entry per runner."""
+    if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
+        return value, value
+    return value[0], list(value[1:])
+
+
+def _call(runner: Any, func: Any, kwargs: Any) -> Any:
+    return (
+        getattr(runner, func)(**(kwargs or {})) if isinstance(func, str) else func(runner, **(kwargs or {}))
+    )

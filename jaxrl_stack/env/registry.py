@@ -24,6 +24,14 @@ from jaxrl_stack.env.jax_env import (
     as_jax_env,
     is_gymnax_class,
 )
+from jaxrl_stack.env.vector.suites import (
+    ALE_PREFIX,
+    ENVPOOL_PREFIX,
+    import_ale,
+    import_envpool,
+    make_atari,
+    make_envpool,
+)
 
 EnvCreator = Callable[[EnvContext], Any]
 
@@ -64,13 +72,15 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
     """Makes `name` usable as ``config.environment(name)``; a second registration replaces the first.
 
     Args:
-        name: Any string that does not start with "gymnax/".
+        name: Any string that does not start with "gymnax/" or "envpool/".
         env_creator: Called with an `EnvContext`, the ``env_config`` as a dict. Returns a `JaxEnv`, a gymnax
-            environment (or ``gymnax.make``'s pair of environment and params), or a `gymnasium.Env`.
+            environment (or ``gymnax.make``'s pair of environment and params), a `gymnasium.Env`, or a
+            `gymnasium.vector.VectorEnv` of all copies (with ``gym_env_vectorize_mode="vector_entry_point"``
+            the dict has an item "num_envs" that says how many).
 
     Raises:
         TypeError: `name` is no string or `env_creator` is not callable.
-        ValueError: `name` starts with "gymnax/".
+        ValueError: `name` starts with "gymnax/" or "envpool/".
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"register_env(name={name!r}): the name must be a non-empty string.")
@@ -83,6 +93,10 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
         raise ValueError(
             f"register_env({name!r}): names that start with {GYMNAX_PREFIX!r} belong to gymnax. Choose "
             "another name, or register the environment with gymnax.register."
+        )
+    if name.startswith(ENVPOOL_PREFIX):
+        raise ValueError(
+            f"register_env({name!r}): names that start with {ENVPOOL_PREFIX!r} belong to envpool. Choose another name."
         )
     _creators[name] = env_creator
 
@@ -101,40 +115,77 @@ class ResolvedEnv:
         is_jax: True: a JAX environment, sampled on the device. False: a host environment.
         hint: A sentence that tells the user of a choice they may not know; None if there is nothing to say.
         context: The ``env_config`` that it was resolved with.
+        spec: What gymnasium's registry says of it, if it is an id of gymnasium.
+        is_vector: It makes a `gymnasium.vector.VectorEnv`, which steps all copies itself.
+        seeded_when_made: Its random seed is an argument of `make_vector`, and of no reset.
+        creator: Makes one copy from an `EnvContext`.
     """
 
     name: str
     is_jax: bool
     context: EnvContext
     hint: str | None = None
-    _creator: EnvCreator = dataclasses.field(repr=False, kw_only=True)
+    spec: Any | None = None
+    is_vector: bool = False
+    seeded_when_made: bool = False
+    creator: EnvCreator = dataclasses.field(repr=False, kw_only=True)
+    _vector_creator: Callable[[EnvContext, int, int | None], Any] | None = dataclasses.field(
+        default=None, repr=False, kw_only=True
+    )
 
     def make(self, context: EnvContext | None = None) -> Any:
-        """The environment: a `JaxEnv`, or a `gymnasium.Env`.
+        """The environment: a `JaxEnv`, a `gymnasium.Env`, or, where `is_vector`, a `gymnasium.vector.VectorEnv`.
 
         Args:
             context: Config and place of this copy; None for the one it was resolved with.
         """
-        return self._creator(self.context if context is None else context)
+        return self.creator(self.context if context is None else context)
+
+    def make_vector(
+        self, num_envs: int, context: EnvContext | None = None, seed: int | None = None
+    ) -> gym.vector.VectorEnv:
+        """All copies as the environment's own `gymnasium.vector.VectorEnv`.
+
+        Args:
+            num_envs: Number of copies.
+            context: Config and place; None for the one it was resolved with.
+            seed: Where `seeded_when_made`: the seed; None: 0.
+
+        Raises:
+            ValueError: There is no vector version of it.
+            TypeError: What was to make one made something else.
+        """
+        if self._vector_creator is None:
+            raise ValueError(
+                f"env_runners(gym_env_vectorize_mode='vector_entry_point'): environment({self.name!r}) has no vector "
+                "version of its own. Use 'sync' or 'async', or give a gymnasium.vector.VectorEnv class."
+            )
+        env = self._vector_creator(self.context if context is None else context, num_envs, seed)
+        if not isinstance(env, gym.vector.VectorEnv):
+            raise TypeError(
+                f"environment({self.name!r}) should have made a gymnasium.vector.VectorEnv, but made {env!r}."
+            )
+        return env
 
 
 def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> ResolvedEnv:
     """Finds out what ``config.environment(env, env_config=...)`` means.
 
-    In this order: an instance; a class; a registered name; "gymnax/<id>"; "module:Class"; an id of gymnasium.
-    A class is called with the `EnvContext`, unless it is a gymnax class; gymnax environments take
-    `env_config` as `GymnaxEnv` says, gymnasium ids as keyword arguments of ``gymnasium.make``. A registered
-    creator is called, to see what it makes (a host environment is closed again).
+    In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; "module:Class"; an id of
+    gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`, unless it is a gymnax class; gymnax
+    environments take `env_config` as `GymnaxEnv` says, envpool's as arguments of ``envpool.make``, gymnasium ids as
+    keyword arguments of ``gymnasium.make``. A registered creator is called, to see what it makes (a host environment
+    is closed again).
 
     Args:
-        env: `JaxEnv` or gymnax instance or class, `gymnasium.Env` class, registered name, "gymnax/<id>",
-            "module:Class", or gymnasium id.
+        env: `JaxEnv` or gymnax instance or class, `gymnasium.Env` or `gymnasium.vector.VectorEnv` class, registered
+            name, "gymnax/<id>", "envpool/<id>", "module:Class", or gymnasium id.
         env_config: Config for the environment; may be an `EnvContext`.
 
     Raises:
         ValueError: No environment, or an unknown name (with near matches).
         TypeError: An object that is no environment.
-        ImportError: The module of "module:Class" does not import.
+        ImportError: The module of "module:Class" does not import, or envpool or ale-py is not installed.
     """
     context = (
         env_config if isinstance(env_config, EnvContext) else EnvContext(env_config or {}, worker_index=0)
@@ -147,8 +198,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> Resolv
         return _resolve_class(env, env.__name__, context)
     jax_env = as_jax_env(env, context)
     if jax_env is not None:
-        return ResolvedEnv(jax_env.name, True, context, _creator=lambda ctx: as_jax_env(env, ctx))
-    if isinstance(env, gym.Env):
+        return ResolvedEnv(jax_env.name, True, context, creator=lambda ctx: as_jax_env(env, ctx))
+    if isinstance(env, (gym.Env, gym.vector.VectorEnv)):
         raise TypeError(
             f"environment(env={env!r}): a gymnasium environment that exists already cannot be copied to "
             "vector slots and actors. Give its class or id, or register_env('my_env', lambda config: ...) "
@@ -161,13 +212,38 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> Resolv
     )
 
 
+def _creator_from_ray(name: str) -> EnvCreator | None:
+    """What ``ray.tune.registry.register_env`` registered, in this process or in the driver's."""
+    # Not imported for it: then nobody has used it here, and no trial of a tuner runs in this process.
+    ray_tune = sys.modules.get("ray.tune.registry")
+    if ray_tune is None or not ray_tune._global_registry.contains(ray_tune.ENV_CREATOR, name):
+        return None
+    return ray_tune._global_registry.get(ray_tune.ENV_CREATOR, name)
+
+
 def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
-    if name in _creators:
-        return _resolve_creator(name, _creators[name], context)
+    creator = _creators.get(name) or _creator_from_ray(name)
+    if creator is not None:
+        # Kept: a config that goes to an actor takes the creators of this process along.
+        _creators[name] = creator
+        return _resolve_creator(name, creator, context)
     if name.startswith(GYMNAX_PREFIX):
         if name.removeprefix(GYMNAX_PREFIX) not in GYMNAX_IDS:
             GymnaxEnv(name, context)  # raises, unless gymnax has more ids than this file knows
-        return ResolvedEnv(name, True, context, _creator=lambda ctx: GymnaxEnv(name, ctx))
+        return ResolvedEnv(name, True, context, creator=lambda ctx: GymnaxEnv(name, ctx))
+    if name.startswith(ENVPOOL_PREFIX):
+        import_envpool()
+        return ResolvedEnv(
+            name,
+            False,
+            context,
+            is_vector=True,
+            seeded_when_made=True,
+            creator=lambda ctx: make_envpool(name, ctx, 1, 0),
+            _vector_creator=lambda ctx, num_envs, seed: make_envpool(name, ctx, num_envs, seed or 0),
+        )
+    if name.startswith(ALE_PREFIX):
+        import_ale()
     if ":" in name:
         module_name, _, attribute = name.partition(":")
         try:
@@ -191,25 +267,65 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
     hint = None
     if name in _gymnax_ids():
         hint = (
-            f"{name!r} is gymnasium's environment and runs on the host, in actors; use "
+            f"{name!r} is gymnasium's environment and runs on the host; use "
             f"{GYMNAX_PREFIX + name!r} to sample on the device."
         )
-    return ResolvedEnv(name, False, context, hint, _creator=lambda ctx: gym.make(name, **ctx))
+    spec = gym.spec(name)
+    return ResolvedEnv(
+        name,
+        False,
+        context,
+        hint,
+        spec,
+        creator=lambda ctx: gym.make(spec, **ctx),
+        _vector_creator=_vector_creator(spec),
+    )
+
+
+def _vector_creator(spec: Any) -> Callable[[EnvContext, int, int | None], Any] | None:
+    """What makes the vector version of a gymnasium id; None if it has none."""
+    if spec.vector_entry_point is None:
+        return None
+    if spec.namespace == ALE_PREFIX.removesuffix("/"):
+        return lambda ctx, num_envs, seed: make_atari(spec, ctx, num_envs)
+    mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
+    return lambda ctx, num_envs, seed: gym.make_vec(spec, num_envs, vectorization_mode=mode, **ctx)
 
 
 def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
     if is_gymnax_class(env):
-        return ResolvedEnv(name, True, context, _creator=lambda ctx: GymnaxEnv(env, ctx))
+        return ResolvedEnv(name, True, context, creator=lambda ctx: GymnaxEnv(env, ctx))
+    if issubclass(env, gym.vector.VectorEnv):
+        return ResolvedEnv(
+            name,
+            False,
+            context,
+            is_vector=True,
+            creator=lambda ctx: env(_with_num_envs(ctx, 1)),  # type: ignore[call-arg]
+            _vector_creator=lambda ctx, num_envs, seed: env(_with_num_envs(ctx, num_envs)),  # type: ignore[call-arg]
+        )
     if issubclass(env, (JaxEnv, gym.Env)):
-        return ResolvedEnv(name, issubclass(env, JaxEnv), context, _creator=env)
+        return ResolvedEnv(name, issubclass(env, JaxEnv), context, creator=env)
     raise TypeError(
         f"environment(env={env!r}): this class is neither a JaxEnv, nor a gymnax environment, nor a "
-        "gymnasium.Env."
+        "gymnasium.Env, nor a gymnasium.vector.VectorEnv."
     )
 
 
+def _with_num_envs(context: EnvContext, num_envs: int) -> EnvContext:
+    copied = context.copy_with_overrides()
+    copied["num_envs"] = num_envs
+    return copied
+
+
 def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> ResolvedEnv:
-    made = creator(context)
+    try:
+        made = creator(context)
+    except KeyError as error:
+        # Written for all copies at once, it asks how many.
+        if error.args != ("num_envs",):
+            raise
+        made = creator(_with_num_envs(context, 1))
     jax_env = as_jax_env(made)
     if jax_env is not None:
         # It is stateless: the one that is made already serves.
@@ -217,14 +333,24 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
             name,
             True,
             context,
-            _creator=lambda ctx: jax_env if ctx is context else as_jax_env(creator(ctx)),
+            creator=lambda ctx: jax_env if ctx is context else as_jax_env(creator(ctx)),
+        )
+    if isinstance(made, gym.vector.VectorEnv):
+        made.close()
+        return ResolvedEnv(
+            name,
+            False,
+            context,
+            is_vector=True,
+            creator=lambda ctx: creator(_with_num_envs(ctx, 1)),
+            _vector_creator=lambda ctx, num_envs, seed: creator(_with_num_envs(ctx, num_envs)),
         )
     if isinstance(made, gym.Env):
         made.close()
-        return ResolvedEnv(name, False, context, _creator=creator)
+        return ResolvedEnv(name, False, context, creator=creator)
     raise TypeError(
         f"the creator registered as {name!r} returned {made!r}, which is neither a JaxEnv, nor a gymnax "
-        "environment, nor a gymnasium.Env."
+        "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv."
     )
 
 
@@ -246,8 +372,8 @@ def _unknown_name(name: str) -> str:
         + (f"Did you mean {' or '.join(map(repr, near))}? " if near else "")
         + "Known are names registered with register_env"
         + (f" ({', '.join(sorted(_creators))})" if _creators else " (none so far)")
-        + ", 'gymnax/<id>', gymnasium ids and 'module:Class'. Packages that register ids, such as ale_py, "
-        "have to be imported first."
+        + ", 'gymnax/<id>', 'envpool/<id>', gymnasium ids and 'module:Class'. Packages that register ids with "
+        "gymnasium have to be imported first ('ALE/<game>' does it itself)."
     )
 
 

@@ -12,6 +12,7 @@ are used here.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,21 +66,56 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
     Raises:
         ValueError: If ``size`` is out of range.
     """
+    size, a, b = domain(size)
+    out = _network(index, a, b, keys)
+    return out if a * b == size else _walk(out, size, a, b, keys)
+
+
+def domain(size: int) -> tuple[int, int, int]:
+    """What `permute_within` needs to know of the range to permute.
+
+    Args:
+        size: Length of the range, 1 to 2**31.
+
+    Returns:
+        ``(size, a, b)``: the sides of the smallest rectangle with ``a = ceil(sqrt(size))`` that covers the range.
+
+    Raises:
+        ValueError: If ``size`` is out of range.
+    """
     if not 1 <= size <= 2**31:
         raise ValueError(f"permute() needs 1 <= size <= 2**31, got size={size}.")
     a = math.isqrt(size - 1) + 1
-    b = -(-size // a)
+    return size, a, -(-size // a)
 
-    def network(x: jax.Array) -> jax.Array:
-        left, right = x // jnp.uint32(b), x % jnp.uint32(b)
-        for i in range(0, NUM_ROUNDS, 2):
-            left = (left + _mix(right, keys[..., i]) % jnp.uint32(a)) % jnp.uint32(a)
-            right = (right + _mix(left, keys[..., i + 1]) % jnp.uint32(b)) % jnp.uint32(b)
-        return left * jnp.uint32(b) + right
 
-    out = network(index)
-    if a * b == size:
-        return out
+def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.Array:
+    """`permute` for a range whose length is only known when the program runs: the same result, with divisions by
+    numbers that the compiler does not know.
+
+    Args:
+        index: uint32 array of any shape, each below the size.
+        domain: uint32 ``[3]``, what `domain` returned as an array.
+        keys: As for `permute`.
+
+    Returns:
+        uint32 array of the shape of ``index``.
+    """
+    size, a, b = domain
+    return _walk(_network(index, a, b, keys), size, a, b, keys)
+
+
+def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
+    """The Feistel network: a bijection of ``range(a * b)``."""
+    left, right = x // jnp.uint32(b), x % jnp.uint32(b)
+    for i in range(0, NUM_ROUNDS, 2):
+        left = (left + _mix(right, keys[..., i]) % jnp.uint32(a)) % jnp.uint32(a)
+        right = (right + _mix(left, keys[..., i + 1]) % jnp.uint32(b)) % jnp.uint32(b)
+    return left * jnp.uint32(b) + right
+
+
+def _walk(out: jax.Array, size: Any, a: Any, b: Any, keys: jax.Array) -> jax.Array:
+    """Send what landed outside of the range on, until all of it is inside."""
     return jax.lax.while_loop(
-        lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, network(x), x), out
+        lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, _network(x, a, b, keys), x), out
     )

@@ -1,1 +1,12 @@
-"""What connects the algorithms to hyperparameter search. Importing it does not import Ray."""
+"""What connects the algorithms to Ray Tune. Importing it does not import Ray.
+
+``tune.Tuner("PPO", param_space=config)`` needs nothing from here: the algorithms are registered as soon as both this
+package and ``ray.tune`` are imported, in whichever order.
+"""
+
+from __future__ import annotations
+
+from jaxrl_stack.tune.registration import register
+from jaxrl_stack.tune.trainables import trainable
+
+__all__ = ["register", "trainable"]

@@ -59,6 +59,9 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
     ``num_cpus_per_learner=c``           without accelerator: c CPU devices
     ===================================  =========================================
 
+    In a learner that is an actor (``num_learners`` above 0) these are the devices of its process, and of its
+    accelerators it sees only those that it was given: ``local_gpu_idx`` has no meaning there.
+
     Raises:
         ValueError: If there are fewer devices than asked for.
         RuntimeError: If CPU devices are asked for after the backend started with fewer.
@@ -70,7 +73,7 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
         use_cpu_devices(num_cpus)
     accelerators = [d for d in jax.local_devices() if d.platform != "cpu"]
     if gpus_are_set and gpus:
-        first = config.local_gpu_idx
+        first = 0 if config.num_learners else config.local_gpu_idx
         chosen = accelerators[first : first + int(np.ceil(gpus))]
         if len(chosen) < int(np.ceil(gpus)):
             raise ValueError(
@@ -89,6 +92,28 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
     return available[:num_cpus]
 
 
+def joined_devices(devices: list[Device]) -> list[Device]:
+    """The devices of one axis over all processes that ``jax.distributed`` joined, in the order of the processes.
+
+    Args:
+        devices: The devices that this process takes part with. Every process takes part with those at the same places
+            of its own ``jax.local_devices()``.
+
+    Returns:
+        `devices` themselves in a process that was joined with no other.
+    """
+    platform = devices[0].platform
+    num_processes = jax.process_count(platform)
+    if num_processes == 1:
+        return devices
+    places = [jax.local_devices(backend=platform).index(device) for device in devices]
+    return [
+        jax.local_devices(process_index=process, backend=platform)[place]
+        for process in range(num_processes)
+        for place in places
+    ]
+
+
 def map_over_devices(
     function: Callable[..., Any],
     devices: list[Device],
@@ -100,13 +125,18 @@ def map_over_devices(
 ) -> Callable[..., Any]:
     """``jax.pmap`` over these devices, or, without an axis name, the function itself.
 
-    The latter is for eager runs: under ``jax.disable_jit`` a pmap compiles each of its operations at every call, while
-    plain operations are compiled once each. There is one device then, and the leading axis of mapped arguments and
-    results is taken off and put back on.
+    Where ``jax.distributed`` joined several processes, the axis runs over the devices of all of them (see
+    `joined_devices`): every process has to call the program, with arguments of the same shapes, passes and gets the
+    slices ``[D, ...]`` of its own D devices, and has its own copy of what is replicated. ``jax.lax.axis_index``
+    counts the devices of all processes.
+
+    A function without an axis name is for eager runs: under ``jax.disable_jit`` a pmap compiles each of its operations
+    at every call, while plain operations are compiled once each. There is one device then, and the leading axis of
+    mapped arguments and results is taken off and put back on.
 
     Args:
         function: Reduces over `axis_name`, which is None in an eager run.
-        devices: The devices.
+        devices: The devices of this process.
         axis_name: Name of the device axis, or None for an eager run on the only device.
         in_axes: 0 for arguments ``[D, ...]``, None for replicated ones.
         out_axes: The same for the results, which are a tuple.
@@ -118,7 +148,7 @@ def map_over_devices(
             axis_name=axis_name,
             in_axes=in_axes,
             out_axes=out_axes,
-            devices=devices,
+            devices=joined_devices(devices),
             donate_argnums=donate_argnums,
         )
 
@@ -136,7 +166,7 @@ def map_over_devices(
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
-    """A copy of `tree` on every device, with the sharding that ``pmap`` gives to unmapped results.
+    """A copy of `tree` on every device of this process, with the sharding that ``pmap`` gives to unmapped results.
 
     Always copies, so that no two leaves share a buffer and donating the result harms nobody.
     """
@@ -146,7 +176,7 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
-    """Put leaves ``[D, ...]`` on the D devices, one slice each, with the sharding that ``pmap`` expects of them."""
+    """Put leaves ``[D, ...]`` on this process's D devices, one slice each, with the sharding that ``pmap`` expects."""
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
     return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)

@@ -187,6 +187,18 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
             yield f"{prefix}/{name.replace(slot, member) if slot else name}"
 
 
+def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Merge nested dicts in place; values of `new` win. Dicts of `new` are copied, other values are shared."""
+    for key, value in new.items():
+        if isinstance(value, Mapping):
+            below = into.get(key)
+            if not isinstance(below, dict):
+                below = into[key] = {}
+            merge_nested(below, value)
+        else:
+            into[key] = value
+
+
 def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
     """Nested dicts as one flat dict.
 

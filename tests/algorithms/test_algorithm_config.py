@@ -13,10 +13,12 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided, PolicySpec
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.settings import Section, Setting, number, settings_table
+from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
 
 
@@ -155,12 +157,12 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
 @pytest.mark.parametrize(
     ("section", "value"),
     [
-        ("learners", {"num_learners": 1}),
-        ("evaluation", {"evaluation_num_env_runners": 1}),
-        ("evaluation", {"evaluation_parallel_to_training": True}),
+        ("evaluation", {"evaluation_error_after_n_consecutive_skips": 3}),
         ("evaluation", {"offline_evaluation_interval": 1}),
         ("offline_data", {"input_": "somewhere"}),
-        ("fault_tolerance", {"restart_failed_env_runners": False}),
+        ("fault_tolerance", {"restart_failed_sub_environments": True}),
+        ("fault_tolerance", {"delay_between_env_runner_restarts_s": 1.0}),
+        ("env_runners", {"use_env_runner_state_server": True}),
         ("multi_agent", {"policies": {"a", "b"}}),
         ("rl_module", {"model_config": {"use_lstm": True}}),
         ("rl_module", {"model_config": {"conv_filters": [[16, 4, 2]]}}),
@@ -171,6 +173,25 @@ def test_what_comes_later_says_so(section, value):
     getattr(config, section)(**value)
     with pytest.raises(NotImplementedError, match="comes later"):
         config.validate()
+
+
+def test_learner_actors_are_for_host_environments_for_now():
+    config = PPOConfig().environment("gymnax/CartPole-v1").learners(num_learners=2)
+    with pytest.raises(NotImplementedError, match="num_learners=2.*num_gpus_per_learner"):
+        config.validate()
+    config.environment("CartPole-v1").validate()
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "wanted"),
+    [
+        ({"evaluation_duration": "auto"}, "evaluation_parallel_to_training=True"),
+        ({"evaluation_parallel_to_training": True}, "evaluation_num_env_runners to at least 1"),
+    ],
+)
+def test_evaluation_beside_training_needs_its_own_actors(evaluation, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        PPOConfig().environment("CartPole-v1").evaluation(**evaluation).validate()
 
 
 def test_validation_can_be_switched_off(heard):
@@ -518,3 +539,17 @@ def test_importing_configs_starts_no_backend_and_no_ray():
         "assert not {'ray', 'torch', 'gymnax'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_config_takes_the_creators_of_its_environments_to_other_processes():
+    # A creator that is called with the env_config and that another process can import.
+    register_env("only_here", CartPoleEnv)
+    config = PPOConfig().environment("only_here")
+    code = (
+        "import pickle, sys; config = pickle.loads(sys.stdin.buffer.read()); "
+        "from jaxrl_stack.env.registry import resolve_env; print(resolve_env(config.env).is_jax)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(config), capture_output=True, check=True
+    )
+    assert out.stdout.decode().strip() == "False"

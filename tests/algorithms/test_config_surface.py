@@ -152,6 +152,7 @@ def test_every_setting_of_our_own_is_known():
     assert ours == {
         "compilation_cache_dir",
         "num_shuffle_shards",
+        "learner_snapshot_interval",
         "disable_jit",
         "check_nans",
         "_static_settings",

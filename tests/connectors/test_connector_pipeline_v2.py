@@ -14,6 +14,7 @@ from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS = gym.spaces.Discrete(2)
@@ -68,9 +69,21 @@ class Draw(ConnectorV2):
 
 class HostPiece(ConnectorV2):
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
-        for columns in batch.values():
-            columns["num_episodes"] = np.array([len(episodes)])
+        for episode in self.single_agent_episode_iterator(episodes):
+            self.add_batch_item(batch, "num_steps", len(episode), episode)
         return batch
+
+
+def running_episodes(*lengths):
+    return [
+        SingleAgentEpisode(
+            observations=[np.full(3, i, np.float32) for i in range(length + 1)],
+            actions=[0] * length,
+            rewards=[1.0] * length,
+            len_lookback_buffer=0,
+        )
+        for length in lengths
+    ]
 
 
 def nested(**columns):
@@ -331,12 +344,12 @@ def test_a_piece_with_neither_form_says_so():
 def test_calls_keep_state_between_them_and_run_host_pieces():
     pipeline = pipeline_of(HostPiece(), CountSteps(), Scale())
     for _ in range(2):
-        out = pipeline(batch={"obs": OBS}, episodes=["a", "b"], rl_module=None)
+        out = pipeline(batch={"obs": OBS}, episodes=running_episodes(2, 0), rl_module=None)
     np.testing.assert_array_equal(out["obs"], 2.0 * OBS)
-    assert out["num_episodes"] == [2]
+    np.testing.assert_array_equal(out["num_steps"], [2, 0])
     np.testing.assert_array_equal(pipeline.state["CountSteps"]["steps"], [2, 2])
     assert isinstance(pipeline.state["CountSteps"]["steps"], np.ndarray)
-    out = pipeline(batch=nested(obs=OBS), episodes=["a", "b"])
+    out = pipeline(batch=nested(obs=OBS), episodes=running_episodes(1, 1))
     assert set(out) == {DEFAULT_MODULE_ID}
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import types
-
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -19,6 +17,7 @@ from jaxrl_stack.connectors.env_to_module import (
     SingleAgentObservationPreprocessor,
 )
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 NESTED = gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3, start=1), BOX])})
@@ -218,7 +217,7 @@ class Polar(ObservationPreprocessor):
 
 class WithEpisode(SingleAgentObservationPreprocessor):
     def preprocess(self, observation, episode):
-        return observation * episode.factor
+        return observation * episode.custom_data["factor"]
 
 
 def test_preprocess_sees_one_observation_at_a_time():
@@ -245,10 +244,14 @@ def test_the_form_with_an_episode_is_a_host_piece():
         pipeline.check_pure()
     with pytest.raises(TypeError, match=r"def preprocess\(self, observation\)"):
         WithEpisode(BOX).apply((), {}, ConnectorContext())
-    episodes = [types.SimpleNamespace(factor=2.0), types.SimpleNamespace(factor=3.0)]
-    for call in (pipeline, WithEpisode(BOX)):
-        out = call(batch={"obs": np.ones((2, 2), np.float32)}, episodes=episodes)
-        np.testing.assert_array_equal(out["obs"], [[2.0, 2.0], [3.0, 3.0]])
+    episodes = [SingleAgentEpisode(observations=[np.ones(2)], len_lookback_buffer=0) for _ in range(2)]
+    for factor, episode in enumerate(episodes, start=2):
+        episode.custom_data["factor"] = factor
+    out = pipeline(batch={}, episodes=episodes, rl_module=None)
+    np.testing.assert_array_equal(out["obs"], [[2.0, 2.0], [3.0, 3.0]])
+    np.testing.assert_array_equal(episodes[1].get_observations(-1), [3.0, 3.0])
+    assert WithEpisode(BOX)(batch={}, episodes=episodes) == {}
+    np.testing.assert_array_equal(episodes[1].get_observations(-1), [9.0, 9.0])
 
 
 def test_an_episode_with_a_default_leaves_the_piece_pure():

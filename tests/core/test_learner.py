@@ -17,7 +17,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner import learner as learner_module
+from jaxrl_stack.core.learner import traced_update
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
@@ -729,6 +729,8 @@ def test_add_and_remove_modules_keep_the_others():
         np.testing.assert_array_equal(grown["rl_module"]["params"][ref], value)
     for module_id in ("p", "q"):
         assert_equal_trees(grown["optimizer"][module_id], state["optimizer"][module_id])
+    steps = [counted["counters"].pop("steps_trained")["steps"] for counted in (grown, state)]
+    assert_equal_trees({mid: n for mid, n in steps[0].items() if mid != "r"}, steps[1])
     assert_equal_trees(grown["counters"], state["counters"])
 
     before = learner.get_weights()
@@ -960,7 +962,7 @@ def ppo_rows(n=64, seed=0):
 def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
     results = []
     for rows_per_piece in (None, 8):
-        monkeypatch.setattr(learner_module, "gradient_rows_per_piece", lambda devices, n=rows_per_piece: n)
+        monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices, n=rows_per_piece: n)
         learner = ppo_config(minibatch_size=32).build_learner()
         assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (
             1 if rows_per_piece is None else 4
@@ -1008,7 +1010,7 @@ class OtherHooks(PPOLearner):
 
 
 def test_an_overridden_loss_is_taken_in_one_piece(monkeypatch):
-    monkeypatch.setattr(learner_module, "gradient_rows_per_piece", lambda devices: 8)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 8)
 
     def pieces(learner_class):
         return ppo_config(learner_class).build_learner()._pieces_per_minibatch({DEFAULT_MODULE_ID: 64}, 1)
@@ -1046,7 +1048,7 @@ class PerOptimizer(LinearPerOptimizer):
 
 
 def test_losses_per_optimizer_in_pieces(monkeypatch):
-    monkeypatch.setattr(learner_module, "gradient_rows_per_piece", lambda devices: 16)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 16)
     weights = []
     for learner_class in (LinearPerOptimizer, PerOptimizer):
         learner = ppo_config(learner_class).build_learner()
@@ -1103,7 +1105,7 @@ class Wrapped(RLModule, ValueFunctionAPI):
 
 @pytest.mark.parametrize("module_class", [Noisy, Wrapped])
 def test_modules_with_random_layers_statistics_or_linen_networks_train(module_class, monkeypatch):
-    monkeypatch.setattr(learner_module, "gradient_rows_per_piece", lambda devices: 8)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 8)
     learner = ppo_config().rl_module(rl_module_spec=RLModuleSpec(module_class=module_class)).build_learner()
     # Whether the rows of a batch depend on each other decides whether it can be taken in pieces.
     pieces = learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1)
@@ -1169,7 +1171,7 @@ class OwnLoss(TwoVectors, SelfSupervisedLossAPI):
 
 
 def test_a_module_can_bring_its_loss_along(monkeypatch):
-    monkeypatch.setattr(learner_module, "gradient_rows_per_piece", lambda devices: 4)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 4)
 
     class Linear(SquaresLearner):
         loss_is_linear_in_means = True
@@ -1207,17 +1209,17 @@ def test_a_loss_may_treat_its_batch_as_any_dict():
 def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):
     carried = []
 
-    class Recording(learner_module.PackedRows):
+    class Recording(traced_update.PackedRows):
         def __init__(self, columns, names=None):
             carried.append(set(columns if names is None else names))
             super().__init__(columns, names)
 
-    monkeypatch.setattr(learner_module, "PackedRows", Recording)
+    monkeypatch.setattr(traced_update, "PackedRows", Recording)
     unread = {"rewards": np.ones(12, np.float32), "nested": {"x": np.ones((12, 50), np.float32)}}
-    assert_step(make(), rows() | unread)
+    assert_step(make(), rows() | unread, minibatch_size=12)
     assert carried == [{"obs", "target"}]
     carried.clear()
-    assert_step(make(), rows() | unread | {Columns.LOSS_MASK: np.ones(12, bool)})
+    assert_step(make(), rows() | unread | {Columns.LOSS_MASK: np.ones(12, bool)}, minibatch_size=12)
     assert carried == [{"obs", "target", Columns.LOSS_MASK}]
 
 

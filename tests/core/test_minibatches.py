@@ -14,6 +14,7 @@ from jaxrl_stack.core.learner.minibatches import (
     columns_that_matter,
     epoch_keys,
     minibatch_index,
+    minibatch_index_within,
     num_minibatches,
     shard_rows,
 )
@@ -65,6 +66,20 @@ def test_row_p_of_the_stream_is_row_p_mod_n_of_the_epochs_permutation(num_rows, 
 def test_without_shuffling_rows_keep_their_order():
     rows, _ = stream(10, 4, 2, shuffle=False)
     np.testing.assert_array_equal(rows.reshape(-1), np.arange(20) % 10)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_stream_is_the_same_where_the_number_of_rows_is_an_argument(shuffle):
+    shards = jnp.arange(2, dtype=jnp.uint32)
+    seed = permutation.round_keys(jax.random.key(3)) if shuffle else None
+    index = jax.jit(
+        lambda steps, domain: jax.vmap(lambda step: minibatch_index_within(step, 8, domain, seed, shards))(steps)
+    )
+    for num_rows in (5, 16, 21):
+        rows, _ = stream(num_rows, 8, 4, num_shards=2, shuffle=shuffle)
+        domain = np.array(permutation.domain(num_rows), np.uint32)
+        within = index(np.arange(len(rows), dtype=np.uint32), domain)
+        np.testing.assert_array_equal(rows, within)
 
 
 def test_a_shard_has_the_same_order_wherever_it_lives():

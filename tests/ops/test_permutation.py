@@ -59,3 +59,15 @@ def test_one_permutation_per_element():
 def test_a_size_out_of_range_is_refused(size):
     with pytest.raises(ValueError, match=f"size={size}"):
         permutation.permute(jnp.zeros(1, jnp.uint32), size, jnp.zeros(permutation.NUM_ROUNDS, jnp.uint32))
+
+
+def test_the_size_can_be_an_argument():
+    permute = jax.jit(permutation.permute_within)
+    keys = permutation.round_keys(jax.random.key(5))
+    index = jnp.arange(16, dtype=jnp.uint32)
+    for size in (16, 17, 138, 4096):
+        expected = permutation.permute(index, size, keys)
+        domain = np.array(permutation.domain(size), np.uint32)
+        np.testing.assert_array_equal(permute(index, domain, keys), expected)
+    with pytest.raises(ValueError, match="size=0"):
+        permutation.domain(0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.utils.result_writer import ResultWriter, as_json
-from jaxrl_stack.utils.results import check_stop, empty_result, flatten_result, get_nested
+from jaxrl_stack.utils.results import check_stop, empty_result, flatten_result, get_nested, merge_nested
 
 API = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())
 
@@ -257,3 +257,13 @@ def test_tensorboard_events(tmp_path):
         ("loss", 100, 0.5),
         ("loss", 200, 0.5),
     }
+
+
+def test_merging_nested_dicts():
+    new = {"a": {"x": 3, "deep": {"z": 4}}, "b": {"y": 5}}
+    into = {"a": {"x": 1, "kept": 2}, "b": 0}
+    merge_nested(into, new)
+    assert into == {"a": {"x": 3, "kept": 2, "deep": {"z": 4}}, "b": {"y": 5}}
+    # The dicts of the other one are not shared.
+    into["a"]["deep"]["z"] = into["b"]["y"] = 0
+    assert new == {"a": {"x": 3, "deep": {"z": 4}}, "b": {"y": 5}}

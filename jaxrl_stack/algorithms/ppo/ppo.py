@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
 
 
+LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY = "vf_loss_unclipped"
+LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY = "vf_explained_var"
+LEARNER_RESULTS_KL_KEY = "mean_kl_loss"
+LEARNER_RESULTS_CURR_KL_COEFF_KEY = "curr_kl_coeff"
+LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY = "curr_entropy_coeff"
+"""Names of PPO's results of each module, ``result["learners"][module_id][name]``."""
+
+
 class PPOConfig(AlgorithmConfig):
     """Settings of PPO (Schulman et al., 2017, arXiv:1707.06347).
 

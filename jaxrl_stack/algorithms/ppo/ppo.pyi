@@ -24,6 +24,11 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution import on_policy
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.learner.learner import Learner
+LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: Any
+LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: Any
+LEARNER_RESULTS_KL_KEY: Any
+LEARNER_RESULTS_CURR_KL_COEFF_KEY: Any
+LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY: Any
 class PPOConfig(AlgorithmConfig):
     'Settings of PPO (Schulman et al., 2017, arXiv:1707.06347).\n\n::\n\n    algo = PPOConfig().environment("gymnax/CartPole-v1").training(lr=0.0003).build_algo()'
     use_critic: bool

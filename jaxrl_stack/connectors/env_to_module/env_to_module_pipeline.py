@@ -25,22 +25,29 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         if self._multi_agent:
             return super()._from_episodes(episodes, fields)
-        at_reset = np.array([episode.t == 0 for episode in episodes])
+        for name, value in self._fields_from_episodes(episodes).items():
+            fields.setdefault(name, value)
+        observations = _stack([episode.get_observations(-1) for episode in episodes])
+        return {DEFAULT_MODULE_ID: {Columns.OBS: observations}}, True
+
+    def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
+        at_reset = np.array([episode.t == 0 for episode in episodes], bool)
         rewards = [
             0.0 if first else episode.get_rewards(-1)
             for episode, first in zip(episodes, at_reset, strict=True)
         ]
-        fields.setdefault("reset", at_reset)
-        fields.setdefault("prev_rewards", {DEFAULT_MODULE_ID: np.array(rewards, np.float32)})
+        fields: dict[str, Any] = {
+            "reset": at_reset,
+            "prev_rewards": {DEFAULT_MODULE_ID: np.array(rewards, np.float32)},
+        }
         if self._input_action_space is not None:
             no_action = zeros(self._input_action_space)
             actions = [
                 no_action if first else episode.get_actions(-1)
                 for episode, first in zip(episodes, at_reset, strict=True)
             ]
-            fields.setdefault("prev_actions", {DEFAULT_MODULE_ID: _stack(actions)})
-        observations = _stack([episode.get_observations(-1) for episode in episodes])
-        return {DEFAULT_MODULE_ID: {Columns.OBS: observations}}, True
+            fields["prev_actions"] = {DEFAULT_MODULE_ID: _stack(actions)}
+        return fields
 
 
 def _stack(items: Sequence[Any]) -> Any:

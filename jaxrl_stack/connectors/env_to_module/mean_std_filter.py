@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -114,6 +115,7 @@ class MeanStdFilter(ConnectorV2):
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
         """``base`` with every device's ``delta`` added, the same bits on all devices; ``delta`` empty."""
+        state = jax.tree.map(jnp.asarray, state)  # NumPy warns where a count's low word overflows
         merged = {}
         for key, space in self._observation_spaces().items():
             delta = state[key]["delta"]
@@ -133,17 +135,21 @@ class MeanStdFilter(ConnectorV2):
         """The shared base with the deltas of all runners added, each once.
 
         States with another base than the one with most rows come from runners that missed the last
-        synchronisation. Their deltas may be in that base already, so they are left out.
+        synchronisation. Their deltas may be in that base already, so they are left out: rows can be lost then,
+        but none counts twice.
 
         Args:
-            states: ``get_state()`` of each runner.
+            states: ``get_state()`` of each runner that has environments, one per runner, and its newest. Not that
+                of a local runner without environments, which may hold an older result of this method.
 
         Returns:
             A state for ``set_state`` of all runners; its deltas are empty.
         """
         if not states:
             return {}
-        restored = [restore(self.state, state, type(self).__name__) for state in states]
+        restored = [
+            jax.tree.map(jnp.asarray, restore(self.state, state, type(self).__name__)) for state in states
+        ]
         merged = {}
         for key, space in self._observation_spaces().items():
             newest = max((state[key]["base"] for state in restored), key=_num_rows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import abc
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, nest
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import validate_batch
 
@@ -23,7 +23,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
     override ``recompute_output_observation_space``.
 
     RLlib's form ``preprocess(self, observation, episode)`` makes the subclass a host piece: it may use any
-    Python, and runs on the actor driver only.
+    Python, runs on the actor driver only, and rewrites the episode's last observation.
     """
 
     @abc.abstractmethod
@@ -41,11 +41,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
 
     @property
     def _takes_episode(self) -> bool:
-        parameters = list(inspect.signature(self.preprocess).parameters.values())
-        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return (
-            len([p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]) > 1
-        )
+        return len(_required_parameters(type(self).preprocess)) > 2  # self and the observation
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces OBS, leaves ``[B, ...]``.
@@ -90,7 +86,11 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
         metrics=None,
         **kwargs,
     ) -> dict[str, Any]:
-        """Run once on the host; ``preprocess(observation, episode)`` gets ``episodes[i]`` for env i."""
+        """Run once on the host.
+
+        ``preprocess(observation, episode)`` gets the last observation of each episode, and what it returns takes
+        that one's place in the episode; the batch stays as it is.
+        """
         if not self._takes_episode:
             return super().__call__(
                 rl_module=rl_module,
@@ -102,15 +102,23 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
                 **kwargs,
             )
         preprocess: Any = self.preprocess
-        out, is_flat = nest(batch or {})
-        for module_id, columns in out.items():
-            items = [
-                preprocess(jax.tree.map(lambda leaf, i=i: leaf[i], columns[Columns.OBS]), episode)
-                for i, episode in enumerate(episodes or ())
-            ]
-            observation = jax.tree.map(lambda *leaves: np.stack(leaves), *items)
-            out[module_id] = {**columns, Columns.OBS: observation}
-        return next(iter(out.values())) if is_flat else out
+        by_name = {"observation", "episode"} <= set(_required_parameters(type(self).preprocess))
+        for episode in self.single_agent_episode_iterator(list(episodes or ())):
+            last = episode.get_observations(-1)
+            new = preprocess(observation=last, episode=episode) if by_name else preprocess(last, episode)
+            episode.set_observations(at_indices=-1, new_data=new)
+        return {} if batch is None else batch
+
+
+@functools.cache
+def _required_parameters(function: Any) -> tuple[str, ...]:
+    """Names of a function's parameters without default."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return tuple(
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
+    )
 
 
 ObservationPreprocessor = SingleAgentObservationPreprocessor

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from jaxrl_stack.connectors.host_pieces import columns_of_episodes, run_host_front_for_learner
+
+if TYPE_CHECKING:
+    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 
 class LearnerConnectorPipeline(ConnectorPipelineV2):
@@ -14,3 +21,26 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
     """
 
     env_axis = 1
+
+    def _run_host_front(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+        columns = run_host_front_for_learner(self, **arguments)
+        if columns:
+            raise ValueError(
+                f"Host pieces of this {type(self).__name__} add the columns {sorted(columns)}, one item per step of "
+                "the episodes; only `Learner.update(episodes=...)` knows where these are in the block `batch`."
+            )
+        return batch
+
+    def columns_from_host_pieces(
+        self, episodes: Sequence[SingleAgentEpisode], **arguments: Any
+    ) -> list[dict[str, Any]]:
+        """Run the host pieces, which may rewrite the episodes, and give what else they made of each.
+
+        Args:
+            episodes: Episodes or chunks of an update.
+            **arguments: See `run_host_front_for_learner`.
+
+        Returns:
+            Per episode ``{column: arrays [len(episode), ...]}``.
+        """
+        return columns_of_episodes(run_host_front_for_learner(self, episodes=episodes, **arguments), episodes)

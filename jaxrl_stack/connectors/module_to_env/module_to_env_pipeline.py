@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorV2
 
 
 class ModuleToEnvPipeline(ConnectorPipelineV2):
@@ -11,3 +12,18 @@ class ModuleToEnvPipeline(ConnectorPipelineV2):
     Columns have the leading axis B. Behind the last piece the batch holds ACTIONS (as the module gave them),
     ACTIONS_FOR_ENV, and ACTION_LOGP when exploring.
     """
+
+    def host_front(self) -> list[tuple[str, ConnectorV2]]:
+        """Empty: here every piece is compiled.
+
+        Raises:
+            TypeError: There is a host piece.
+        """
+        names = [*([type(self).__name__] if self.is_host_piece else []), *self.host_pieces]
+        if names:
+            raise TypeError(
+                f"Connector(s) {', '.join(map(repr, names))} override `__call__`, which only the env-to-module and "
+                "the learner pipeline take. Between module and environment write a pure function, which is compiled "
+                f"together with the module:\n{PURE_SIGNATURE}"
+            )
+        return []

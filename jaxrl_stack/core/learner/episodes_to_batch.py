@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 
 def episodes_to_batch(
-    episodes: Sequence[SingleAgentEpisode], modules: Collection[str]
+    episodes: Sequence[SingleAgentEpisode],
+    modules: Collection[str],
+    *,
+    columns: Sequence[dict[str, Any]] | None = None,
+    num_devices: int = 1,
+    common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
-    """Lay episodes out side by side, one per column.
+    """Lay episodes out side by side, one per column, and deal the columns out to devices.
 
     Lengths and the number of columns are padded to powers of two, so that few shapes are ever compiled; padded rows
     have ``LOSS_MASK`` False. A chunk that is merely cut counts as truncated at its end.
@@ -26,27 +31,38 @@ def episodes_to_batch(
     Args:
         episodes: Finalised or running episodes; their look-back is left out.
         modules: The learner's modules, for the ids.
+        columns: Per episode further columns, ``{column: arrays [len(episode), ...]}``; they win over the episode's.
+        num_devices: ``D``; the number of columns is a multiple of it.
+        common_sizes: Maps names of sizes to sizes that are at least as large: those that other learners agree on.
 
     Returns:
-        ``(block, rows)``: ``{module_id: {column: [T, B, ...]}}`` with the columns obs, actions, rewards, terminateds,
-        truncateds, final_obs, loss_mask and every extra model output; and per module the indices of the valid rows in
-        the flattened block ``[T * B]``, episode by episode.
+        ``(block, rows)``: ``{module_id: {column: [D, T, B / D, ...]}}`` with the columns obs, actions, rewards,
+        terminateds, truncateds, final_obs, loss_mask, every extra model output and `columns`; and per module the
+        indices of the valid rows in the flattened block ``[T * B]``, episode by episode.
 
     Raises:
         ValueError: If there is no step in any episode, or an episode belongs to an unknown module.
     """
-    by_module: dict[str, list[SingleAgentEpisode]] = {}
-    for episode in episodes:
+    by_module: dict[str, list[dict[str, Any]]] = {}
+    for i, episode in enumerate(episodes):
         module_id = episode.module_id or (DEFAULT_MODULE_ID if DEFAULT_MODULE_ID in modules else next(iter(modules)))
         if module_id not in modules:
             raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")
         if len(episode):
-            by_module.setdefault(module_id, []).append(episode)
+            own = _columns(episode) | (columns[i] if columns is not None else {})
+            by_module.setdefault(module_id, []).append(own)
     if not by_module:
         raise ValueError(f"update(episodes=...): none of the {len(episodes)} episodes has a step to learn from.")
+    sizes = {}
+    for module_id, own in by_module.items():
+        sizes[f"{module_id}/steps"] = _power_of_two(max(len(c[Columns.REWARDS]) for c in own))
+        sizes[f"{module_id}/columns"] = num_devices * _power_of_two(-(-len(own) // num_devices))
+    if common_sizes is not None:
+        sizes = common_sizes(sizes)
     blocks, rows = {}, {}
     for module_id, own in by_module.items():
-        blocks[module_id], rows[module_id] = _block([_columns(episode) for episode in own])
+        shape = (sizes[f"{module_id}/steps"], sizes[f"{module_id}/columns"])
+        blocks[module_id], rows[module_id] = _block(own, shape, num_devices)
     return blocks, rows
 
 
@@ -80,15 +96,19 @@ def _stacked(items: Any) -> Any:
     return items
 
 
-def _block(columns: list[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray]:
+def _block(
+    columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Episodes as one block ``[D, T, B / D, ...]`` with ``(T, B) = shape``, and the flat indices of their rows."""
+    num_steps, num_columns = shape
+    per_device = num_columns // num_devices
     lengths = [len(c[Columns.REWARDS]) for c in columns]
-    num_steps, num_columns = _power_of_two(max(lengths)), _power_of_two(len(columns))
 
     def lay_out(*leaves: np.ndarray) -> np.ndarray:
         first = np.asarray(leaves[0])
-        out = np.zeros((num_steps, num_columns, *first.shape[1:]), first.dtype)
+        out = np.zeros((num_devices, num_steps, per_device, *first.shape[1:]), first.dtype)
         for i, leaf in enumerate(leaves):
-            out[: len(leaf), i] = leaf
+            out[i // per_device, : len(leaf), i % per_device] = leaf
         return out
 
     names = set(columns[0])
@@ -99,8 +119,11 @@ def _block(columns: list[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray]:
                 f"episodes of one update need the same extra model outputs."
             )
     block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
-    rows = np.concatenate([np.arange(n, dtype=np.int32) * num_columns + i for i, n in enumerate(lengths)])
-    return block, rows
+    rows = [
+        (i // per_device * num_steps + np.arange(n, dtype=np.int64)) * per_device + i % per_device
+        for i, n in enumerate(lengths)
+    ]
+    return block, np.concatenate(rows)
 
 
 def _power_of_two(n: int) -> int:

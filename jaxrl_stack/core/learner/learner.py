@@ -2,151 +2,90 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import socket
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
-from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.minibatches import (
-    PackedRows,
-    WholeRows,
-    columns_that_matter,
-    epoch_keys,
-    minibatch_index,
-    num_minibatches,
-    shard_rows,
+from jaxrl_stack.core.learner.learner_state import (
+    STATE_COMPONENTS,
+    LearnerState,
+    kept_or_fresh,
+    kept_where_it_fits,
+    same_leaves,
 )
+from jaxrl_stack.core.learner.optimizers import (
+    DEFAULT_OPTIMIZER,
+    ELEMENTWISE_OPTIMIZERS,
+    ParamDict,
+    RegisteredOptimizer,
+    clip_gradients,
+)
+from jaxrl_stack.core.learner.row_blocks import (
+    concatenate,
+    deal_out_columns,
+    lay_out_rows,
+    num_rows_of,
+    padded_size,
+    rows_per_shard,
+)
+from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn, env_steps
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
-from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
+from jaxrl_stack.core.learner.traced_update import MetricKey, ModuleID, Trace, TracedUpdate, nest_metrics
+from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
+from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, signature
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
-from jaxrl_stack.ops import permutation, reductions
-from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.ops import permutation
+from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import (
     Device,
+    all_shards,
     host_view,
     learner_devices,
     map_over_devices,
     place_replicated,
-    place_sharded,
 )
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
+from jaxrl_stack.utils.results import merge_nested
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
-ParamDict = dict[str, jax.Array]
-"""``{ref: array}``; ``ref`` is what `Learner.get_param_ref` returns."""
-ModuleID = str
-MetricKey = tuple[str, ...]
+__all__ = [
+    "AXIS_NAME",
+    "DEFAULT_OPTIMIZER",
+    "STATE_COMPONENTS",
+    "Learner",
+    "LearnerState",
+    "MetricKey",
+    "ModuleID",
+    "ParamDict",
+    "RegisteredOptimizer",
+    "UpdatePlan",
+    "clip_gradients",
+    "nest_metrics",
+]
 
-DEFAULT_OPTIMIZER = "default_optimizer"
-ELEMENTWISE_OPTIMIZERS = (optax.adam, optax.sgd, optax.rmsprop, optax.adagrad, optax.adamax, optax.nadam, optax.radam)
-"""Factories whose steps treat every entry by itself, whatever the shapes of the parameters: one step on a vector of
-all of them is the same, and a dozen times fewer operations for a network of a dozen leaves."""
 AXIS_NAME = "devices"
 """Name of the mapped axis of every learner program."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class RegisteredOptimizer:
-    """One optimizer of one module: how to make it, and which parameters it owns.
-
-    Attributes:
-        module_id: The module it belongs to.
-        name: Its name within the module.
-        factory: ``lr -> optax.GradientTransformation``; applied to the current learning rate inside the update.
-        refs: Refs of the parameters that it updates.
-        lr: A number or ``[[timestep, value], ...]``; None if `factory` ignores it.
-        is_flat: Whether it works on all its parameters laid end to end in one vector. Its state is then of that
-            shape, too.
-    """
-
-    module_id: ModuleID
-    name: str
-    factory: Callable[[Any], optax.GradientTransformation]
-    refs: tuple[str, ...]
-    lr: Any
-    is_flat: bool
-
-    def init(self, params: ParamDict) -> Any:
-        """Its initial state."""
-        own: Any = {ref: params[ref] for ref in self.refs}
-        return self.factory(jnp.float32(0.0)).init(reductions.ravel(own)[0] if self.is_flat else own)
-
-    def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
-        """One step: ``(new parameters, new state)``. Non-finite gradient entries count as finite numbers."""
-        transformation = self.factory(lr)
-        if not self.is_flat:
-            updates, state = transformation.update(jax.tree.map(jnp.nan_to_num, gradients), state, params)
-            return cast(ParamDict, optax.apply_updates(params, updates)), state
-        gradient, _ = reductions.ravel(gradients)
-        vector, unravel = reductions.ravel(params)
-        updates, state = transformation.update(jnp.nan_to_num(gradient), state, vector)
-        return unravel(vector + cast(jax.Array, updates)), state
-
-
-@dataclasses.dataclass
-class _Trace:
-    """What the hooks may touch while one minibatch step is traced."""
-
-    module: MultiRLModule
-    configs: dict[ModuleID, TracedConfigView]
-    learning_rates: dict[ModuleID, dict[str, jax.Array]]
-    extra: dict[str, Any]
-    metrics: TracedMetrics
-    axis_name: str | None
-    params: ParamDict
-    optimizers: dict[ModuleID, dict[str, Any]]
-    trained_refs: tuple[str, ...] = ()
-    full_masks: list[jax.Array] = dataclasses.field(default_factory=list)
-    row_counts: dict[ModuleID, jax.Array] | None = None
-    masks: dict[ModuleID, jax.Array] = dataclasses.field(default_factory=dict)
-    pullback: Callable[[Any], tuple[ParamDict]] | None = None
-    losses: dict[ModuleID, Any] | None = None
-    gradients: ParamDict | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class UpdatePlan:
-    """The static numbers of an update: each combination is a program of its own.
-
-    Attributes:
-        num_epochs: Passes over the batch.
-        minibatch_size: Rows per gradient step over all devices, or None for the whole batch.
-        shuffle: Whether each of several epochs has its own random order.
-        num_total_minibatches: Number of gradient steps; 0 for as many as the epochs make.
-        num_shards: Shuffle shards over all devices.
-        num_devices: Devices of the learner.
-    """
-
-    num_epochs: int
-    minibatch_size: int | None
-    shuffle: bool
-    num_total_minibatches: int
-    num_shards: int
-    num_devices: int
-
-
-class Learner:
+class Learner(TracedUpdate):
     """Updates the RLModules of a config from train batches.
 
     Subclass it and override the hooks; all of them run while the update is traced, so they must be pure JAX:
@@ -164,13 +103,6 @@ class Learner:
     """
 
     framework = "jax"
-
-    loss_is_linear_in_means = False
-    """Whether every loss and metric is a sum of constants times `masked_means` of the batch.
-
-    A class that says so lets the update add up gradients over pieces of a minibatch that fit the cache, which gives
-    the same gradients in less time. Whoever overrides the loss below such a class has to say it again.
-    """
 
     columns_from_forward_train: tuple[str, ...] = ()
     """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
@@ -192,7 +124,7 @@ class Learner:
         self._module_overrides: dict[ModuleID, dict[str, Any]] = {}
         self._should_update: Any = config.policies_to_train
         self.metrics_logger = MetricsLogger()
-        self._trace: _Trace | None = None
+        self._trace: Trace | None = None
         self._pure_hook: str | None = None
         self._is_built = False
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
@@ -200,6 +132,8 @@ class Learner:
         self._state: LearnerState | None = None
         self._settings_on_device: Any = None
         self._counted: tuple[LearnerState | None, int] = (None, 0)
+        self._num_parameters: dict[str, dict[str, int]] | None = None
+        self._steps_trained = StepsTrained()
 
     # ------------------------------------------------------------------------------------------------ building
 
@@ -216,6 +150,8 @@ class Learner:
         self._set_module(module)
         first = module[next(iter(module))]
         self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
+        # The pieces behind those that run on the host: what the compiled update consists of.
+        self._pure_connector = self._learner_connector.pure_part()
         self._is_built = True
         self._optimizers = {}
         self.configure_optimizers()
@@ -241,6 +177,7 @@ class Learner:
             self._check_module(module_id, module[module_id])
         self._template = module
         self._pure = PureModule(module)
+        self._num_parameters = None
 
     def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
         if not self.rl_module_is_compatible(module):
@@ -270,7 +207,7 @@ class Learner:
             rest=rest,
             optimizers=optimizers,
             extra=self.initial_extra_state(),
-            connector=self._learner_connector.init(1),
+            connector=self._pure_connector.init(1),
             timesteps=counters.zero(),
             num_updates=jnp.uint32(0),
             key=jax.random.fold_in(jax.random.key(self._seed), 1),
@@ -284,6 +221,21 @@ class Learner:
         """Put a state on all devices of this learner, as buffers that nothing else refers to."""
         self._state = place_replicated(state, self.devices)
         self._synced_updates: int | None = None
+        if self.num_updates < self._steps_trained.num_updates:
+            # A state from before what was counted, which says nothing of it.
+            self._steps_trained = StepsTrained()
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Start from the beginning with a config that differs in traced settings only; compiled programs are kept."""
+        self._check_is_built()
+        self.config = config.copy(copy_frozen=True)
+        self._settings_on_device = None
+        self._optimizers = {}
+        self.configure_optimizers()
+        self._check_every_module_has_an_optimizer()
+        self._steps_trained = StepsTrained()
+        self.metrics_logger.reset()
+        self.place(self._initial_state())
 
     # -------------------------------------------------------------------------------------------------- access
 
@@ -501,210 +453,6 @@ class Learner:
         """The entries of `param_dict` that `optimizer` updates."""
         return {ref: param_dict[ref] for ref in optimizer.refs if ref in param_dict}
 
-    # ----------------------------------------------------------------------------------------- hooks, all traced
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        """While a hook is traced: the algorithm's own arrays (`initial_extra_state`), as of this update."""
-        if self._trace is not None:
-            return self._trace.extra
-        return jax.device_get(host_view(self.state.extra))
-
-    def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
-        """Mean over the rows of `batch` that count, over all devices. The mean to use in losses.
-
-        Args:
-            x: float32 ``[N, ...]``, one value per row.
-            batch: The module's minibatch; its ``LOSS_MASK`` says which rows count.
-        """
-        return self.masked_means({"x": x}, batch)["x"]
-
-    def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Several means at once: the same as `masked_mean` of each, with one reduction over the devices."""
-        mask = batch[Columns.LOSS_MASK]
-        trace = self._trace
-        if trace is None:
-            return reductions.masked_means(values, mask)
-        full = any(mask is known for known in trace.full_masks)
-        if trace.row_counts is None:
-            return reductions.masked_means(values, None if full else mask, trace.axis_name)
-        # This piece's share of the means: shares add up over pieces here, and average over devices later.
-        count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
-        return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
-
-    def compute_loss_for_module(
-        self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
-    ) -> Any:
-        """The loss of one module. Override this.
-
-        Args:
-            module_id: The module.
-            config: Its config; settings that are traced (lr, clip_param, ...) read as the current arrays.
-            batch: Its minibatch, ``{column: [N, ...]}``.
-            fwd_out: What its ``forward_train`` returned.
-
-        Returns:
-            A float32 scalar; or ``(scalar, {metric: value})``; or ``{optimizer_name: scalar}``, each differentiated
-            for the parameters of that optimizer alone. Take means with `masked_mean`.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} must implement compute_loss_for_module(*, module_id, config, batch, fwd_out)."
-        )
-
-    def compute_losses(self, *, fwd_out: dict[ModuleID, Any], batch: dict[ModuleID, Any]) -> dict[ModuleID, Any]:
-        """The losses of all modules in the batch, ``{module_id: scalar or {optimizer_name: scalar}}``."""
-        assert self._trace is not None
-        losses = {}
-        for module_id in fwd_out:
-            config = self._trace.configs[module_id]
-            module = self.module[module_id]
-            with explain_traced_branches(config):
-                if isinstance(module, SelfSupervisedLossAPI):
-                    loss = module.compute_self_supervised_loss(
-                        learner=self,
-                        module_id=module_id,
-                        config=config,
-                        batch=batch[module_id],
-                        fwd_out=fwd_out[module_id],
-                    )
-                else:
-                    loss = self.compute_loss_for_module(
-                        module_id=module_id, config=config, batch=batch[module_id], fwd_out=fwd_out[module_id]
-                    )
-            if isinstance(loss, tuple):
-                loss, metrics = loss
-                self.metrics.log_dict(metrics, key=module_id, window=1)
-            losses[module_id] = loss
-        return losses
-
-    def compute_gradients(self, loss_per_module: dict[ModuleID, Any], **kwargs: Any) -> ParamDict:
-        """Gradients of the losses, averaged over the devices.
-
-        Args:
-            loss_per_module: What `compute_losses` returned, unchanged: gradients are pulled back through that
-                computation. To change the losses, override `compute_losses`.
-
-        Returns:
-            ``{ref: gradient}`` of the sum of all scalar losses; of its own loss for each optimizer that has one.
-        """
-        trace = self._trace
-        assert trace is not None and trace.losses is not None
-        same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
-            a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
-        )
-        if not same:
-            raise ValueError(
-                "compute_gradients() got other losses than compute_losses() returned. Override compute_losses() (and "
-                "call super) to change, scale or add losses."
-            )
-        if trace.gradients is not None:
-            return dict(trace.gradients)
-        assert trace.pullback is not None
-        return reductions.pmean_flat(self._pull_back(trace.losses, trace.pullback), trace.axis_name)
-
-    def _pull_back(self, losses: dict[ModuleID, Any], pullback: Callable[[Any], tuple[ParamDict]]) -> ParamDict:
-        """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
-        zeros = jax.tree.map(jnp.zeros_like, losses)
-        shared = {mid: zeros[mid] if isinstance(loss, dict) else jnp.ones_like(loss) for mid, loss in losses.items()}
-        (gradients,) = pullback(shared)
-        gradients = dict(gradients)
-        for module_id, loss in losses.items():
-            if not isinstance(loss, dict):
-                continue
-            for name in loss:
-                self._check_registered_optimizer(module_id, name)
-                seed = {**zeros, module_id: {**zeros[module_id], name: jnp.ones_like(loss[name])}}
-                (own,) = pullback(seed)
-                for ref in self._optimizers[module_id][name].refs:
-                    gradients[ref] = gradients[ref] + own[ref]
-        return gradients
-
-    def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
-        """Clip (and log) gradients; by default module by module, see `postprocess_gradients_for_module`."""
-        out = dict(gradients_dict)
-        for module_id in self._optimizers:
-            refs = [ref for opt in self._optimizers[module_id].values() for ref in opt.refs]
-            own = {ref: gradients_dict[ref] for ref in refs if ref in gradients_dict}
-            if own:
-                config = self._config_view(module_id)
-                with explain_traced_branches(config):
-                    out |= self.postprocess_gradients_for_module(
-                        module_id=module_id, config=config, module_gradients_dict=own
-                    )
-        return out
-
-    def postprocess_gradients_for_module(
-        self, *, module_id: ModuleID, config: Any = None, module_gradients_dict: ParamDict
-    ) -> ParamDict:
-        """Clip the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
-
-        Args:
-            module_id: The module.
-            config: Its config view.
-            module_gradients_dict: ``{ref: gradient}`` of that module.
-
-        Returns:
-            The gradients to apply, same keys.
-        """
-        config = config or self._config_view(module_id)
-        out = dict(module_gradients_dict)
-        for name, optimizer in self.get_optimizers_for_module(module_id):
-            gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)
-            clipped, norm = self._get_clip_function()(gradients, config.grad_clip, config.grad_clip_by)
-            out |= clipped
-            if config.log_gradients or (config.grad_clip is not None and config.grad_clip_by == "global_norm"):
-                self.metrics.log_value((module_id, f"gradients_{name}_global_norm"), norm, window=1)
-        return out
-
-    def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:
-        """``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm before clipping)``."""
-        return clip_gradients
-
-    def apply_gradients(self, gradients_dict: ParamDict) -> None:
-        """Let every optimizer take one step. Non-finite gradient entries become finite numbers first (RLlib's way);
-        with ``torch_skip_nan_gradients=True`` a step with any of them is skipped instead."""
-        trace = self._trace
-        assert trace is not None
-        skip = self.config.torch_skip_nan_gradients
-        for module_id, by_name in self._optimizers.items():
-            for name, optimizer in by_name.items():
-                gradients = self.filter_param_dict_for_optimizer(gradients_dict, optimizer)
-                if not gradients:
-                    continue
-                finite = jnp.bool_(True)
-                if skip:
-                    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in gradients.values()]))
-                params = {ref: trace.params[ref] for ref in gradients}
-                old_state = trace.optimizers[module_id][name]
-                lr = trace.learning_rates[module_id].get(name)
-                new_params, new_state = optimizer.step(lr, gradients, old_state, params)
-                if skip:
-                    new_params = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_params, params)
-                    new_state = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_state, old_state)
-                trace.params = {**trace.params, **new_params}
-                trace.optimizers = {
-                    **trace.optimizers,
-                    module_id: {**trace.optimizers[module_id], name: new_state},
-                }
-
-    def pre_update(self, state: LearnerState, batch: dict[ModuleID, Any]) -> LearnerState:
-        """Pure hook before the minibatch loop: the state to start from. Runs inside the compiled update."""
-        return state
-
-    def post_update(
-        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
-    ) -> LearnerState:
-        """Pure hook behind the minibatch loop. Runs inside the compiled update.
-
-        Args:
-            state: State after the last gradient step.
-            metrics: ``{(module_id, name): value}`` of the last minibatch.
-            settings: ``{module_id: {name: current value}}`` of the traced settings.
-
-        Returns:
-            The state of the next update, e.g. with target networks or the KL coefficient moved on.
-        """
-        return state
 
     # ---------------------------------------------------------------------------------------------- host hooks
 
@@ -722,8 +470,7 @@ class Learner:
             or type(self).after_gradient_based_update is not Learner.after_gradient_based_update
         )
 
-    # --------------------------------------------------------------------------------------------- pure update
-
+    # ---------------------------------------------------------------------------------------------- host update
     def _config_for(self, module_id: ModuleID) -> AlgorithmConfig:
         config = self.config.get_config_for_module(module_id)
         overrides = self._module_overrides.get(module_id)
@@ -731,397 +478,6 @@ class Learner:
             config = config.copy(copy_frozen=False).update_from_dict(overrides)
             config.freeze()
         return config
-
-    def _config_view(self, module_id: ModuleID) -> TracedConfigView:
-        assert self._trace is not None
-        if module_id in self._trace.configs:
-            return self._trace.configs[module_id]
-        return next(iter(self._trace.configs.values()))
-
-    def settings(self) -> dict[str, Any]:
-        """The traced settings as arrays, an argument of every compiled update.
-
-        Returns:
-            ``{"modules": {module_id: {name: float32 or schedule}}, "lr": {module_id: {optimizer: schedule}}}``.
-        """
-        return {
-            "modules": {mid: self._config_for(mid).traced_values() for mid in self._template},
-            "lr": {
-                mid: {name: schedules.encode(opt.lr) for name, opt in by_name.items() if opt.lr is not None}
-                for mid, by_name in self._optimizers.items()
-            },
-        }
-
-    def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
-        """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
-
-        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
-        """
-        values = jax.tree.map(
-            lambda s: schedules.value_at(s, timesteps) if isinstance(s, schedules.ScheduleArrays) else s,
-            settings,
-            is_leaf=lambda s: isinstance(s, schedules.ScheduleArrays),
-        )
-        for module_id, own in values["modules"].items():
-            config = self._config_for(module_id)
-            own |= {name: config.static_value(name) for name in config._static_settings}
-        return values
-
-    def pure_update(
-        self,
-        state: LearnerState,
-        batch: dict[ModuleID, dict[str, Any]],
-        settings: dict[str, Any],
-        timesteps: jax.Array,
-        *,
-        plan: UpdatePlan,
-        axis_name: str | None,
-    ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """One whole update as a pure function: connector pipeline, then `pure_fit`.
-
-        Args:
-            state: State before the update.
-            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part, as sampled.
-            settings: From `settings`, as arrays.
-            timesteps: uint32[2], lifetime env steps including this batch.
-            plan: Epochs, minibatches, shards.
-            axis_name: Name of the device axis, or None.
-
-        Returns:
-            ``(new state, {(module_id, name): float32})``.
-        """
-        state, batch = self.pure_connect(state, batch, settings, timesteps, axis_name=axis_name)
-        return self.pure_fit(state, batch, settings, timesteps, plan=plan, axis_name=axis_name)
-
-    def pure_connect(
-        self,
-        state: LearnerState,
-        batch: dict[ModuleID, dict[str, Any]],
-        settings: dict[str, Any],
-        timesteps: jax.Array | np.ndarray,
-        *,
-        axis_name: str | None,
-    ) -> tuple[LearnerState, dict[ModuleID, dict[str, Any]]]:
-        """Send a sampled batch through the learner connector pipeline (advantages, custom pieces)."""
-        context = self._learner_connector.make_context(
-            params=state.params,
-            rest=state.rest,
-            key=self._device_key(state, 1, axis_name),
-            settings=self.current_values(settings, state.timesteps)["modules"],
-            step=timesteps,
-            pure=self._pure,
-            explore=False,
-            axis_name=axis_name,
-        )
-        connector, batch = self._learner_connector.apply(state.connector, batch, context)
-        return dataclasses.replace(state, connector=self._learner_connector.merge(connector, axis_name)), batch
-
-    def pure_fit(
-        self,
-        state: LearnerState,
-        batch: dict[ModuleID, dict[str, Any]],
-        settings: dict[str, Any],
-        timesteps: jax.Array,
-        *,
-        plan: UpdatePlan,
-        axis_name: str | None,
-    ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """The minibatch loop over a batch that is ready for the loss; arguments as in `pure_update`."""
-        values = self.current_values(settings, state.timesteps)
-        with self._in_pure_hook("pre_update"):
-            state = self.pre_update(state, batch)
-        trained = {mid for mid in self._template if self.should_module_be_updated(mid, batch)}
-        batch = {mid: columns for mid, columns in batch.items() if mid in trained}
-        if not batch:
-            raise ValueError(
-                f"policies_to_train={self._should_update!r} leaves no module of this batch to update. Name at least "
-                f"one of {list(self._template)}."
-            )
-        views = {
-            mid: TracedConfigView(self._config_for(mid), own, values["modules"])
-            for mid, own in values["modules"].items()
-        }
-        # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
-        rest = self._pure.reseed(state.rest, self._device_key(state, 2, axis_name))
-        local_shards = plan.num_shards // plan.num_devices
-        size = None if plan.minibatch_size is None else plan.minibatch_size // plan.num_shards
-        hooks = functools.partial(
-            _Trace,
-            module=self._template,
-            configs=views,
-            learning_rates=values["lr"],
-            extra=state.extra,
-            axis_name=axis_name,
-            trained_refs=self._trained_refs(trained, batch),
-        )
-        read = self._columns_that_are_read(hooks, state, rest, batch)
-        rows = {mid: PackedRows(shard_rows(columns, local_shards), read[mid]) for mid, columns in batch.items()}
-        sizes = {mid: size or packed.num_rows for mid, packed in rows.items()}
-        steps = plan.num_total_minibatches or max(
-            num_minibatches(r.num_rows, size, plan.num_epochs) for r in rows.values()
-        )
-        keys: dict[ModuleID, Any] = dict.fromkeys(rows)
-        if plan.shuffle and size is not None and (plan.num_epochs > 1 or plan.num_total_minibatches):
-            seed = permutation.round_keys(self._update_key(state, 3))
-            first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
-            shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
-            keys = {mid: epoch_keys(seed, -(-steps * size // r.num_rows), shards) for mid, r in rows.items()}
-        pieces = self._pieces_per_minibatch(sizes, local_shards)
-
-        # One vector instead of a dozen leaves through the loop: XLA then works on it as a whole.
-        pack, unpack = _packing(state.params)
-
-        def body(carry, step):
-            params, rest, optimizers = carry
-            index = {}
-            for mid, packed in rows.items():
-                own = minibatch_index(step, sizes[mid], packed.num_rows, keys[mid])
-                own = jnp.broadcast_to(own, (local_shards, sizes[mid]))
-                index[mid] = jnp.moveaxis(own.reshape(local_shards, pieces, -1), 1, 0)
-            params, rest, optimizers, metrics = self._minibatch_step(
-                hooks, unpack(params), rest, optimizers, rows, index
-            )
-            vector, back = reductions.ravel(metrics)
-            unravel.append(back)
-            return (pack(params), rest, optimizers), vector
-
-        unravel: list[Callable[[jax.Array], Any]] = []
-        (params, rest, optimizers), history = jax.lax.scan(
-            body, (pack(state.params), rest, state.optimizers), jnp.arange(steps, dtype=jnp.uint32)
-        )
-        params = unpack(params)
-        history = jax.vmap(unravel[-1])(history)
-        metrics = TracedMetrics.reduce_history(history, axis_name)
-        for mid, by_name in values["lr"].items():
-            for name, lr in by_name.items():
-                metrics[(mid, f"{name}_learning_rate")] = lr
-        floats = {
-            ref: leaf
-            for ref, leaf in rest.items()
-            if ref not in self._pure.stream_refs and jnp.issubdtype(leaf.dtype, jnp.floating)
-        }
-        rest = {**rest, **reductions.pmean_flat(floats, axis_name)}
-        state = dataclasses.replace(
-            state,
-            params=params,
-            rest={ref: state.rest[ref] if ref in self._pure.stream_refs else rest[ref] for ref in rest},
-            optimizers=optimizers,
-            timesteps=timesteps,
-            num_updates=state.num_updates + jnp.uint32(1),
-        )
-        with self._in_pure_hook("post_update"):
-            state = self.post_update(state, metrics=metrics, settings=values["modules"])
-        return state, metrics
-
-    def _trained_refs(self, trained: set[ModuleID], batch: Mapping[ModuleID, Any]) -> tuple[str, ...]:
-        """The parameters that an update from this batch changes: those of every optimizer that a module of the batch
-        has or shares, without modules that ``policies_to_train`` leaves out. A gradient of 0 would not do for the
-        others: momentum and weight decay move them all the same."""
-        reached = {ref for mid in batch for ref in self._pure.refs_of(self._template[mid])}
-        return tuple(
-            ref
-            for mid, by_name in self._optimizers.items()
-            if mid == ALL_MODULES or mid in trained
-            for optimizer in by_name.values()
-            if reached.intersection(optimizer.refs)
-            for ref in optimizer.refs
-        )
-
-    def _update_key(self, state: LearnerState, purpose: int) -> jax.Array:
-        """Key of one purpose within one update, the same on all devices."""
-        return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
-
-    def _device_key(self, state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-        """Key of one purpose within one update on one device; without an axis that of the first one."""
-        device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
-        return jax.random.fold_in(self._update_key(state, purpose), device)
-
-    def _pieces_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
-        """Over how many equal pieces of each minibatch the gradients are added up."""
-        target = gradient_rows_per_piece(self.devices)
-        if target is None or not self._loss_is_linear() or self._rows_depend_on_each_other():
-            return 1
-        wanted = max(-(-size * local_shards // target) for size in sizes.values())
-        for pieces in range(wanted, 2 * wanted + 1):
-            if all(size % pieces == 0 for size in sizes.values()):
-                return pieces
-        return 1
-
-    def _loss_is_linear(self) -> bool:
-        """Whether the class that says so is also the last one to touch the losses."""
-        if any(isinstance(module, SelfSupervisedLossAPI) for module in self._template.values()):
-            return False
-        for cls in type(self).__mro__:
-            if "loss_is_linear_in_means" in vars(cls):
-                return cls.loss_is_linear_in_means
-            if "compute_loss_for_module" in vars(cls) or "compute_losses" in vars(cls):
-                return False
-        return False
-
-    def _rows_depend_on_each_other(self) -> bool:
-        """Whether a layer looks at statistics of its batch, so that a piece of it has another output."""
-        return any(issubclass(kind, nnx.BatchStat) for kind in self._pure.definition.variable_types.values())
-
-    def _minibatch_step(self, hooks, params, rest, optimizers, rows, index):
-        """One gradient step.
-
-        Args:
-            hooks: ``(metrics, params, optimizers) -> _Trace``.
-            params: Parameters before the step.
-            rest: Other state of the modules.
-            optimizers: Optimizer states.
-            rows: ``{module_id: PackedRows}``.
-            index: ``{module_id: uint32 [pieces, S, m / pieces]}``, the rows of this minibatch.
-
-        Returns:
-            ``(params, rest, optimizers, metrics)`` after the step.
-        """
-        trace = hooks(metrics=TracedMetrics(), params=params, optimizers=optimizers)
-        pieces = next(iter(index.values())).shape[0]
-        with self._tracing(trace):
-            if self._loss_is_linear():
-                trace.row_counts = self._row_counts(rows, index, trace.axis_name)
-
-                unravel: list[Callable[[jax.Array], Any]] = []
-
-                def one_piece(rest, piece):
-                    losses, pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
-                    gradients = self._pull_back(losses, pullback)
-                    vector, back = reductions.ravel((losses, gradients, metrics))
-                    unravel.append(back)
-                    return rest, vector
-
-                if pieces == 1:
-                    rest, total = one_piece(rest, {mid: i[0] for mid, i in index.items()})
-                else:
-                    first = {mid: i[0] for mid, i in index.items()}
-                    size = jax.eval_shape(one_piece, rest, first)[1].shape
-
-                    def add(carry, piece):
-                        rest, total = carry
-                        rest, vector = one_piece(rest, piece)
-                        return (rest, total + vector), None
-
-                    (rest, total), _ = jax.lax.scan(add, (rest, jnp.zeros(size, jnp.float32)), index)
-                losses, trace.gradients, metrics = unravel[-1](reductions.pmean(total, trace.axis_name))
-            else:
-                piece = {mid: i[0] for mid, i in index.items()}
-                losses, trace.pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
-            trace.losses = losses
-            trace.metrics = TracedMetrics.of(metrics)
-            # The module that the losses saw belongs to their differentiation and must not be read behind it.
-            trace.module = self._pure.bind(params, rest)
-            for mid, loss in losses.items():
-                total = sum(loss.values()) if isinstance(loss, dict) else loss
-                trace.metrics.log_value((mid, "total_loss"), total, window=1)
-            gradients = self.compute_gradients(losses)
-            if self.config.check_nans:
-                self._log_finiteness(losses, gradients)
-            self.apply_gradients(self.postprocess_gradients(gradients))
-            return trace.params, rest, trace.optimizers, trace.metrics.collect()
-
-    def _losses_and_pullback(self, trace, params, rest, rows, index):
-        """Losses of the rows at `index`, how gradients flow back from them, and ``(rest, metrics)``."""
-        trace.full_masks, trace.masks = [], {}
-        batch = {}
-        for mid, packed in rows.items():
-            columns = packed.take(index[mid])
-            if Columns.LOSS_MASK not in columns:
-                num_rows = jax.tree.leaves(columns)[0].shape[0]
-                columns = {**columns, Columns.LOSS_MASK: jnp.ones((num_rows,), bool)}
-                trace.full_masks.append(columns[Columns.LOSS_MASK])
-            trace.masks[mid] = columns[Columns.LOSS_MASK]
-            batch[mid] = columns
-
-        def losses_of(trained):
-            trace.metrics = TracedMetrics()
-            trace.module = self._pure.bind({**params, **trained}, rest)
-            fwd_out = {mid: trace.module[mid].forward_train(batch[mid]) for mid in batch}
-            losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
-            for mid, loss in losses.items():
-                for scalar in jax.tree.leaves(loss):
-                    if jnp.shape(scalar):
-                        raise ValueError(
-                            f"The loss of module {mid!r} in {type(self).__name__} has the shape {jnp.shape(scalar)}: "
-                            f"return a scalar. Take means over the batch with self.masked_mean(x, batch)."
-                        )
-            _, new_rest = self._pure.unbind(trace.module)
-            return losses, (new_rest, trace.metrics.collect())
-
-        return jax.vjp(losses_of, {ref: params[ref] for ref in trace.trained_refs}, has_aux=True)
-
-    def _row_counts(self, rows, index, axis_name) -> dict[ModuleID, jax.Array]:
-        """Valid rows of the minibatch per device, on average over the devices."""
-        counts = {}
-        for mid, packed in rows.items():
-            if Columns.LOSS_MASK in packed.columns:
-                own = jnp.moveaxis(index[mid], 0, 1).reshape(index[mid].shape[1], -1)
-                mask = packed.take_column(Columns.LOSS_MASK, own)
-                count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
-                # No valid row anywhere: the sums are 0, and so are the means.
-                counts[mid] = jnp.where(count > 0.0, count, 1.0)
-            else:
-                counts[mid] = jnp.float32(index[mid].size)
-        return counts
-
-    @contextlib.contextmanager
-    def _tracing(self, trace: _Trace) -> Iterator[None]:
-        outer, self._trace = self._trace, trace
-        try:
-            yield
-        finally:
-            self._trace = outer
-
-    @contextlib.contextmanager
-    def _in_pure_hook(self, name: str) -> Iterator[None]:
-        self._pure_hook = name
-        try:
-            yield
-        finally:
-            self._pure_hook = None
-
-    def _columns_that_are_read(self, hooks, state, rest, batch) -> dict[ModuleID, frozenset[str]]:
-        """Which columns the forward passes and losses depend on; the others are not carried through the shuffle."""
-
-        def losses(batch):
-            trace = hooks(metrics=TracedMetrics(), params=state.params, optimizers=state.optimizers)
-            rows = {mid: WholeRows(columns) for mid, columns in batch.items()}
-            with self._tracing(trace):
-                losses, _, aux = self._losses_and_pullback(trace, state.params, rest, rows, dict.fromkeys(rows))
-                return losses, aux
-
-        return columns_that_matter(
-            losses, jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[2:]), x.dtype), batch)
-        )
-
-    def _log_finiteness(self, losses: dict[ModuleID, Any], gradients: ParamDict) -> None:
-        """Flags for ``config.debugging(check_nans=True)``; read by `raise_if_not_finite`."""
-        for mid, loss in losses.items():
-            flags = {f"{NOT_FINITE}loss": jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.isfinite, loss))}
-            for ref, gradient in gradients.items():
-                if ref in self._pure.module_refs(mid):
-                    flags[f"{NOT_FINITE}gradient of {ref}"] = jnp.all(jnp.isfinite(gradient))
-            for name, is_finite in flags.items():
-                self.metrics.log_value((mid, name), 1.0 - is_finite.astype(jnp.float32), reduce="max")
-
-    def raise_if_not_finite(self, metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
-        """Raise for the first tensor that was not finite, if ``check_nans`` is on.
-
-        Raises:
-            FloatingPointError: Naming the iteration, the module and the tensor.
-        """
-        found = [path for path, flag in metrics.items() if path[-1].startswith(NOT_FINITE) and flag > 0]
-        if not found:
-            return
-        # A loss that is not finite spoils every gradient: it comes first.
-        module_id, name = min(found, key=lambda path: path[-1] != f"{NOT_FINITE}loss")
-        raise FloatingPointError(
-            f"Non-finite {name.removeprefix(NOT_FINITE)} in module {module_id!r}, iteration {iteration}. Look at the "
-            f"rewards and observations of the env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the "
-            f"same code step by step."
-        )
-
-    # ---------------------------------------------------------------------------------------------- host update
 
     def plan(
         self,
@@ -1136,21 +492,124 @@ class Learner:
         Raises:
             ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices.
         """
-        num_devices = len(self.devices)
+        num_learners = self.num_joined_learners
+        num_devices = len(self.devices) * num_learners
         num_shards = self.config.num_shuffle_shards or num_devices
         if num_shards % num_devices:
+            joined = f", over {num_learners} learners" if num_learners > 1 else ""
             raise ValueError(
-                f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}."
+                f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
             )
-        if minibatch_size is not None and minibatch_size % num_shards:
-            below = max(minibatch_size // num_shards, 1) * num_shards
-            raise ValueError(
-                f"minibatch_size={minibatch_size} does not divide by the {num_shards} shuffle shards (one per device "
-                f"unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
-            )
-        return UpdatePlan(
-            num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches, num_shards, num_devices
+        plan = UpdatePlan(
+            num_epochs,
+            minibatch_size,
+            shuffle_batch_per_epoch,
+            num_total_minibatches,
+            num_shards,
+            num_devices,
+            num_learners,
         )
+        if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
+            below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
+            raise ValueError(
+                f"minibatch_size={minibatch_size} does not divide by the {plan.local_shards} shuffle shards (one per "
+                f"device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
+            )
+        return plan
+
+    def update_block(
+        self,
+        block: dict[ModuleID, dict[str, Any]],
+        *,
+        timesteps: dict[str, Any] | int | None = None,
+        num_total_minibatches: int = 0,
+        num_epochs: int = 1,
+        minibatch_size: int | None = None,
+        shuffle_batch_per_epoch: bool = False,
+    ) -> dict[str, Any]:
+        """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
+
+        It is the computation of an iteration on the device; each shape of block is compiled once.
+
+        Args:
+            block: ``{module_id: {column: [T, B, ...]}}``, NumPy; device ``d`` of this learner's D takes the columns
+                ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
+            timesteps: As for `update`, like the arguments behind it.
+
+        Returns:
+            What `update` returns.
+
+        Raises:
+            ValueError: If columns differ in ``[T, B]``, B does not divide by devices and shuffle shards, or the
+                learner pipeline has host pieces, which work on episodes.
+        """
+        self._check_is_built()
+        if self.has_host_pieces:
+            raise ValueError(
+                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_piece_names} run "
+                f"on the host, on episodes: use update(episodes=...), or write them as pure functions."
+            )
+        plan = self.plan(
+            num_epochs=num_epochs,
+            minibatch_size=minibatch_size,
+            shuffle_batch_per_epoch=shuffle_batch_per_epoch,
+            num_total_minibatches=num_total_minibatches,
+        )
+        num_rows = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
+        counter = self._timesteps_counter(timesteps)
+        self._before_update(counter)
+        dealt = {mid: deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
+        return self._update_with(
+            "update_block",
+            lambda: functools.partial(self.pure_update, plan=plan, axis_name=self.axis_name),
+            dealt,
+            counter=counter,
+            plan=plan,
+            counts=self._training_of(plan, num_rows, block),
+        )
+
+    def _check_block(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan) -> int:
+        """The rows of one module's block.
+
+        Raises:
+            ValueError: If it cannot be dealt out to devices and shards.
+        """
+        if module_id not in self._template:
+            raise ValueError(f"The block has a module {module_id!r}; this learner has {list(self._template)}.")
+        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(columns)}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
+            found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
+            raise ValueError(
+                f"All columns of a block must be [T, B, ...] with the same T and B above 0; module {module_id!r} has "
+                f"{found}."
+            )
+        num_steps, num_columns = next(iter(shapes))
+        if num_columns % plan.local_shards:
+            more = -(-num_columns // plan.local_shards) * plan.local_shards
+            if plan.num_shards == plan.num_devices:
+                what = f"{plan.local_shards} devices of a learner (num_cpus_per_learner or num_gpus_per_learner)"
+            else:
+                what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
+            raise ValueError(
+                f"A block of B={num_columns} columns, one per environment, cannot be dealt out to the {what}: their "
+                f"number must divide B. Use {more} environments, or as many as divide {num_columns} of the other."
+            )
+        return num_steps * num_columns
+
+    @property
+    def num_joined_learners(self) -> int:
+        """Learners whose devices form one axis: the processes that ``jax.distributed`` joined, 1 without it."""
+        return jax.process_count(self.devices[0].platform)
+
+    @property
+    def host_piece_names(self) -> list[str]:
+        """Names of the learner pipeline's pieces that run on the host, on episodes."""
+        return list(self._learner_connector.host_pieces)
+
+    @property
+    def has_host_pieces(self) -> bool:
+        """Whether the learner pipeline has pieces that run on the host: then only episodes can be learned from."""
+        return bool(self._learner_connector.host_pieces)
 
     def update(
         self,
@@ -1175,7 +634,7 @@ class Learner:
                 loss; the connector pipeline is not run.
             batches: Several such batches, laid end to end.
             batch_refs: Ray references of such batches.
-            episodes: Episodes; they pass through the learner connector pipeline.
+            episodes: Episodes; they pass through the learner connector pipeline, whose host pieces may change them.
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over such batches, one batch per update.
             training_data: An object with (some of) the attributes above.
@@ -1187,7 +646,8 @@ class Learner:
             shuffle_batch_per_epoch: Whether each of several epochs has its own random order.
 
         Returns:
-            ``{module_id: {metric: float}}``, of the last minibatch, with what the host hooks logged into `metrics`.
+            ``{module_id: {metric: float}}``, of the last minibatch, with what the host hooks logged into `metrics`,
+            and with the counters of `training_counts`.
 
         Raises:
             ValueError: If not exactly one data argument is given, or sizes do not fit.
@@ -1218,35 +678,141 @@ class Learner:
                 minibatch_size=minibatch_size,
                 shuffle_batch_per_epoch=shuffle_batch_per_epoch,
             )
-        counter = self._timesteps_counter(timesteps)
-        self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-        if name in ("episodes", "episodes_refs"):
-            rows = self._rows_of_episodes(_resolve(value) if name == "episodes_refs" else value, counter)
-        else:
-            if name == "data_iterators":
-                value = [next(iter(iterator)) for iterator in value]
-            parts: Any = [value] if name == "batch" else _resolve(value) if name == "batch_refs" else value
-            rows = _concatenate([self._as_multi_module_batch(b) for b in parts])
         plan = self.plan(
             num_epochs=num_epochs,
             minibatch_size=minibatch_size,
             shuffle_batch_per_epoch=shuffle_batch_per_epoch,
             num_total_minibatches=num_total_minibatches,
         )
-        rows = place_sharded(_as_blocks(rows, plan), self.devices)
-        fit = self._program(
-            ("fit", plan),
-            lambda: functools.partial(self.pure_fit, plan=plan, axis_name=self.axis_name),
-            in_axes=(None, 0, None, None),
-            out_axes=(None, None),
+        counter = self._timesteps_counter(timesteps)
+        self._before_update(counter)
+        if name in ("episodes", "episodes_refs"):
+            found = _resolve(value, name) if name == "episodes_refs" else value
+            rows = self._rows_of_episodes(found, counter)
+        else:
+            if name == "data_iterators":
+                value = [next(iter(iterator)) for iterator in value]
+            parts: Any = [value] if name == "batch" else _resolve(value, name) if name == "batch_refs" else value
+            rows = concatenate([self._as_multi_module_batch(b) for b in parts])
+        return self._fit_rows(rows, counter, plan)
+
+    def _fit_rows(
+        self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan
+    ) -> dict[str, Any]:
+        """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
+        num_rows = {mid: num_rows_of(mid, columns) for mid, columns in rows.items()}
+        per_shard = {mid: rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
+        of_all_learners = self._sizes_of_all_learners(per_shard)
+        in_minibatches = plan.minibatch_size is not None
+        # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
+        # layer that looks at statistics of its batch cannot, so that every number of rows is a program of its own.
+        is_padded = in_minibatches or not self._rows_depend_on_each_other()
+        shows_padding = is_padded and not in_minibatches
+        is_masked = shows_padding or plan.num_shards > 1 or type(self).pre_update is not Learner.pre_update
+        blocks = {}
+        for mid, columns in rows.items():
+            largest = int(of_all_learners[mid].max())
+            blocks[mid] = lay_out_rows(
+                columns,
+                num_devices=plan.local_devices,
+                num_shards=plan.local_shards,
+                size=padded_size(largest) if is_padded else largest,
+                mask=is_masked,
+            )
+        counts = self._training_of(plan, num_rows, rows)
+        if not in_minibatches:
+            fit = functools.partial(self.pure_fit, plan=plan, axis_name=self.axis_name)
+            return self._update_with("fit", lambda: fit, blocks, counter=counter, plan=plan, counts=counts)
+
+        # All learners make as many steps as if the rows were dealt out evenly.
+        steps = max(
+            plan.num_steps(-(-int(n.sum()) // len(n)))
+            for mid, n in of_all_learners.items()
+            if self.should_module_be_updated(mid, rows)
         )
+        # The number of gradient steps is an argument: another one is the same program.
+        plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
+
+        def fit_counted(state, batch, settings, timesteps, row_counts):
+            return self.pure_fit(
+                state, batch, settings, timesteps, plan=plan, axis_name=self.axis_name, row_counts=row_counts
+            )
+
+        # Other learners may have other numbers of rows: one entry per device.
+        domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
+        row_counts = RowCounts(domains, np.array(steps, np.uint32))
+        row_counts = jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), row_counts)
+        return self._update_with(
+            "fit in minibatches", lambda: fit_counted, blocks, row_counts, counter=counter, plan=plan, counts=counts
+        )
+
+    def _largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
+        """Joined learners run one program, and so need the same shapes."""
+        return {name: int(everyone.max()) for name, everyone in self._sizes_of_all_learners(sizes).items()}
+
+    def _sizes_of_all_learners(self, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+        """Each size in every joined learner; all of them call this with the same names."""
+        if self.num_joined_learners == 1:
+            return {name: np.array([n]) for name, n in sizes.items()}
+        key = ("sizes", len(sizes))
+        if key not in self._compiled:
+            self._compiled[key] = map_over_devices(
+                lambda own: (jax.lax.all_gather(own, AXIS_NAME),),
+                self.devices,
+                axis_name=AXIS_NAME,
+                in_axes=(0,),
+                out_axes=(None,),
+                donate_argnums=(),
+            )
+        own = np.array(list(sizes.values()), np.int32)
+        (everyone,) = self._compiled[key](np.tile(own, (len(self.devices), 1)))
+        # One entry per device of all learners, each with as many.
+        return dict(zip(sizes, np.asarray(host_view(everyone))[:: len(self.devices)].T, strict=True))
+
+    def _before_update(self, counter: np.ndarray) -> None:
+        self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
+
+    def _update_with(
+        self,
+        name: str,
+        make: Callable[[], Callable[..., Any]],
+        batch: Any,
+        *mapped: Any,
+        counter: np.ndarray,
+        plan: UpdatePlan,
+        counts: Mapping[ModuleID, TrainedOn],
+    ) -> dict[str, Any]:
+        """Run one update's program and everything that comes behind it.
+
+        Args:
+            name: Of the program.
+            make: Makes the pure function ``(state, batch, settings, counter, *mapped) -> (state, metrics)``.
+            batch: NumPy leaves ``[D, ...]``.
+            *mapped: Further arguments of that kind.
+            counter: Lifetime env steps.
+            plan: Of the update, part of the program.
+            counts: What is trained on.
+
+        Returns:
+            The result of the update.
+        """
+        key = (name, plan, *signature((batch, mapped)))
+        if key not in self._compiled:
+            self._compiled[key] = UpdateProgram(make(), self.devices, self.axis_name, num_mapped=len(mapped))
+        program = self._compiled[key]
+        num_updates = self.num_updates
         settings = self.placed_settings()
         with deferred_interrupt():
-            self._state, metrics = fit(self.state, rows, settings, counter)
-        results = jax.device_get(host_view(metrics))
-        self.raise_if_not_finite(results, iteration=int(jax.device_get(host_view(self.state.num_updates))))
+            self._state, vector = program(self.state, batch, settings, counter, *mapped)
+            self._counted = (self._state, num_updates + 1)
+            self._steps_trained.count(counts, num_updates + 1)
+        # Behind this nothing reads the caller's arrays any more, on any device.
+        vector.block_until_ready()
+        results = program.unravel(np.asarray(host_view(vector)))
+        self.raise_if_not_finite(results, iteration=num_updates + 1)
         self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
         out = nest_metrics(results)
+        merge_nested(out, self._counters_of_result(counts, num_updates=1))
         merge_nested(out, self.metrics_logger.compile())
         return out
 
@@ -1261,19 +827,6 @@ class Learner:
             "update_from_episodes(episodes) is now update(episodes=episodes).", DeprecationWarning, stacklevel=2
         )
         return self.update(episodes=episodes, **kwargs)
-
-    def _program(self, key: Hashable, make: Callable[[], Callable], in_axes: Any, out_axes: Any) -> Callable:
-        """A compiled program over this learner's devices that donates the learner state; made once per key."""
-        if key not in self._compiled:
-            self._compiled[key] = map_over_devices(
-                make(),
-                self.devices,
-                axis_name=self.axis_name,
-                in_axes=in_axes,
-                out_axes=out_axes,
-                donate_argnums=(0,),
-            )
-        return self._compiled[key]
 
     def placed_settings(self) -> Any:
         """`settings` on this learner's devices; placed once."""
@@ -1297,36 +850,47 @@ class Learner:
         return {next(iter(self._template)): dict(batch)}
 
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> dict[ModuleID, dict[str, Any]]:
-        """Episodes through the learner connector pipeline, then row by row, without padding."""
-        block, rows = episodes_to_batch(episodes, self._template)
-        state = self.state
-
-        def connect(params, rest, connector, num_updates, key, at, settings, block):
-            local = dataclasses.replace(
-                state, params=params, rest=rest, connector=connector, num_updates=num_updates, key=key, timesteps=at
+        """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
+        step and episode by episode."""
+        columns = None
+        if self.has_host_pieces:
+            columns = self._learner_connector.columns_from_host_pieces(
+                episodes,
+                rl_module=self._synced_module(),
+                metrics=self.metrics_logger,
+                metrics_prefix_key=(ALL_MODULES, "learner_connector"),
             )
-            new, batch = self.pure_connect(local, block, settings, counter, axis_name=None)
-            return new.connector, batch
-
-        if "connect" not in self._compiled:
-            self._compiled["connect"] = jax.jit(connect)
-        view = host_view(state)
-        connector, batch = self._compiled["connect"](
-            view.params,
-            view.rest,
-            view.connector,
-            view.num_updates,
-            view.key,
-            view.timesteps,
-            host_view(self.placed_settings()),
-            block,
+        block, rows = episodes_to_batch(
+            episodes,
+            self._template,
+            columns=columns,
+            num_devices=len(self.devices),
+            common_sizes=self._largest_of_all_learners,
         )
-        self._state = dataclasses.replace(state, connector=place_replicated(connector, self.devices))
-        out = {}
-        for mid, columns in batch.items():
-            columns = {c: v for c, v in columns.items() if c != Columns.LOSS_MASK}
-            out[mid] = jax.tree.map(lambda x, i=rows[mid]: x.reshape(-1, *x.shape[2:])[i], columns)
-        return out
+        key = ("connect", *signature(block))
+        if key not in self._compiled:
+            self._compiled[key] = map_over_devices(
+                self._connect_program,
+                self.devices,
+                axis_name=self.axis_name,
+                in_axes=(None, 0, None, None),
+                out_axes=(None, 0),
+                donate_argnums=(),
+            )
+        # Optimizers have no part in it.
+        state = dataclasses.replace(self.state, optimizers={})
+        connector, batch = self._compiled[key](
+            state, as_arrays(block, self.axis_name), self.placed_settings(), counter
+        )
+        self._state = dataclasses.replace(self.state, connector=connector)
+        return {
+            mid: jax.tree.map(lambda x, i=rows[mid]: x.reshape(-1, *x.shape[3:])[i], all_shards(columns))
+            for mid, columns in batch.items()
+        }
+
+    def _connect_program(self, state, block, settings, counter):
+        state, batch = self.pure_connect(state, block, settings, counter, axis_name=self.axis_name)
+        return state.connector, batch
 
     # ------------------------------------------------------------------------------------------ modules and state
 
@@ -1353,11 +917,11 @@ class Learner:
         self._check_is_built()
         if module_id in self._template:
             raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
-        module = self._synced_module()
-        new = module_spec.build(seed=self._seed + len(module))
+        modules = dict(self._synced_module().items())
+        new = module_spec.build(seed=self._seed + len(modules))
         self._check_module(module_id, new)
-        module.add_module(module_id, new)
-        return self._regroup(module, config_overrides and {module_id: config_overrides}, new_should_module_be_updated)
+        overrides = self._module_overrides | ({module_id: config_overrides} if config_overrides else {})
+        return self._regroup(modules | {module_id: new}, overrides, new_should_module_be_updated)
 
     def remove_module(self, module_id: ModuleID, *, new_should_module_be_updated: Any = None) -> MultiRLModuleSpec:
         """Remove a module with its optimizers. The next update compiles anew.
@@ -1368,35 +932,49 @@ class Learner:
         self._check_is_built()
         if module_id not in self._template:
             raise ValueError(f"There is no module {module_id!r}; there are {list(self._template)}.")
-        module = self._synced_module()
-        module.remove_module(module_id)
-        self._module_overrides.pop(module_id, None)
-        return self._regroup(module, None, new_should_module_be_updated)
+        modules = {mid: module for mid, module in self._synced_module().items() if mid != module_id}
+        if not modules:
+            raise ValueError(f"Module {module_id!r} is this learner's only one; add_module(...) the next one first.")
+        overrides = {mid: own for mid, own in self._module_overrides.items() if mid != module_id}
+        return self._regroup(modules, overrides, new_should_module_be_updated)
 
-    def _regroup(self, module: MultiRLModule, overrides: dict | None, should_update: Any) -> MultiRLModuleSpec:
+    def _regroup(
+        self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
+    ) -> MultiRLModuleSpec:
+        """Go on with these modules. Whatever raises on the way, the learner stays as it was."""
         old = jax.device_get(host_view(self.state))
-        self._module_overrides |= overrides or {}
-        if should_update is not None:
-            self._should_update = should_update
-        self._set_module(module)
-        self._compiled.clear()
-        self._settings_on_device = None
-        self._optimizers = {}
-        self.configure_optimizers()
-        self._check_every_module_has_an_optimizer()
-        new = self._initial_state()
-        kept = {
-            mid: {name: _kept_or_fresh(old.optimizers.get(mid, {}).get(name), fresh) for name, fresh in by_name.items()}
-            for mid, by_name in new.optimizers.items()
-        }
-        extra = {
-            name: {mid: old.extra.get(name, {}).get(mid, leaf) for mid, leaf in by_module.items()}
-            for name, by_module in new.extra.items()
-        }
-        self.place(
-            old.replace(params=new.params, rest=new.rest, optimizers=kept, extra=extra, connector=new.connector)
-        )
-        return MultiRLModuleSpec.from_module(module)
+        before, modules_before = dict(vars(self)), dict(self._template.items())
+        try:
+            _set_modules(self._template, modules)
+            self._module_overrides = overrides
+            if should_update is not None:
+                self._should_update = should_update
+            self._set_module(self._template)
+            self._compiled = {}
+            self._settings_on_device = None
+            self._optimizers = {}
+            self.configure_optimizers()
+            self._check_every_module_has_an_optimizer()
+            fresh = self._initial_state()
+            state = old.replace(
+                params=fresh.params,
+                rest=fresh.rest,
+                optimizers={
+                    mid: {name: kept_or_fresh(old.optimizers.get(mid, {}).get(name), opt) for name, opt in own.items()}
+                    for mid, own in fresh.optimizers.items()
+                },
+                extra={
+                    name: {mid: old.extra.get(name, {}).get(mid, leaf) for mid, leaf in by_module.items()}
+                    for name, by_module in fresh.extra.items()
+                },
+                connector=kept_where_it_fits(old.connector, fresh.connector),
+            )
+            self.place(state)
+        except BaseException:
+            _set_modules(self._template, modules_before)
+            vars(self).update(before)
+            raise
+        return MultiRLModuleSpec.from_module(self._template)
 
     def get_state(
         self,
@@ -1424,7 +1002,12 @@ class Learner:
             "optimizer": state.optimizers,
             "extra": state.extra,
             "connector": state.connector,
-            "counters": {"timesteps": state.timesteps, "num_updates": state.num_updates, "key": state.key},
+            "counters": {
+                "timesteps": state.timesteps,
+                "num_updates": state.num_updates,
+                "key": state.key,
+                "steps_trained": self._steps_trained.get_state(self._template),
+            },
         }
         only = {components} if isinstance(components, str) else set(components or parts)
         without = {not_components} if isinstance(not_components, str) else set(not_components or ())
@@ -1446,10 +1029,10 @@ class Learner:
         if "rl_module" in state:
             given = state["rl_module"]
             current = current.replace(
-                params=_same_leaves(given["params"], current.params, "rl_module/params"),
+                params=same_leaves(given["params"], current.params, "rl_module/params"),
                 rest={
                     **current.rest,
-                    **_same_leaves(
+                    **same_leaves(
                         given["rest"],
                         {r: leaf for r, leaf in current.rest.items() if r not in self._pure.stream_refs},
                         "rl_module/rest",
@@ -1458,7 +1041,8 @@ class Learner:
             )
         for part, field in (("optimizer", "optimizers"), ("extra", "extra"), ("connector", "connector")):
             if part in state:
-                current = current.replace(**{field: _same_leaves(state[part], getattr(current, field), part)})
+                current = current.replace(**{field: same_leaves(state[part], getattr(current, field), part)})
+        trained = self._steps_trained
         if "counters" in state:
             counted = state["counters"]
             current = current.replace(
@@ -1466,6 +1050,8 @@ class Learner:
                 num_updates=counted["num_updates"],
                 key=jax.random.wrap_key_data(jnp.asarray(counted["key"])),
             )
+            trained = StepsTrained.from_state(counted["steps_trained"])
+        self._steps_trained = trained
         self.place(current)
 
     def get_weights(self) -> dict[str, np.ndarray]:
@@ -1513,7 +1099,7 @@ class Learner:
         return self._counted[1]
 
     def training_counts(self, plan: UpdatePlan, num_env_steps: int, num_updates: int) -> dict[str, Any]:
-        """Counters for the result of one iteration.
+        """Counters for the result of updates that were made from outside: an iteration on the device.
 
         Args:
             plan: What every update was made with.
@@ -1524,35 +1110,71 @@ class Learner:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
             rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
         """
+        rows = dict.fromkeys(self._template, num_env_steps)
+        return self._counters_of_result(self._training_of(plan, rows, {}), num_updates)
+
+    def _training_of(
+        self, plan: UpdatePlan, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]
+    ) -> dict[ModuleID, TrainedOn]:
+        """What one update from that many rows trains on, of which the batch may mask some."""
+        steps = max(plan.num_steps(rows_per_shard(n, plan.local_shards)) for n in num_rows.values())
+        out = {}
+        for mid, rows in num_rows.items():
+            if self.should_module_be_updated(mid):
+                mask = batch.get(mid, {}).get(Columns.LOSS_MASK)
+                valid = rows if mask is None else int(np.count_nonzero(mask))
+                # Epochs cover every row equally often: of the valid ones, as large a share as of all.
+                out[mid] = TrainedOn(valid, round(steps * (plan.minibatch_size or rows) * valid / rows))
+        return out
+
+    def _counters_of_result(self, counts: Mapping[ModuleID, TrainedOn], num_updates: int) -> dict[str, Any]:
         total = self.num_updates
-        size = plan.minibatch_size or num_env_steps
-        rows = size * (plan.num_total_minibatches or num_minibatches(num_env_steps, size, plan.num_epochs))
-        steps, lifetime = rows * num_updates, rows * total
+        sizes = self._parameter_counts()
         own = {
             mid: {
-                "num_module_steps_trained": steps,
-                "num_module_steps_trained_lifetime": lifetime,
-                "module_train_batch_size_mean": num_env_steps,
-                "num_trainable_parameters": sum(self._pure.params[r].size for r in self._pure.module_refs(mid)),
-                "num_non_trainable_parameters": sum(
-                    leaf.size for ref, leaf in self._pure.rest.items() if ref.startswith(f"{mid}/")
-                ),
+                "num_module_steps_trained": count.num_steps * num_updates,
+                "num_module_steps_trained_lifetime": self._steps_trained.lifetime(mid, count.num_steps, total),
+                "module_train_batch_size_mean": count.batch_size,
+                **sizes[mid],
                 "weights_seq_no": total,
                 "diff_num_grad_updates_vs_sampler_policy": 0.0,
             }
-            for mid in self._template
-            if self.should_module_be_updated(mid)
+            for mid, count in counts.items()
         }
+        steps = env_steps(counts)
         return own | {
             ALL_MODULES: {
-                "num_env_steps_trained": steps,
-                "num_env_steps_trained_lifetime": lifetime,
-                "num_module_steps_trained": steps,
-                "num_module_steps_trained_lifetime": lifetime,
-                "num_trainable_parameters": sum(p.size for p in self._pure.params.values()),
-                "num_non_trainable_parameters": sum(r.size for r in self._pure.rest.values()),
+                "num_env_steps_trained": steps * num_updates,
+                "num_env_steps_trained_lifetime": self._steps_trained.lifetime(ALL_MODULES, steps, total),
+                "num_module_steps_trained": sum(m["num_module_steps_trained"] for m in own.values()),
+                "num_module_steps_trained_lifetime": sum(m["num_module_steps_trained_lifetime"] for m in own.values()),
+                **sizes[ALL_MODULES],
             }
         }
+
+    def _parameter_counts(self) -> dict[str, dict[str, int]]:
+        """Numbers of parameters of every module, and of all of them together."""
+        if self._num_parameters is None:
+
+            def count(params: Any, rest: Any) -> dict[str, int]:
+                return {
+                    "num_trainable_parameters": sum(p.size for p in params),
+                    "num_non_trainable_parameters": sum(r.size for r in rest),
+                }
+
+            pure = self._pure
+            self._num_parameters = {
+                mid: count(
+                    [pure.params[ref] for ref in pure.module_refs(mid)],
+                    [leaf for ref, leaf in pure.rest.items() if ref.startswith(f"{mid}/")],
+                )
+                for mid in self._template
+            } | {ALL_MODULES: count(pure.params.values(), pure.rest.values())}
+        return self._num_parameters
+
+    def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``func(self, *args, **kwargs)``; for a learner that is an actor made by hand."""
+        return func(self, *args, **kwargs)
 
     def shutdown(self) -> None:
         """Drop compiled programs and device buffers."""
@@ -1561,140 +1183,28 @@ class Learner:
         self._is_built = False
 
 
-def gradient_rows_per_piece(devices: Sequence[Device]) -> int | None:
-    """How many rows of a minibatch to differentiate at a time: what fits a CPU core's cache.
-
-    Measured on 2 cores with 64x64 networks: gradients of 16,384 rows at once take 1.25 times, of 65,536 rows 1.75
-    times as long as added up over pieces. One CPU device spreads a matrix product over all cores and needs larger
-    pieces than one device per core. Accelerators take the whole minibatch.
-    """
-    if devices[0].platform != "cpu":
-        return None
-    return 4096 if len(devices) == 1 else 1024
+def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:
+    """Make `modules`, in their order, the modules of a MultiRLModule."""
+    for module_id in list(multi_module):
+        multi_module.remove_module(module_id)
+    for module_id, module in modules.items():
+        multi_module.add_module(module_id, module)
 
 
-STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "counters")
-"""Parts of what `Learner.get_state` returns."""
-
-NOT_FINITE = "not_finite/"
-"""Prefix of the flags that ``check_nans`` adds to the metrics of an update."""
-
-
-def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
-    out: dict[str, Any] = {}
-    for path, value in flat.items():
-        if path[-1].startswith(NOT_FINITE):
-            continue
-        level = out
-        for part in path[:-1]:
-            level = level.setdefault(part, {})
-        level[path[-1]] = float(value)
-    return out
-
-
-def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merge nested dicts in place; values of `new` win."""
-    for key, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge_nested(into[key], value)
-        else:
-            into[key] = value
-
-
-def clip_gradients(
-    gradients: ParamDict, grad_clip: Any, grad_clip_by: str
-) -> tuple[ParamDict, jax.Array]:
-    """Clip gradients as RLlib does.
-
-    Args:
-        gradients: ``{ref: gradient}`` of one optimizer.
-        grad_clip: Threshold; None or the Python number 0 switch clipping off.
-        grad_clip_by: ``"value"`` clips every entry to ``[-c, c]``; ``"norm"`` scales each tensor to an L2 norm of at
-            most ``c``; ``"global_norm"`` scales all of them together.
-
-    Returns:
-        ``(clipped gradients, global L2 norm before clipping)``.
-    """
-    vector, unravel = reductions.ravel(gradients)
-    norm = jnp.sqrt(jnp.sum(jnp.square(vector)))
-    if grad_clip is None or (isinstance(grad_clip, int | float) and grad_clip == 0):
-        return gradients, norm
-    if grad_clip_by == "value":
-        return unravel(jnp.clip(vector, -grad_clip, grad_clip)), norm
-    if grad_clip_by == "norm":
-        scales = jax.tree.map(lambda g: grad_clip / jnp.maximum(optax.tree.norm(g), grad_clip), gradients)
-        return jax.tree.map(jnp.multiply, gradients, scales), norm
-    return unravel(vector * (grad_clip / jnp.maximum(norm + 1e-6, grad_clip))), norm
-
-
-def _packing(params: ParamDict) -> tuple[Callable[[ParamDict], Any], Callable[[Any], ParamDict]]:
-    """How to carry parameters through a loop: as one vector if all are float32, else as they are."""
-    if not params or any(leaf.dtype != jnp.float32 for leaf in params.values()):
-        return lambda params: params, lambda params: params
-    _, unravel = reductions.ravel(params)
-    return lambda params: reductions.ravel(params)[0], unravel
-
-
-def _kept_or_fresh(kept: Any, fresh: Any) -> Any:
-    """An optimizer state from before; a fresh one if there is none, or if it is for other parameters."""
-    fits = jax.tree.structure(kept) == jax.tree.structure(fresh) and all(
-        np.shape(a) == np.shape(b) for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(fresh), strict=True)
-    )
-    return kept if fits else fresh
-
-
-def _same_leaves(given: Any, current: Any, name: str) -> Any:
-    """`given`, checked to have the structure and shapes of `current`.
+def _resolve(refs: Sequence[Any], argument: str) -> list[Any]:
+    """The objects behind Ray references, lists among them laid end to end.
 
     Raises:
-        ValueError: Naming the first difference.
+        ImportError: If Ray is not installed.
     """
-    if jax.tree.structure(given) != jax.tree.structure(current):
-        raise ValueError(
-            f"State {name!r} has the structure {jax.tree.structure(given)}; this learner needs "
-            f"{jax.tree.structure(current)}. Load it into a learner of the same modules and optimizers."
-        )
-    for (path, leaf), want in zip(jax.tree.leaves_with_path(given), jax.tree.leaves(current), strict=True):
-        if np.shape(leaf) != np.shape(want):
-            raise ValueError(
-                f"State {name}{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}; this learner needs "
-                f"{np.shape(want)}. Load it into a learner of the same modules and optimizers."
-            )
-    return given
-
-
-def _resolve(refs: Sequence[Any]) -> list[Any]:
-    """The objects behind Ray references, lists among them laid end to end."""
-    # Ray is imported only where it runs, and a checkout can be checked without it.
-    import ray  # pyright: ignore[reportMissingImports]
-
+    try:
+        # Ray is imported only where it runs, and a checkout can be checked without it.
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            f"Learner.update({argument}=...) takes references to objects in Ray's object store, and Ray is not "
+            f"installed. Install it (pip install 'ray[tune]'), or pass the objects themselves: "
+            f"update({'episodes' if argument == 'episodes_refs' else 'batches'}=...)."
+        ) from error
     objects = ray.get(list(refs))
     return [item for obj in objects for item in (obj if isinstance(obj, list) else [obj])]
-
-
-def _concatenate(batches: Sequence[dict[ModuleID, dict[str, Any]]]) -> dict[ModuleID, dict[str, Any]]:
-    if len(batches) == 1:
-        return batches[0]
-    return {
-        mid: jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b[mid] for b in batches if mid in b])
-        for mid in dict.fromkeys(m for b in batches for m in b)
-    }
-
-
-def _as_blocks(rows: dict[ModuleID, dict[str, Any]], plan: UpdatePlan) -> dict[ModuleID, dict[str, Any]]:
-    """Rows ``[N, ...]`` as blocks ``[D, 1, N / D, ...]``, filled up with masked rows where shards would be uneven."""
-    out = {}
-    for mid, columns in rows.items():
-        num_rows = jax.tree.leaves(columns)[0].shape[0]
-        missing = -num_rows % plan.num_shards
-        if missing:
-            columns = jax.tree.map(
-                lambda x, n=missing: np.concatenate([x, np.repeat(x[-1:], n, axis=0)]), columns
-            )
-            mask = columns.get(Columns.LOSS_MASK, np.ones(num_rows + missing, bool)).copy()
-            mask[num_rows:] = False
-            columns = {**columns, Columns.LOSS_MASK: mask}
-        shape = (plan.num_devices, 1, (num_rows + missing) // plan.num_devices)
-        out[mid] = jax.tree.map(lambda x, s=shape: jnp.reshape(x, (*s, *x.shape[1:])), columns)
-    return out

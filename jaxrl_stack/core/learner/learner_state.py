@@ -8,6 +8,9 @@ import jax
 import numpy as np
 from flax import struct
 
+STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "counters")
+"""Parts of what `Learner.get_state` returns."""
+
 
 @struct.dataclass
 class LearnerState:
@@ -33,3 +36,38 @@ class LearnerState:
     timesteps: jax.Array | np.ndarray
     num_updates: jax.Array
     key: jax.Array
+
+
+def kept_or_fresh(kept: Any, fresh: Any) -> Any:
+    """An optimizer state from before; a fresh one if there is none, or if it is for other parameters."""
+    fits = jax.tree.structure(kept) == jax.tree.structure(fresh) and all(
+        np.shape(a) == np.shape(b) for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(fresh), strict=True)
+    )
+    return kept if fits else fresh
+
+
+def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
+    """`fresh`, a dict of dicts, with what is in `kept` under the same keys and of the same shapes."""
+    if isinstance(fresh, dict) and isinstance(kept, dict):
+        return {key: kept_where_it_fits(kept.get(key), value) for key, value in fresh.items()}
+    return kept_or_fresh(kept, fresh)
+
+
+def same_leaves(given: Any, current: Any, name: str) -> Any:
+    """`given`, checked to have the structure and shapes of `current`.
+
+    Raises:
+        ValueError: Naming the first difference.
+    """
+    if jax.tree.structure(given) != jax.tree.structure(current):
+        raise ValueError(
+            f"State {name!r} has the structure {jax.tree.structure(given)}; this learner needs "
+            f"{jax.tree.structure(current)}. Load it into a learner of the same modules and optimizers."
+        )
+    for (path, leaf), want in zip(jax.tree.leaves_with_path(given), jax.tree.leaves(current), strict=True):
+        if np.shape(leaf) != np.shape(want):
+            raise ValueError(
+                f"State {name}{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}; this learner needs "
+                f"{np.shape(want)}. Load it into a learner of the same modules and optimizers."
+            )
+    return given

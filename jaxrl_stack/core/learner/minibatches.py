@@ -196,3 +196,26 @@ def minibatch_index(
         return jax.vmap(lambda k: permutation.permute(row, num_rows, k))(epoch_key)
     epoch_key = keys[position // jnp.uint32(num_rows)]  # [m, S, NUM_ROUNDS]
     return jax.vmap(lambda k: permutation.permute(row, num_rows, k), in_axes=1)(epoch_key)
+
+
+def minibatch_index_within(
+    step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
+) -> jax.Array:
+    """`minibatch_index` where the number of rows is only known when the program runs: the same row numbers.
+
+    Args:
+        step: uint32 scalar, number of the minibatch in the update.
+        size: Rows per minibatch and shard, ``m``.
+        domain: uint32 ``[3]``, `permutation.domain` of the rows per shard.
+        seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update; None keeps the order of the rows.
+        shards: uint32 ``[S_local]``, global numbers of the shards that live here.
+
+    Returns:
+        uint32 ``[S_local, m]`` (``[1, m]`` without a seed; broadcast it).
+    """
+    position = step * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
+    epoch, row = position // domain[0], position % domain[0]
+    if seed is None:
+        return row[None]
+    keys = permutation.derive_keys(seed, epoch[:, None, None], shards[None, :, None])  # [m, S, NUM_ROUNDS]
+    return jax.vmap(lambda k: permutation.permute_within(row, domain, k), in_axes=1)(keys)

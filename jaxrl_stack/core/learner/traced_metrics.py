@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_stack.ops import reductions
 
@@ -18,6 +19,10 @@ class TracedMetrics:
 
     How a value is reduced over the minibatches of one update follows the call: ``window=1`` (and no ``reduce``) keeps
     the last one, ``reduce="mean" | "sum" | "min" | "max"`` reduces over all.
+
+    Over the devices of all learners, ``"sum"`` adds up what each of them logged, ``"min"`` and ``"max"`` compare it,
+    and everything else averages it. So log a local count (``jnp.sum(mask)``) with ``reduce="sum"``, and what is the
+    same on all devices already, such as a ``masked_mean``, in any other way.
     """
 
     def __init__(self) -> None:
@@ -105,7 +110,7 @@ class TracedMetrics:
 
         Args:
             history: What `collect` returned in every minibatch.
-            axis_name: Device axis: minima and maxima are taken over the devices, too; everything else is averaged.
+            axis_name: Device axis: sums, minima and maxima are taken over the devices, too; the rest is averaged.
         """
         reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         values = {
@@ -116,13 +121,15 @@ class TracedMetrics:
             )
             for path, entry in history.items()
         }
-        extremes = {}
-        if axis_name is not None:
-            for path, entry in history.items():
-                if entry.how in ("min", "max"):
-                    over_devices = jax.lax.pmin if entry.how == "min" else jax.lax.pmax
-                    extremes[path] = over_devices(values.pop(path), axis_name)
-        return reductions.pmean_flat(values, axis_name) | extremes
+        if axis_name is None:
+            return values
+        over_devices = {"sum": jax.lax.psum, "min": jax.lax.pmin, "max": jax.lax.pmax}
+        reduced = {
+            path: over_devices[entry.how](values.pop(path), axis_name)
+            for path, entry in history.items()
+            if isinstance(entry.how, str) and entry.how in over_devices
+        }
+        return reductions.pmean_flat(values, axis_name) | reduced
 
 
 @jax.tree_util.register_pytree_node_class
@@ -138,3 +145,45 @@ class MetricValue:
     @classmethod
     def tree_unflatten(cls, how, children):
         return cls(how, *children)
+
+
+class RunningReduction:
+    """Reduces the metrics of one minibatch after the other, where their number is only known when the program runs.
+
+    Args:
+        size: Length of the vector that holds what one minibatch logged.
+        unravel: Makes what `TracedMetrics.collect` returned out of that vector.
+    """
+
+    def __init__(self, size: int, unravel: Callable[[Any], Any]):
+        self._is = {how: np.zeros(size, bool) for how in ("mean", "sum", "min", "max")}
+        # Each entry's own position, in the place of its value.
+        for entry in unravel(np.arange(size)).values():
+            if isinstance(entry.how, str) and entry.how in self._is:
+                self._is[entry.how][np.asarray(entry.value, int)] = True
+
+    def initial(self) -> jax.Array:
+        """Before the first minibatch, float32 ``[size]``."""
+        start = np.where(self._is["min"], np.inf, np.where(self._is["max"], -np.inf, 0.0))
+        return jnp.asarray(start, jnp.float32)
+
+    def add(self, reduced: jax.Array, vector: jax.Array) -> jax.Array:
+        """With one more minibatch's vector."""
+        out = vector
+        for combine, chosen in (
+            (jnp.add, self._is["mean"] | self._is["sum"]),
+            (jnp.minimum, self._is["min"]),
+            (jnp.maximum, self._is["max"]),
+        ):
+            if chosen.any():
+                out = jnp.where(chosen, combine(reduced, vector), out)
+        return out
+
+    def result(self, reduced: jax.Array, num_steps: jax.Array) -> jax.Array:
+        """The vector of a single minibatch that stands for all, float32 ``[size]``.
+
+        Args:
+            reduced: After the last minibatch.
+            num_steps: Scalar, how many there were.
+        """
+        return jnp.where(self._is["mean"], reduced / num_steps.astype(jnp.float32), reduced)

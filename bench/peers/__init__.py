@@ -1,0 +1,1 @@
+"""Contenders that run in processes, and possibly in virtual environments, of their own."""

@@ -1,0 +1,379 @@
+"""The on-device driver: sampling and update in one compiled, donating program over the learner's devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.algorithms.driver import EVALUATION_STREAM, Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.algorithms.settings import same
+from jaxrl_stack.callbacks.utils import overrides_episode_hooks
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.learner.learner import Learner, nest_metrics
+from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
+from jaxrl_stack.env.device_rollout import DeviceRollout
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
+from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes
+from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.ops.reductions import ravel
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated, place_sharded
+from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.results import merge_nested
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+
+class DeviceDriver(Driver):
+    """Trains on a JAX environment.
+
+    Args:
+        resolved: The environment.
+        algorithm, config, pure_training_step, callbacks: See `Driver`.
+
+    Attributes:
+        rollout: The static parts of sampling.
+        runner_state: The runner's part of the training state, leaves ``[D, ...]``.
+        timesteps: uint32[2], lifetime env steps; replicated.
+    """
+
+    learner: Learner
+
+    def __init__(self, resolved: ResolvedEnv, *args: Any):
+        super().__init__(*args)
+        config = self.config
+        self._watches_episodes = overrides_episode_hooks(self.callbacks)
+        if self._watches_episodes:
+            notice_once(
+                "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
+                "step by step there, which costs far more than the sampling itself."
+            )
+        # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
+        learner_class = config.learner_class
+        devices = learner_class.devices_of(config)
+        env = resolved.make()
+        num_devices = len(devices)
+        if config.disable_jit and num_devices > 1:
+            raise ValueError(
+                f"debugging(disable_jit=True) runs on one device, and this config uses {num_devices}. Set "
+                f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
+            )
+        self._num_envs = int(config.num_envs_per_env_runner)
+        if self._num_envs % num_devices:
+            raise ValueError(
+                f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
+                f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
+            )
+        single = (env.observation_space, env.action_space)
+        self.spaces = {"__env__": single, "__env_single__": single}
+        env_to_module = config.build_env_to_module_connector(env=env, spaces=self.spaces)
+        module_to_env = config.build_module_to_env_connector(env=env, spaces=self.spaces)
+        for pipeline in (env_to_module, module_to_env):
+            pipeline.check_pure()
+        module_spaces = (env_to_module.observation_space, env_to_module.action_space)
+        self.spaces[DEFAULT_MODULE_ID] = module_spaces
+        spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: module_spaces})
+        self.learner = learner_class(config=config, module_spec=spec)
+        self.learner.build()
+        self.learner.check_connector_is_pure()
+        self.learner_group = LearnerGroup(config=config, learner=self.learner)
+        self._fragment_length, self._num_rounds = self._train_batch_shape(config)
+        self._plan = self.learner.plan(
+            num_epochs=config.num_epochs,
+            minibatch_size=config.minibatch_size,
+            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
+        )
+        num_columns = self._num_envs * self._num_rounds
+        if num_columns % self._plan.num_shards:
+            raise ValueError(
+                f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
+                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it deals out. "
+                f"Use fewer shards, or more environments."
+            )
+        self.rollout = DeviceRollout(
+            env=env,
+            module_id=DEFAULT_MODULE_ID,
+            pure=self.learner.pure,
+            env_to_module=env_to_module,
+            module_to_env=module_to_env,
+            clip_rewards=config.clip_rewards,
+            window_size=config.metrics_num_episodes_for_smoothing,
+        )
+        # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
+        self._init = jax.jit(functools.partial(self.rollout.init, num_envs=self._num_envs // num_devices))
+        self._start()
+        self.env_runner: DeviceEnvRunner = DeviceEnvRunner(
+            config=config,
+            rollout=self.rollout,
+            learner=self.learner,
+            connector_state=lambda: jax.tree.map(lambda x: x[0], host_view(self.runner_state.env_to_module)),
+        )
+        self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
+        self._eval_env_runner = self._make_evaluation_runner()
+        self._eval_env_runner_group = EnvRunnerGroup(
+            self._eval_env_runner, config=self._eval_env_runner.config, num_env_runners=0, is_evaluation=True
+        )
+        self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
+        self.callbacks.on_environment_created(
+            env_runner=self.env_runner,
+            metrics_logger=self.episode_metrics,
+            env=env,
+            env_context=resolved.context,
+        )
+        self._iterate = map_over_devices(
+            self._iteration_program,
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(None, 0, None, None),
+            out_axes=(None, 0, None, None, 0, 0),
+            donate_argnums=(0, 1, 2),
+        )
+
+    def _start(self) -> None:
+        """Fresh environments and counters."""
+        key = jax.random.fold_in(jax.random.key(self.seed), 2)
+        shards = [self._init(jax.random.fold_in(key, d)) for d in range(len(self.learner.devices))]
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *shards)
+        self.runner_state: Any = place_sharded(stacked, self.learner.devices)
+        self.timesteps = place_replicated(counters.zero(), self.learner.devices)
+        self.num_env_steps = 0
+        self._learned: dict[Any, Any] = {}
+        self._window: Any = None
+
+    def _make_evaluation_runner(self) -> DeviceEnvRunner:
+        """A runner with the evaluation config; it shares modules and pipelines with training."""
+        config = self.config.get_evaluation_config_object()
+        assert config is not None
+        env = self.rollout.env
+        if not same((config.env, config.env_config), (self.config.env, self.config.env_config)):
+            env = resolve_env(config.env, config.env_config).make()
+            for name in ("observation_space", "action_space"):
+                if getattr(env, name) != getattr(self.rollout.env, name):
+                    raise ValueError(
+                        f"The evaluation environment's {name} is {getattr(env, name)}; in training it is "
+                        f"{getattr(self.rollout.env, name)}. evaluation_config may change what happens in the "
+                        f"environment, not its spaces."
+                    )
+        return DeviceEnvRunner(
+            config=config,
+            rollout=dataclasses.replace(self.rollout, env=env),
+            learner=self.learner,
+            connector_state=self.env_runner.connector_state,
+        )
+
+    def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
+        self.callbacks.call(
+            hook,
+            episode=episode,
+            env_runner=self.env_runner,
+            metrics_logger=self.episode_metrics,
+            env=self.env_runner.env,
+            env_index=env_index,
+            rl_module=self.env_runner.module,
+            **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
+        )
+
+    def _train_batch_shape(self, config: AlgorithmConfig) -> tuple[int, int]:
+        """``(T, R)``: a train batch is R fragments of T steps of every environment, R as small as covers it."""
+        length = config.get_rollout_fragment_length()
+        return length, max(1, -(-config.total_train_batch_size // (length * self._num_envs)))
+
+    # ------------------------------------------------------------------------------------------ the compiled part
+
+    def _iteration_program(self, learner, runner, timesteps, settings):
+        """One training step on one device of the learner: sample, update, report. Traced once."""
+        state = TrainState(learner=learner, runner=runner, replay=None, timesteps=timesteps)
+        state, metrics = self.pure_training_step(
+            state, settings, sample_fn=self._sample_on_device, update_fn=self._update_on_device
+        )
+        sampled = metrics["env_runners"]
+        # All numbers for the host in two vectors: fetching a dozen scalars takes longer than a small iteration.
+        learned, self._unpack_learned = ravel(metrics["learners"])
+        return state.learner, state.runner, state.timesteps, learned, sampled["window"], sampled["block"]
+
+    def _sample_on_device(self, state: TrainState, settings: Any):
+        values = self.learner.current_values(settings, state.learner.timesteps)["modules"]
+        runner, columns, _ = self.rollout.sample(
+            state.runner,
+            state.learner.params,
+            state.learner.rest,
+            values,
+            state.timesteps,
+            fragment_length=self._fragment_length,
+            num_rounds=self._num_rounds,
+            explore=bool(self.config.explore),
+            axis_name=self.learner.axis_name,
+        )
+        # Every vector step of a JAX environment is a step of every environment: nothing is masked.
+        sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
+        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, sampled
+
+    def _update_on_device(self, learner, batch, settings, timesteps):
+        axis_name = self.learner.axis_name
+        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
+
+    @property
+    def _steps_per_iteration(self) -> int:
+        return self._fragment_length * self._num_rounds * self._num_envs
+
+    # --------------------------------------------------------------------------------------------------- training
+
+    def training_step(self, iteration: int) -> None:
+        learner = self.learner
+        steps = {"num_env_steps_sampled_lifetime": self.num_env_steps + self._steps_per_iteration}
+        if learner.has_host_hooks:
+            learner.before_gradient_based_update(timesteps=steps)
+        started = time.perf_counter()
+        # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
+        # algorithm stays usable.
+        settings = learner.placed_settings()
+        with deferred_interrupt():
+            learner.state, self.runner_state, self.timesteps, learned, window, block = self._iterate(
+                learner.state, self.runner_state, self.timesteps, settings
+            )
+            self.num_env_steps += self._steps_per_iteration
+        self._learned = self._unpack_learned(np.asarray(host_view(learned)))
+        self._window = EpisodeWindow.unpacked(np.asarray(window))
+        self.device_seconds += time.perf_counter() - started
+        learner.raise_if_not_finite(self._learned, iteration=iteration)
+        if learner.has_host_hooks:
+            learner.after_gradient_based_update(timesteps=steps)
+        if self._watches_episodes:
+            columns = in_time_order(all_shards(block), len(learner.devices), self._num_rounds)
+            episodes = self._episode_replay.replay(columns)
+            self.callbacks.on_sample_end(
+                env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes
+            )
+
+    @property
+    def num_updates(self) -> int:
+        return self.learner.num_updates
+
+    def episode_statistics(self) -> EpisodeStatistics | None:
+        if self._window is None:
+            return None
+        returns, lengths = last_episodes(self._window)
+        return EpisodeStatistics(returns, lengths, None, int(self._window.num_episodes.astype(np.int64).sum()))
+
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        results = nest_metrics(self._learned)
+        merge_nested(results, self.learner.training_counts(self._plan, self._steps_per_iteration, num_updates))
+        merge_nested(results, self.learner.metrics_logger.compile())
+        return results
+
+    # ------------------------------------------------------------------------------------------------- evaluation
+
+    @property
+    def eval_env_runner(self) -> DeviceEnvRunner:
+        return self._eval_env_runner
+
+    @property
+    def eval_env_runner_group(self) -> EnvRunnerGroup:
+        return self._eval_env_runner_group
+
+    def evaluate(self, iteration: int, is_training: Any = None) -> dict[str, Any]:
+        del is_training  # evaluation programs run between training programs
+        config = self._eval_env_runner.config
+        duration = int(config.evaluation_duration)
+        in_episodes = config.evaluation_duration_unit == "episodes"
+        seed = 0 if config.seed is None else int(config.seed)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), iteration)
+        started = time.perf_counter()
+        out = self._eval_env_runner.evaluate(
+            num_envs=min(duration, int(config.num_envs_per_env_runner)),
+            reset=bool(config.evaluation_force_reset_envs_before_iteration),
+            key=key,
+            explore=bool(config.explore),
+            num_episodes=duration if in_episodes else None,
+            num_timesteps=None if in_episodes else duration,
+            timeout_s=config.evaluation_sample_timeout_s,
+        )
+        seconds = time.perf_counter() - started
+        stats = episode_results(
+            out["returns"], out["lengths"], seconds_per_step=seconds / max(1, out["num_env_steps"])
+        )
+        return {
+            "env_runners": {
+                **stats,
+                "num_episodes": len(out["returns"]),
+                "num_env_steps_sampled": out["num_env_steps"],
+                "sample": seconds,
+            }
+        }
+
+    # ----------------------------------------------------------------------------------------------------- access
+
+    def modules(self) -> dict[str, RLModule]:
+        return dict(self.learner.module.items())
+
+    @property
+    def module_ids(self) -> tuple[str, ...]:
+        return self.learner.module_ids
+
+    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+        return self.env_runner.act(observation, explore=explore, key=key)
+
+    @property
+    def description(self) -> str:
+        return f"{len(self.learner.devices)} {self.learner.device.platform} device(s)"
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return {"driver": "device", "num_devices": len(self.learner.devices)}
+
+    def check_state(self, path: Any, metadata: dict[str, Any]) -> None:
+        super().check_state(path, metadata)
+        saved_on, here = metadata["num_devices"], len(self.learner.devices)
+        if saved_on != here:
+            raise ValueError(
+                f"The checkpoint at {path} was written on {saved_on} device(s), and this algorithm runs on {here}: its "
+                f"environments are laid out for that number. Build it with learners(num_cpus_per_learner={saved_on}) "
+                f"or as many accelerators, or move the weights alone with get_weights() and set_weights()."
+            )
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "learner": host_view(self.learner.state),
+            "runner": all_shards(self.runner_state),
+            "timesteps": host_view(self.timesteps),
+        }
+
+    def set_state(self, state: dict[str, Any], num_env_steps: int) -> None:
+        self.learner.place(state["learner"])
+        self.runner_state = place_sharded(state["runner"], self.learner.devices)
+        self.timesteps = place_replicated(state["timesteps"], self.learner.devices)
+        self.num_env_steps = num_env_steps
+        self._window = all_shards(self.runner_state.window)
+
+    def reset(self, config: AlgorithmConfig) -> bool:
+        self.config = config
+        self.learner.reset(config)
+        self._start()
+        evaluation = config.get_evaluation_config_object()
+        assert evaluation is not None
+        self.env_runner.reset(config)
+        self._eval_env_runner.reset(evaluation)
+        self.env_runner_group.config, self._eval_env_runner_group.config = config, evaluation
+        self.learner_group.config = config
+        self._episode_replay = EpisodeReplay(self._call_episode_hook, *self.spaces[DEFAULT_MODULE_ID])
+        self.episode_metrics.reset()
+        return True
+
+    def stop(self) -> None:
+        self.env_runner.stop()
+        self.learner.shutdown()
+        self.runner_state = None

@@ -1,0 +1,237 @@
+"""What an Algorithm needs of the part that samples and learns; one implementation per kind of environment."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+if TYPE_CHECKING:
+    import jax
+
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.callbacks.utils import CallbackList
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.env.env_runner import EnvRunner
+    from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+
+_WHERE = {"device": "on the device", "actors": "on the host"}
+EVALUATION_STREAM = 4
+"""Stream of the seed that evaluations draw from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeStatistics:
+    """The last finished episodes.
+
+    Attributes:
+        returns: float ``[n]``, oldest first.
+        lengths: int ``[n]``.
+        durations: float ``[n]``, seconds; None where only the rate of steps is known.
+        num_episodes_lifetime: Episodes finished so far.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    durations: np.ndarray | None
+    num_episodes_lifetime: int
+
+
+class Driver(abc.ABC):
+    """Samples, learns and evaluates.
+
+    Args:
+        algorithm: Whose driver this is; for callbacks.
+        config: The algorithm's frozen config.
+        pure_training_step: The algorithm's shape of a training step, a function of `execution`.
+        callbacks: The algorithm's callbacks.
+
+    Attributes:
+        spaces: ``{"__env__", "__env_single__", module_id: (observation space, action space)}``.
+        learner: The Learner of this process; None if learners are actors.
+        learner_group: All learners.
+        env_runner: The EnvRunner of this process; None if there is none.
+        env_runner_group: All EnvRunners.
+        episode_metrics: What callbacks on episodes of this process log into.
+        num_env_steps: Lifetime env steps.
+        device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
+    """
+
+    spaces: dict[str, tuple[Any, Any]]
+    learner: Learner | None
+    learner_group: LearnerGroup
+    env_runner: EnvRunner | None
+    env_runner_group: EnvRunnerGroup
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        config: AlgorithmConfig,
+        pure_training_step: Callable[..., Any],
+        callbacks: CallbackList,
+    ):
+        self.algorithm = algorithm
+        self.config = config
+        self.pure_training_step = pure_training_step
+        self.callbacks = callbacks
+        self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self.num_env_steps = 0
+        self.device_seconds = 0.0
+
+    @property
+    def seed(self) -> int:
+        """The config's seed; None counts as 0."""
+        return 0 if self.config.seed is None else int(self.config.seed)
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    def start_iteration(self) -> None:
+        """Called in front of the first training step of an iteration."""
+        self.device_seconds = 0.0
+
+    @abc.abstractmethod
+    def training_step(self, iteration: int) -> None:
+        """Sample a train batch and update from it.
+
+        Args:
+            iteration: Number of the running iteration, from 1, for messages.
+        """
+
+    @property
+    @abc.abstractmethod
+    def num_updates(self) -> int:
+        """Updates so far: the ``weights_seq_no`` of the current weights."""
+
+    @abc.abstractmethod
+    def episode_statistics(self) -> EpisodeStatistics | None:
+        """The last finished episodes; None before anything was sampled."""
+
+    @abc.abstractmethod
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        """``{module_id: {metric: number}}`` of the last update, with counters over the last `num_updates`."""
+
+    def results(self) -> dict[str, Any]:
+        """What else belongs into the result of an iteration, nested."""
+        return {}
+
+    # ------------------------------------------------------------------------------------------------ evaluation
+
+    @property
+    @abc.abstractmethod
+    def eval_env_runner(self) -> EnvRunner | None:
+        """The EnvRunner of this process that evaluates; None if only actors do."""
+
+    @property
+    @abc.abstractmethod
+    def eval_env_runner_group(self) -> EnvRunnerGroup:
+        """All EnvRunners that evaluate."""
+
+    def sync_evaluation(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
+        """Hand the current weights and statistics to the runners that evaluate."""
+
+    @abc.abstractmethod
+    def evaluate(self, iteration: int, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
+        """Run one evaluation.
+
+        Args:
+            iteration: Iterations done; evaluations of different iterations have different seeds.
+            is_training: For an evaluation that runs beside a training step: whether that goes on.
+
+        Returns:
+            What ``result["evaluation"]`` holds.
+        """
+
+    # ---------------------------------------------------------------------------------------------------- access
+
+    @abc.abstractmethod
+    def modules(self) -> dict[str, RLModule]:
+        """The modules with the current weights, by id."""
+
+    @abc.abstractmethod
+    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+        """Both pipelines and the module on one observation; columns as NumPy arrays without batch axis."""
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Replace weights, ``{module_id: {name: array}}``, wherever they are used."""
+        self.learner_group.set_weights(weights)
+
+    @property
+    def module_ids(self) -> tuple[str, ...]:
+        """Ids of the modules."""
+        return (DEFAULT_MODULE_ID,)
+
+    @property
+    @abc.abstractmethod
+    def description(self) -> str:
+        """Where this runs, in a few words."""
+
+    # ----------------------------------------------------------------------------------------------------- state
+
+    @abc.abstractmethod
+    def state(self) -> Any:
+        """Everything that changes during training, as one pytree of arrays in canonical form."""
+
+    def check_state(self, path: Any, metadata: dict[str, Any]) -> None:
+        """Raise a ValueError if a checkpoint with this metadata cannot be restored here."""
+        if metadata["driver"] != self.metadata["driver"]:
+            raise ValueError(
+                f"The checkpoint at {path} is of a run whose environments were stepped "
+                f"{_WHERE[metadata['driver']]}; those of this algorithm are stepped {_WHERE[self.metadata['driver']]}. "
+                f"Build it with the environment of that run, or move the weights alone with get_weights() and "
+                f"set_weights()."
+            )
+
+    @abc.abstractmethod
+    def set_state(self, state: Any, num_env_steps: int) -> None:
+        """Take over what `state` returned."""
+
+    @property
+    @abc.abstractmethod
+    def metadata(self) -> dict[str, Any]:
+        """What `check_state` wants to know."""
+
+    @abc.abstractmethod
+    def reset(self, config: AlgorithmConfig) -> bool:
+        """Start from the beginning with a config that differs in traced settings only; False if that is impossible."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Release devices, actors and environments."""
+
+
+def episode_results(
+    returns: np.ndarray, lengths: np.ndarray, *, durations: np.ndarray | None = None, seconds_per_step: float = 0.0
+) -> dict[str, float]:
+    """Mean, min and max of episodes; NaN where there are none.
+
+    Args:
+        returns: float ``[n]``.
+        lengths: int ``[n]``.
+        durations: float ``[n]``, seconds, if they were measured.
+        seconds_per_step: Otherwise the wall time of one step of one environment.
+    """
+    if len(returns) == 0:
+        nan = float("nan")
+        names = ("episode_return", "episode_len")
+        return {f"{n}_{how}": nan for n in names for how in ("mean", "min", "max")} | {
+            "episode_duration_sec_mean": nan
+        }
+    duration = float(np.mean(lengths)) * seconds_per_step if durations is None else float(np.mean(durations))
+    return {
+        "episode_return_mean": float(np.mean(returns, dtype=np.float64)),
+        "episode_return_min": float(np.min(returns)),
+        "episode_return_max": float(np.max(returns)),
+        "episode_len_mean": float(np.mean(lengths)),
+        "episode_len_min": int(np.min(lengths)),
+        "episode_len_max": int(np.max(lengths)),
+        "episode_duration_sec_mean": duration,
+    }

@@ -1,0 +1,183 @@
+"""The batch of host pieces: lists of items per episode, ``batch[column][(episode id,)] = [item, ...]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+
+class BatchedNdArray(np.ndarray):
+    """Marks an array as several items, one per row of its leading axis; otherwise an ``np.ndarray``."""
+
+    def __new__(cls, input_array: Any) -> BatchedNdArray:
+        return np.asarray(input_array).view(cls)
+
+
+def episode_key(episode: SingleAgentEpisode) -> tuple:
+    """Where an episode's items are in a column: ``(id,)``, or ``(episode id, agent id, module id)``."""
+    if episode.agent_id is None:
+        return (episode.id_,)
+    return (episode.multi_agent_episode_id, episode.agent_id, episode.module_id)
+
+
+def iterate_episodes(
+    episodes: Sequence[Any], zip_with_batch_column: Sequence[Any] | Mapping[tuple, Any] | None
+) -> Iterator[Any]:
+    """See `ConnectorV2.single_agent_episode_iterator`."""
+    for episode in episodes:
+        if not isinstance(episode, SingleAgentEpisode):
+            raise TypeError(
+                f"single_agent_episode_iterator() goes over SingleAgentEpisodes, but one of the episodes is "
+                f"a {type(episode).__name__}. Multi-agent episodes are not supported in connectors yet."
+            )
+    if zip_with_batch_column is None:
+        yield from episodes
+        return
+    if len(zip_with_batch_column) != len(episodes):
+        raise ValueError(
+            f"zip_with_batch_column has {len(zip_with_batch_column)} entries for {len(episodes)} episodes; "
+            "give a column with one entry per episode."
+        )
+    if not isinstance(zip_with_batch_column, Mapping):
+        yield from zip(episodes, zip_with_batch_column, strict=True)
+        return
+    for episode in episodes:
+        key = episode_key(episode)
+        if key not in zip_with_batch_column:
+            raise ValueError(
+                f"zip_with_batch_column has no items for the episode {key}, only for "
+                f"{list(zip_with_batch_column)}."
+            )
+        yield episode, zip_with_batch_column[key][0]
+
+
+def add_item(batch: dict[str, Any], column: str, item: Any, episode: SingleAgentEpisode | None) -> None:
+    """See `ConnectorV2.add_batch_item`."""
+    _items_for(batch, column, episode).append(item)
+
+
+def add_n_items(
+    batch: dict[str, Any], column: str, items: Any, num_items: int, episode: SingleAgentEpisode | None
+) -> None:
+    """See `ConnectorV2.add_n_batch_items`."""
+    if isinstance(items, list):
+        if len(items) != num_items:
+            raise ValueError(
+                f"add_n_batch_items(column={column!r}, num_items={num_items}): the list has {len(items)} items."
+            )
+        for item in items:
+            add_item(batch, column, item, episode)
+        return
+    sizes = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in jax.tree.leaves(items)}
+    if sizes != {num_items}:
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(items)]
+        raise ValueError(
+            f"add_n_batch_items(column={column!r}, num_items={num_items}): the arrays must have a leading axis "
+            f"of that length, got the shapes {shapes}."
+        )
+    add_item(batch, column, jax.tree.map(BatchedNdArray, items), episode)
+
+
+def _items_for(batch: dict[str, Any], column: str, episode: SingleAgentEpisode | None) -> list:
+    """The list that an item goes to; a column has one list per episode, or a single one."""
+    column_data = batch.setdefault(column, [] if episode is None else {})
+    by_episode = isinstance(column_data, dict)
+    if by_episode != (episode is not None):
+        raise ValueError(
+            f"Column {column!r} has its items {'per episode' if by_episode else 'in one list'} already: call "
+            f"add_batch_item {'with' if by_episode else 'without'} `single_agent_episode` for it every time."
+        )
+    return column_data if episode is None else column_data.setdefault(episode_key(episode), [])
+
+
+def change_items_in_place(
+    batch: dict[str, Any], column: str | Sequence[str], func: Callable[..., Any]
+) -> None:
+    """See `ConnectorV2.foreach_batch_item_change_in_place`."""
+    is_single = isinstance(column, str)
+    names: list[str] = [column] if isinstance(column, str) else list(column)
+    missing = [name for name in names if name not in batch]
+    if missing:
+        raise ValueError(
+            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no {missing}, only "
+            f"{list(batch)}."
+        )
+    first = batch[names[0]]
+    for key in first if isinstance(first, dict) else [None]:
+        lists = [batch[name] if key is None else batch[name][key] for name in names]
+        if len({len(items) for items in lists}) > 1:
+            raise ValueError(
+                f"foreach_batch_item_change_in_place(column={column!r}): the columns have "
+                f"{[len(items) for items in lists]} items for {key}; they must have equally many."
+            )
+        episode_id, agent_id, module_id = _ids(key)
+        for index, items in enumerate(zip(*lists, strict=True)):
+            given = items[0] if is_single else items
+            changed = func(given, episode_id, agent_id, module_id)
+            changed = [changed] if is_single else changed
+            if not isinstance(changed, tuple | list) or len(changed) != len(names):
+                raise ValueError(
+                    f"foreach_batch_item_change_in_place(column={column!r}): `func` must return a tuple with "
+                    f"one item for each of the {len(names)} columns, got {changed!r}."
+                )
+            for target, item in zip(lists, changed, strict=True):
+                target[index] = item
+
+
+def _ids(key: Any) -> tuple[Any, Any, Any]:
+    """``(episode id, agent id, module id)`` of a column's key; None for what it does not say."""
+    if not isinstance(key, tuple):
+        return key, None, None
+    return key if len(key) == 3 else (key[0], None, None)
+
+
+def by_module(batch: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """See `ConnectorV2.switch_batch_from_column_to_module_ids`."""
+    switched: dict[str, dict[str, Any]] = {}
+    for column, data in batch.items():
+        if not isinstance(data, dict) or is_by_episode(data):
+            raise ValueError(
+                f"switch_batch_from_column_to_module_ids() takes {{column: {{module id: data}}}}, but column "
+                f"{column!r} is {'keyed by episode' if isinstance(data, dict) else type(data).__name__}. A "
+                "single-agent batch has no module ids: leave the call out."
+            )
+        for module_id, module_data in data.items():
+            switched.setdefault(module_id, {})[column] = module_data
+    return switched
+
+
+def is_by_episode(column_data: Any) -> bool:
+    """Whether a column holds ``{(episode id, ...): [items]}``; other dicts are pytrees of arrays."""
+    return isinstance(column_data, dict) and any(isinstance(key, tuple) for key in column_data)
+
+
+def stack_items(items: Sequence[Any], name: str) -> Any:
+    """Items as one pytree of arrays ``[n, ...]``; a BatchedNdArray counts as many items as it has rows.
+
+    Args:
+        items: Equal pytrees, at least one.
+        name: What to call them in errors.
+
+    Raises:
+        ValueError: Their structures or shapes differ, or a leaf is no number.
+    """
+
+    def join(*leaves: Any) -> np.ndarray:
+        rows = [
+            np.asarray(leaf) if isinstance(leaf, BatchedNdArray) else np.asarray(leaf)[None]
+            for leaf in leaves
+        ]
+        joined = np.concatenate(rows)
+        if joined.dtype.kind not in "biufc":
+            raise ValueError(f"a leaf is {type(leaves[0]).__name__}, not a number or an array of numbers")
+        return joined
+
+    try:
+        return jax.tree.map(join, *items)
+    except ValueError as error:
+        raise ValueError(f"The items of {name} cannot be stacked into arrays: {error}") from error

@@ -1,0 +1,310 @@
+"""Running pieces written for RLlib's ``__call__``, in front of the compiled part of a pipeline.
+
+A host piece takes episodes, and a batch with lists of items per episode: ``batch[column][(episode id,)] = [item,
+...]``. It may rewrite the episodes, add columns, or both. What it leaves behind becomes arrays here, for the pure
+part of the pipeline (``pipeline.pure_part()``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.connectors.batch_items import episode_key, is_by_episode, iterate_episodes, stack_items
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import validate_batch
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+
+def run_host_front(
+    pipeline: ConnectorPipelineV2,
+    *,
+    episodes: Sequence[SingleAgentEpisode],
+    rl_module: Any = None,
+    explore: bool | None = None,
+    shared_data: dict | None = None,
+    metrics: MetricsLogger | None = None,
+    batch: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> dict[str, Any]:
+    """Run an env-to-module pipeline's host pieces on the newest observation of every episode.
+
+    Call it once per new observation: a piece may rewrite the episode's last observation, and a second run would
+    change it again. Ended episodes are fine, for their final observations.
+
+    Args:
+        pipeline: The whole env-to-module pipeline.
+        episodes: One per environment; their last observations are as the environment gave them.
+        rl_module: Handed to the pieces, as are the three arguments behind it.
+        explore: Whether actions will be sampled.
+        shared_data: Dict for the pieces to share; None makes one.
+        metrics: Gets every piece's seconds under ``timers/connectors/<name in snake case>``.
+        batch: Columns to start from, ``{column: items per episode, or arrays}``.
+        **kwargs: Handed to the pieces. ``metrics_prefix_key`` (tuple) is put in front of the timers' paths.
+
+    Returns:
+        ``{column: arrays [B, ...]}``, environment i at row i: OBS, and every other column that a piece added. OBS
+        is the column of that name if there is one, else the last observation of each episode.
+
+    Raises:
+        ValueError: The observations do not fit the output space of the host pieces, or a column has not one item
+            per episode; the message names the piece.
+        TypeError: A piece returned no dict, or a host piece stands behind a pure one.
+    """
+    columns, writers = _run_pieces(
+        pipeline,
+        dict(batch or {}),
+        episodes=episodes,
+        rl_module=rl_module,
+        explore=explore,
+        shared_data=shared_data,
+        metrics=metrics,
+        **kwargs,
+    )
+    stacked = {
+        name: _one_item_per_episode(name, data, episodes, _written_by(writers, name))
+        for name, data in columns.items()
+        if name != Columns.OBS
+    }
+    return {Columns.OBS: _observations(pipeline, columns, writers, episodes), **stacked}
+
+
+def run_host_front_for_learner(
+    pipeline: ConnectorPipelineV2,
+    *,
+    episodes: Sequence[SingleAgentEpisode],
+    rl_module: Any = None,
+    explore: bool | None = None,
+    shared_data: dict | None = None,
+    metrics: MetricsLogger | None = None,
+    **kwargs: Any,
+) -> dict[str, dict[tuple, list[Any]]]:
+    """Run a learner pipeline's host pieces on the episodes of an update, before these become a block of arrays.
+
+    Pieces may rewrite the episodes in place (observations, actions, rewards, extra model outputs) and add columns
+    with one item per step.
+
+    Args:
+        pipeline: The whole learner pipeline.
+        episodes: Episodes or chunks with their steps; several chunks of one episode keep their order.
+        rl_module: Handed to the pieces (the MultiRLModule), as are the three arguments behind it.
+        explore: None in a learner.
+        shared_data: Dict for the pieces to share; None makes one.
+        metrics: Gets every piece's seconds under ``timers/connectors/<name in snake case>``.
+        **kwargs: Handed to the pieces. ``metrics_prefix_key`` (tuple) is put in front of the timers' paths.
+
+    Returns:
+        ``{column: {(episode id,): [items]}}``: the columns that the pieces added; empty without host pieces.
+        `columns_of_episodes` turns them into arrays.
+
+    Raises:
+        ValueError: A piece added a column that is not keyed by episode.
+        TypeError: A piece returned no dict, or a host piece stands behind a pure one.
+    """
+    columns, writers = _run_pieces(
+        pipeline,
+        {},
+        episodes=episodes,
+        rl_module=rl_module,
+        explore=explore,
+        shared_data=shared_data,
+        metrics=metrics,
+        **kwargs,
+    )
+    for name, data in columns.items():
+        if not is_by_episode(data):
+            raise ValueError(
+                f"{_written_by(writers, name)} made the column {name!r} without saying which episode its items "
+                "belong to. Use `self.add_n_batch_items(batch, column, items, num_items, single_agent_episode)`."
+            )
+    return columns
+
+
+def columns_of_episodes(
+    columns: dict[str, dict[tuple, list[Any]]], episodes: Sequence[SingleAgentEpisode]
+) -> list[dict[str, Any]]:
+    """What `run_host_front_for_learner` returned, as arrays episode by episode.
+
+    Args:
+        columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order.
+        episodes: The same episodes.
+
+    Returns:
+        Per episode ``{column: arrays [len(episode), ...]}``, to be laid over the episode's own columns. An OBS
+        column needs one item more, the observation behind the last step; OBS then holds the first ``len(episode)``
+        and FINAL_OBS the last ``len(episode)`` of them.
+
+    Raises:
+        ValueError: Another number of items than the episodes have steps.
+    """
+    keys = [episode_key(episode) for episode in episodes]
+    by_episode: list[dict[str, Any]] = [{} for _ in episodes]
+    for name, data in columns.items():
+        is_observation = name == Columns.OBS
+        lengths = [len(episode) + is_observation for episode in episodes]
+        for key in dict.fromkeys([*keys, *data]):
+            own = [i for i, other in enumerate(keys) if other == key]
+            expected = sum(lengths[i] for i in own)
+            if key not in data and not any(len(episodes[i]) for i in own):
+                continue  # episodes without steps give no rows
+            rows = stack_items(data[key], f"column {name!r}, episode {key}") if data.get(key) else None
+            found = 0 if rows is None else len(jax.tree.leaves(rows)[0])
+            if found != expected:
+                hint = (
+                    " A new OBS column needs the observation behind the last step, too, to bootstrap from; or "
+                    "rewrite the episode: `episode.set_observations(new_data=...)`."
+                    if is_observation
+                    else ""
+                )
+                raise ValueError(
+                    f"Host pieces gave column {name!r} {found} item(s) for the episode {key}, which needs "
+                    f"{expected}: one per step.{hint}"
+                )
+            start = 0
+            for i in own:
+                part = jax.tree.map(lambda leaf, a=start, b=start + lengths[i]: leaf[a:b], rows)
+                start += lengths[i]
+                if is_observation:
+                    by_episode[i][Columns.OBS] = jax.tree.map(lambda leaf: leaf[:-1], part)
+                    by_episode[i][Columns.FINAL_OBS] = jax.tree.map(lambda leaf: leaf[1:], part)
+                else:
+                    by_episode[i][name] = part
+    return by_episode
+
+
+def _run_pieces(
+    pipeline: ConnectorPipelineV2,
+    batch: dict[str, Any],
+    *,
+    episodes: Sequence[SingleAgentEpisode],
+    shared_data: dict | None,
+    metrics: MetricsLogger | None,
+    **arguments: Any,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """``(batch, {column: name of the piece that added it})``."""
+    front = pipeline.host_front()
+    list(iterate_episodes(episodes, None))  # refuses other kinds of episodes
+    shared_data = {} if shared_data is None else shared_data
+    prefix = tuple(arguments.get("metrics_prefix_key") or ())
+    writers: dict[str, str] = {}
+    for name, piece in front:
+        timer = contextlib.nullcontext()
+        if metrics is not None:
+            timer = metrics.log_time((*prefix, "timers", "connectors", snake_case(name.rpartition("/")[2])))
+        try:
+            with timer:
+                batch = piece(
+                    batch=batch, episodes=episodes, shared_data=shared_data, metrics=metrics, **arguments
+                )
+        except Exception as error:
+            error.add_note(f"In host piece {name!r} of {type(pipeline).__name__}.")
+            raise
+        if not isinstance(batch, dict):
+            raise TypeError(
+                f"Host piece {name!r} returned {type(batch).__name__} instead of a dict. `__call__` must end "
+                "with `return batch`."
+            )
+        for column in batch:
+            writers.setdefault(column, name)
+    return batch, writers
+
+
+def _observations(
+    pipeline: ConnectorPipelineV2,
+    columns: dict[str, Any],
+    writers: dict[str, str],
+    episodes: Sequence[SingleAgentEpisode],
+) -> Any:
+    front = pipeline.host_front()
+    space = front[-1][1].observation_space if front else pipeline.input_observation_space
+    if Columns.OBS in columns:
+        source = _written_by(writers, Columns.OBS)
+        return _fitted(
+            space, _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source), source
+        )
+    # What is in the episodes has gone through all pieces; the last one that declares a new space answers for it.
+    declaring = [
+        name for name, piece in front if piece.observation_space is not piece.input_observation_space
+    ]
+    names = declaring[-1:] or [name for name, _ in front]
+    source = " and ".join(f"Host piece {name!r}" for name in names) or "The environments"
+    if not episodes:
+        raise ValueError("The host pieces need the running episodes: pass `episodes`, one per environment.")
+    try:
+        observations = stack_items([episode.get_observations(-1) for episode in episodes], "the observations")
+    except ValueError as error:
+        raise ValueError(_no_fit(source, space, str(error))) from error
+    return _fitted(space, observations, source)
+
+
+def _fitted(space: Any, observations: Any, source: str) -> Any:
+    """The observations with the space's dtypes."""
+    if space is None:
+        return observations
+    try:
+        validate_batch(space, observations, batch_dims=1, name="the observation")
+    except (ValueError, TypeError) as error:
+        raise ValueError(_no_fit(source, space, str(error))) from error
+    return _cast(space, observations)
+
+
+def _no_fit(source: str, space: Any, problem: str) -> str:
+    return (
+        f"{source} left observations that do not fit the declared space {space}: {problem} Override "
+        "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
+        "space of what the piece makes."
+    )
+
+
+def _cast(space: Any, value: Any) -> Any:
+    import gymnasium as gym
+
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _cast(sub, value[key]) for key, sub in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_cast(sub, part) for sub, part in zip(space, value, strict=True))
+    return np.asarray(value, jax.dtypes.canonicalize_dtype(space.dtype))
+
+
+def _one_item_per_episode(name: str, data: Any, episodes: Sequence[SingleAgentEpisode], source: str) -> Any:
+    """A column as arrays ``[B, ...]``; arrays that were put there as such pass."""
+    if is_by_episode(data):
+        keys = [episode_key(episode) for episode in episodes]
+        wrong = {key: len(data.get(key, ())) for key in [*keys, *data] if len(data.get(key, ())) != 1}
+        wrong |= {key: len(items) for key, items in data.items() if key not in keys}
+        if wrong:
+            raise ValueError(
+                f"{source} gave column {name!r} not exactly one item per running episode; numbers of items by "
+                f"episode: {wrong}."
+            )
+        rows = stack_items([data[key][0] for key in keys], f"column {name!r} ({source})")
+    elif isinstance(data, list):
+        rows = stack_items(data, f"column {name!r} ({source})") if data else np.zeros(0)
+    else:
+        rows = data
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(rows)}
+    if episodes and sizes != {(len(episodes),)}:
+        raise ValueError(
+            f"{source} gave column {name!r} arrays with the shapes "
+            f"{[np.shape(leaf) for leaf in jax.tree.leaves(rows)]}; there are {len(episodes)} running episodes, "
+            "and row i belongs to episode i."
+        )
+    return rows
+
+
+def _written_by(writers: dict[str, str], column: str) -> str:
+    return f"Host piece {writers[column]!r}" if column in writers else "The batch that was passed in"
+
+
+def snake_case(name: str) -> str:
+    """``"MeanStdFilter"`` as ``"mean_std_filter"``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

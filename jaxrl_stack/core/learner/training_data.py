@@ -1,0 +1,190 @@
+"""The data of one update, and how it is dealt out to several learners."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+
+@dataclasses.dataclass
+class TrainingData:
+    """Exactly one of the data arguments of `Learner.update`.
+
+    Attributes:
+        batch: ``{module_id: {column: [N, ...]}}``, or ``{column: [N, ...]}`` for a single module.
+        batches: Several such batches.
+        batch_refs: Ray references of such batches.
+        episodes: Episodes.
+        episodes_refs: Ray references of lists of episodes.
+        data_iterators: Iterators over batches; one per learner.
+    """
+
+    batch: Any = None
+    batches: Sequence[Any] | None = None
+    batch_refs: Sequence[Any] | None = None
+    episodes: Sequence[SingleAgentEpisode] | None = None
+    episodes_refs: Sequence[Any] | None = None
+    data_iterators: Sequence[Any] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments that are not None, by name."""
+        pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {name: value for name, value in pairs if value is not None}
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps of the episodes, or rows of the batches (of the module with most of them); None for references."""
+        if self.episodes is not None:
+            return sum(len(episode) for episode in self.episodes)
+        batches = [self.batch] if self.batch is not None else self.batches
+        if batches is None:
+            return None
+        batches = [getattr(batch, "policy_batches", batch) for batch in batches]
+        return sum(max(len(leaf) for leaf in jax.tree.leaves(dict(batch))) for batch in batches)
+
+    def validate(self) -> None:
+        """Check that there is one kind of data.
+
+        Raises:
+            ValueError: If there is none, or several.
+        """
+        if len(self.given) != 1:
+            names = [field.name for field in dataclasses.fields(self)]
+            raise ValueError(
+                f"An update takes exactly one data argument out of {[*names, 'training_data']}; got "
+                f"{list(self.given) or 'none'}."
+            )
+
+    def solve_refs(self) -> None:
+        """Replace references by the objects behind them."""
+        # Ray is imported only where it runs, and a checkout can be checked without it.
+        import ray  # pyright: ignore[reportMissingImports]
+
+        if self.batch_refs is not None:
+            self.batches, self.batch_refs = ray.get(list(self.batch_refs)), None
+        if self.episodes_refs is not None:
+            self.episodes = [episode for found in ray.get(list(self.episodes_refs)) for episode in found]
+            self.episodes_refs = None
+
+    def shard(self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any) -> list[TrainingData]:
+        """Deal the data out to learners, as evenly as it goes.
+
+        Batches are split by rows, module by module; episodes into time slices of the same number of steps each, so
+        that at most ``num_shards - 1`` of them are cut. References of batches are handed on whole where their number
+        divides, iterators one to each learner; other references are fetched.
+
+        Args:
+            num_shards: Number of learners.
+            len_lookback_buffer: Steps that the part of a cut episode behind the cut keeps as look-back; None for as
+                many as the episode has.
+            **kwargs: RLlib's other arguments, which nothing depends on.
+
+        Returns:
+            One `TrainingData` per learner.
+
+        Raises:
+            ValueError: If there is less than one row, step or iterator per learner.
+        """
+        del kwargs
+        self.validate()
+        if num_shards == 1:
+            return [self]
+        if self.data_iterators is not None:
+            if len(self.data_iterators) != num_shards:
+                raise ValueError(
+                    f"{len(self.data_iterators)} data_iterators for {num_shards} learners: pass one for each."
+                )
+            return [TrainingData(data_iterators=[iterator]) for iterator in self.data_iterators]
+        if self.batch_refs is not None and len(self.batch_refs) % num_shards == 0:
+            own = len(self.batch_refs) // num_shards
+            return [TrainingData(batch_refs=self.batch_refs[i * own : (i + 1) * own]) for i in range(num_shards)]
+        fetched = dataclasses.replace(self)
+        fetched.solve_refs()
+        if fetched.episodes is not None:
+            slices = slice_episodes(fetched.episodes, num_shards, len_lookback_buffer)
+            return [TrainingData(episodes=own) for own in slices]
+        batches = [fetched.batch] if fetched.batches is None else fetched.batches
+        batches = [dict(getattr(batch, "policy_batches", batch)) for batch in batches]
+        return [TrainingData(batches=own) for own in split_rows(batches, num_shards)]
+
+
+def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
+    """``(start, stop)`` of each shard: consecutive runs of items, the first ones longer by one where needed."""
+    size, more = divmod(num_items, num_shards)
+    stops = [size * i + min(i, more) for i in range(num_shards + 1)]
+    return list(itertools.pairwise(stops))
+
+
+def slice_episodes(
+    episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
+) -> list[list[SingleAgentEpisode]]:
+    """Episodes in time slices: every shard gets the same number of steps, or one less.
+
+    Args:
+        episodes: They are laid end to end in this order, and cut where a shard is full.
+        num_shards: Number of shards.
+        len_lookback_buffer: See `TrainingData.shard`.
+
+    Raises:
+        ValueError: If there are fewer steps than shards.
+    """
+    num_steps = sum(len(episode) for episode in episodes)
+    _check_enough(num_steps, num_shards, "steps in the episodes")
+    shards: list[list[SingleAgentEpisode]] = [[] for _ in range(num_shards)]
+    ends = [stop for _, stop in bounds(num_steps, num_shards)]
+    at, shard = 0, 0
+    for episode in episodes:
+        start = 0
+        while start < len(episode):
+            stop = min(len(episode), start + ends[shard] - at)
+            is_whole = start == 0 and stop == len(episode)
+            part = episode if is_whole else episode.slice(slice(start, stop), len_lookback_buffer=len_lookback_buffer)
+            shards[shard].append(part)
+            at, start = at + stop - start, stop
+            if at == ends[shard]:
+                shard += 1
+    return shards
+
+
+def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[list[dict[str, Any]]]:
+    """Batches, laid end to end, by rows; modules may have different numbers of them.
+
+    Args:
+        batches: ``{module_id: {column: [N, ...]}}`` or ``{column: [N, ...]}``.
+        num_shards: Number of shards.
+
+    Returns:
+        Per shard the parts of batches that it has rows of, as views.
+
+    Raises:
+        ValueError: If there are fewer rows than shards.
+    """
+    shards: list[list[dict[str, Any]]] = [[{} for _ in batches] for _ in range(num_shards)]
+    for key in dict.fromkeys(key for batch in batches for key in batch):
+        # All leaves below a key, which is a module or a column, have the same rows.
+        sizes = [len(jax.tree.leaves(batch[key])[0]) if key in batch else 0 for batch in batches]
+        _check_enough(sum(sizes), num_shards, f"rows of {key!r}")
+        firsts = np.cumsum([0, *sizes])
+        for parts, (start, stop) in zip(shards, bounds(sum(sizes), num_shards), strict=True):
+            for part, batch, first, size in zip(parts, batches, firsts, sizes, strict=False):
+                low, high = max(start - first, 0), min(stop - first, size)
+                if low < high:
+                    part[key] = jax.tree.map(lambda x, low=low, high=high: x[low:high], batch[key])
+    return [[part for part in parts if part] for parts in shards]
+
+
+def _check_enough(num_items: int, num_shards: int, what: str) -> None:
+    if num_items < num_shards:
+        raise ValueError(
+            f"{num_items} {what} cannot be dealt out to {num_shards} learners: raise train_batch_size_per_learner, or "
+            f"lower num_learners."
+        )

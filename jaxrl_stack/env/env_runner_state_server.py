@@ -1,0 +1,52 @@
+"""EnvRunnerStateServer: one place from which runners fetch the newest weights when they want them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class EnvRunnerStateServer:
+    """Keeps the newest state for env runners; made for an actor with several concurrent calls.
+
+    The learner's side pushes, runners pull between two samples. So nobody waits for anybody.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: dict[str, Any] | None = None
+
+    def push(self, state: dict[str, Any]) -> None:
+        """Replace the state, unless it is older than the one that is there.
+
+        Args:
+            state: For `EnvRunner.set_state`; must hold "weights_seq_no".
+
+        Raises:
+            ValueError: If that is missing.
+        """
+        if "weights_seq_no" not in state:
+            raise ValueError(f"A pushed state needs 'weights_seq_no'; this one has {sorted(state)}.")
+        with self._lock:
+            # Concurrent calls may overtake each other.
+            if self._state is None or state["weights_seq_no"] >= self._state["weights_seq_no"]:
+                self._state = state
+
+    def pull(self) -> dict[str, Any] | None:
+        """The newest state; None before the first push."""
+        with self._lock:
+            return self._state
+
+    def pull_if_newer(self, weights_seq_no: int) -> dict[str, Any] | None:
+        """The newest state if its weights are newer than these, else None."""
+        state = self.pull()
+        return None if state is None or state["weights_seq_no"] <= weights_seq_no else state
+
+    def get_version(self) -> int:
+        """``weights_seq_no`` of the newest state; -1 before the first push."""
+        state = self.pull()
+        return -1 if state is None else int(state["weights_seq_no"])
+
+    def ping(self) -> str:
+        """Answer, to show that the actor lives."""
+        return "pong"

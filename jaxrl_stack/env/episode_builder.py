@@ -1,0 +1,121 @@
+"""Episodes out of recorded time-major blocks, without any work per step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.episode_replay import NOT_MODEL_OUTPUTS
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+WEIGHTS_SEQ_NO = "weights_seq_no"
+"""Extra model output: how many updates the weights had seen that chose an action."""
+
+
+class EpisodeBuilder:
+    """Cuts blocks into episodes and keeps the ones that still run.
+
+    Args:
+        observation_space: Of the module's inputs.
+        action_space: Of the module's actions.
+        len_lookback_buffer: Steps of the previous chunk that a chunk keeps.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any, len_lookback_buffer: int):
+        self._spaces = {"observation_space": observation_space, "action_space": action_space}
+        self._len_lookback_buffer = len_lookback_buffer
+        self._running: dict[int, SingleAgentEpisode] = {}
+
+    def reset(self) -> None:
+        """Forget the running episodes."""
+        self._running = {}
+
+    def add(
+        self,
+        columns: dict[str, Any],
+        *,
+        infos: Sequence[Sequence[dict]] | None = None,
+        reset_infos: dict[tuple[int, int], dict] | None = None,
+        weights_seq_no: int | None = None,
+    ) -> list[tuple[int, SingleAgentEpisode]]:
+        """Take in a block.
+
+        Args:
+            columns: NumPy arrays ``[T, B, ...]``; ``final_obs`` is read where an episode ends and in the last row.
+            infos: ``infos[t][b]`` belongs to the observation that step t of environment b led to; None for none.
+            reset_infos: ``{(t, b): info}`` of the observation in row t, where an episode of environment b begins.
+            weights_seq_no: Kept with every step, if given.
+
+        Returns:
+            ``(environment, episode)`` of the episodes that ended in it, environment by environment.
+        """
+        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
+        valid = columns.get(Columns.LOSS_MASK)
+        num_steps, num_envs = ended.shape
+        finished = []
+        for index in range(num_envs):
+            stops = [*(np.flatnonzero(ended[:, index]) + 1).tolist(), num_steps]
+            start = 0
+            for stop in stops:
+                # A row in which an environment was only reset belongs to no episode.
+                while start < stop and valid is not None and not valid[start, index]:
+                    start += 1
+                if start >= stop:
+                    continue
+                piece = self._piece(columns, index, start, stop, infos, reset_infos or {}, weights_seq_no)
+                running = self._running.pop(index, None)
+                if running is not None:
+                    piece.id_ = running.id_
+                    piece.t_started = running.t
+                    piece.t = running.t + stop - start
+                    first = piece.get_observations(0)
+                    if not _equal(running.get_observations(-1), first):
+                        # Seen before the statistics of a filter moved on: what the module acted on counts.
+                        running.set_observations(new_data=first, at_indices=-1)
+                    running.concat_episode(piece)
+                    piece = running
+                if piece.is_done:
+                    finished.append((index, piece))
+                else:
+                    self._running[index] = piece
+                start = stop
+        return finished
+
+    def _piece(self, columns, index, start, stop, infos, reset_infos, weights_seq_no) -> SingleAgentEpisode:
+        own = jax.tree.map(lambda x: x[start:stop, index], columns)
+        observations = jax.tree.map(
+            lambda obs, final: np.concatenate([obs, final[-1:]]), own[Columns.OBS], own[Columns.FINAL_OBS]
+        )
+        outputs = {name: column for name, column in own.items() if name not in NOT_MODEL_OUTPUTS}
+        if weights_seq_no is not None:
+            outputs[WEIGHTS_SEQ_NO] = np.full(stop - start, weights_seq_no)
+        own_infos = None
+        if infos is not None:
+            first = reset_infos.get((start, index), infos[start - 1][index] if start else {})
+            own_infos = [first, *(infos[t][index] for t in range(start, stop))]
+        return SingleAgentEpisode.from_arrays(
+            observations=observations,
+            actions=own[Columns.ACTIONS],
+            rewards=own[Columns.REWARDS],
+            terminated=bool(own[Columns.TERMINATEDS][-1]),
+            truncated=bool(own[Columns.TRUNCATEDS][-1]),
+            infos=own_infos,
+            extra_model_outputs=outputs,
+            **self._spaces,
+        )
+
+    def cut(self) -> list[SingleAgentEpisode]:
+        """Hand the running episodes out as pieces, and go on with their successors."""
+        pieces = []
+        for index, episode in self._running.items():
+            self._running[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
+            pieces.append(episode)
+        return [piece for piece in pieces if len(piece)]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

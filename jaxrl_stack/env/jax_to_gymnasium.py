@@ -1,0 +1,158 @@
+"""JAX environments as gymnasium environments: every dynamics is written once, for both drivers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, Tuple
+
+from jaxrl_stack.env.jax_env import JaxEnv
+from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.utils import spaces
+
+
+class GymnasiumFromJax(gym.Env):
+    """A `JaxEnv` stepped on the host, on the CPU, one jitted call per step.
+
+    The trajectory is that of the JAX environment for the same keys: the observation that `reset` returns behind the end
+    of an episode is the one that the JAX environment's own reset drew in the step that ended it. So a rollout that was
+    sampled on the device can be repeated here, step by step: see `replay`.
+
+    Args:
+        env: A `JaxEnv`, or anything else that ``config.environment(env)`` takes and that is a JAX environment.
+        env_config: Config for the environment.
+
+    Raises:
+        ValueError: `env` is an environment of the host.
+    """
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None):
+        self.jax_env, self._reset, self._step, self._draw = _prepare(env, dict(env_config or {}))
+        self.observation_space = self.jax_env.observation_space
+        self.action_space = self.jax_env.action_space
+        self._action_dtypes = spaces.dtype_of(self.action_space)
+        self._device = jax.local_devices(backend="cpu")[0]
+        # Arrays on the CPU take every computation there.
+        self._params = jax.device_put(self.jax_env.params, self._device)
+        self._key: jax.Array | None = None
+        self._state: Any = None
+        self._next_episode: tuple[Any, Any] | None = None
+        self._replayed: list[jax.Array] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode.
+
+        Args:
+            seed: The JAX key is ``jax.random.key(seed)``. None: goes on with the present keys, at first with one from
+                `np_random`.
+            options: Not used.
+        """
+        super().reset(seed=seed)
+        if seed is not None or self._key is None:
+            number = int(self.np_random.integers(2**31)) if seed is None else seed
+            self._key = self._on_cpu(jax.random.key(number))
+            self._next_episode = self._replayed = None
+        episode = self._next_episode
+        if episode is None:
+            self._key, key = self._draw(self._key)
+            episode = self._reset(key, self._params)
+        self._next_episode = None
+        obs, self._state = episode
+        return _to_space(self.observation_space, jax.device_get(obs)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._replayed is None:
+            self._key, key = self._draw(self._key)
+        elif self._replayed:
+            key = self._replayed.pop(0)
+        else:
+            raise RuntimeError(
+                f"{self.jax_env.name}: replay() was given fewer step_keys than steps are taken. Give one key "
+                "per step, or go on with reset(seed=...)."
+            )
+        action = jax.tree.map(lambda part, dtype: np.asarray(part, dtype), action, self._action_dtypes)
+        step = self._step(key, self._state, action, self._params)
+        self._state = step.state
+        final_obs, reward, terminated, truncated, info = jax.device_get(
+            (step.final_obs, step.reward, step.terminated, step.truncated, step.info)
+        )
+        if terminated or truncated:
+            self._next_episode = (step.obs, step.state)
+        obs = _to_space(self.observation_space, final_obs)
+        return obs, float(reward), bool(terminated), bool(truncated), info
+
+    def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
+        """Sets the keys that the following `reset` and steps use, in place of drawn ones.
+
+        The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
+        ``step(step_keys[t], ...)``; a `reset` behind the end of an episode uses none, as on the device. A `reset` with
+        a seed ends the replay.
+
+        Args:
+            reset_key: PRNG key.
+            step_keys: PRNG keys ``[T]``, for T steps.
+        """
+        self._next_episode = self._reset(self._on_cpu(reset_key), self._params)
+        self._key = self._on_cpu(reset_key)
+        self._replayed = list(self._on_cpu(step_keys))
+
+    def _on_cpu(self, array: jax.Array) -> jax.Array:
+        return jax.device_put(array, self._device)
+
+
+def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
+    """The environment and its jitted functions, shared by all copies: they hold no state."""
+    # With their types: 1, 1.0 and True are equal.
+    items = tuple((name, value, type(value)) for name, value in config.items())
+    # A name may be registered again.
+    creator = get_env_creator(env) if isinstance(env, str) else None
+    try:
+        hash((env, items))
+    except TypeError:
+        return _compiled.__wrapped__(env, items, creator)
+    return _compiled(env, items, creator)
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(
+    env: Any, items: tuple[tuple[str, Any, type], ...], creator: Any
+) -> tuple[JaxEnv, Callable, Callable, Callable]:
+    del creator  # part of the key only
+    resolved = resolve_env(env, {name: value for name, value, _ in items})
+    if not resolved.is_jax:
+        raise ValueError(
+            f"GymnasiumFromJax({env!r}): this is an environment of the host already. Give a JAX environment: "
+            "'gymnax/<id>', or a JaxEnv or gymnax environment (class or instance)."
+        )
+    jax_env: JaxEnv = resolved.make()
+    return jax_env, jax.jit(jax_env.reset), jax.jit(jax_env.step), jax.jit(_two_keys)
+
+
+def _two_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    first, second = jax.random.split(key)
+    return first, second
+
+
+def _to_space(space: gym.Space, value: Any) -> Any:
+    """`value` with gymnasium's dtypes: JAX has 32 bits where gymnasium has 64."""
+    match space:
+        case Dict():
+            return {key: _to_space(child, value[key]) for key, child in space.spaces.items()}
+        case Tuple():
+            return tuple(_to_space(child, part) for child, part in zip(space.spaces, value, strict=True))
+        case Discrete():
+            return space.dtype.type(value)
+        case _:
+            return np.array(value, space.dtype)
+
+
+__all__ = ["GymnasiumFromJax"]

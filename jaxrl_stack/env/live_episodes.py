@@ -1,0 +1,118 @@
+"""The running episodes of a host runner as objects, for host connectors and callbacks that look at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.episode_builder import WEIGHTS_SEQ_NO
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+
+class LiveEpisodes:
+    """One running episode per environment, extended step by step.
+
+    The last observation of a running episode is the environment's own until the module acts on it; from then on it
+    is what the module saw.
+
+    Args:
+        call: ``(hook name, env index, episode, **more)``; called for ``on_episode_created``, ``on_episode_start``,
+            ``on_episode_step`` and ``on_episode_end``.
+        num_envs: ``B``.
+        len_lookback_buffer: Steps of the previous chunk that a chunk keeps.
+    """
+
+    def __init__(self, call: Callable[..., None], num_envs: int, len_lookback_buffer: int):
+        self._call = call
+        self._len_lookback_buffer = len_lookback_buffer
+        self.episodes: list[SingleAgentEpisode] = [SingleAgentEpisode() for _ in range(num_envs)]
+        self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
+        self._finished: list[tuple[int, SingleAgentEpisode]] = []
+
+    def start(self, index: int, observation: Any, info: dict) -> None:
+        """A new episode in one environment."""
+        episode = self.episodes[index] = SingleAgentEpisode()
+        self._chunks[index] = []
+        self._call("on_episode_created", index, episode)
+        episode.add_env_reset(observation, info)
+        self._call("on_episode_start", index, episode)
+
+    def saw(self, observations: Any) -> None:
+        """What the module acts on now, ``[B, ...]``: takes the place of the environments' last observations."""
+        for index, episode in enumerate(self.episodes):
+            if not episode.is_done:
+                episode.set_observations(new_data=_at(observations, index), at_indices=-1)
+
+    def append(self, step: Any, columns: dict[str, Any], behind: Any, weights_seq_no: int) -> None:
+        """Take in one vector step; ended episodes stay in place until `begin`.
+
+        Args:
+            step: The `VectorStep`.
+            columns: What the policy put out for it, ``{column: [B, ...]}``.
+            behind: The environments' observations behind the step and in front of any reset, ``[B, ...]``.
+            weights_seq_no: Updates that the acting weights had seen.
+        """
+        for index, episode in enumerate(self.episodes):
+            if step.valid is not None and not step.valid[index]:
+                continue
+            outputs = {
+                name: _at(column, index)
+                for name, column in columns.items()
+                if name not in (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
+            }
+            episode.add_env_step(
+                _at(behind, index),
+                _at(columns[Columns.ACTIONS], index),
+                float(step.rewards[index]),
+                step.infos[index],
+                terminated=bool(step.terminateds[index]),
+                truncated=bool(step.truncateds[index]),
+                extra_model_outputs={**outputs, WEIGHTS_SEQ_NO: weights_seq_no},
+            )
+
+    def report(self, step: Any, final_inputs: Any = None) -> None:
+        """Tell the callbacks about the step that was appended.
+
+        Args:
+            step: The `VectorStep`.
+            final_inputs: The module's view of the final observations, ``[B, ...]``; None if it is the same.
+        """
+        for index, episode in enumerate(self.episodes):
+            if step.valid is not None and not step.valid[index]:
+                continue
+            if episode.is_done and final_inputs is not None:
+                episode.set_observations(new_data=_at(final_inputs, index), at_indices=-1)
+            self._call("on_episode_step", index, episode)
+            if episode.is_done:
+                self._call("on_episode_end", index, episode, prev_episode_chunks=self._chunks[index])
+                self._finished.append((index, episode))
+
+    def begin(self, step: Any) -> None:
+        """New episodes in the environments that were reset."""
+        for index in np.flatnonzero(step.resets):
+            info = step.reset_infos[index] if step.reset_infos is not None else {}
+            self.start(int(index), _at(step.obs, index), info)
+
+    def take_finished(self) -> list[tuple[int, SingleAgentEpisode]]:
+        """``(environment, episode)`` of what ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def cut(self) -> list[SingleAgentEpisode]:
+        """Hand the running episodes out as pieces, and go on with their successors."""
+        pieces = []
+        for index, episode in enumerate(self.episodes):
+            if episode.is_done or not len(episode):
+                continue
+            self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
+            self._chunks[index].append(episode)
+            pieces.append(episode)
+        return pieces
+
+
+def _at(tree: Any, index: Any) -> Any:
+    return jax.tree.map(lambda x: np.array(x[index]), tree)

@@ -1,0 +1,95 @@
+"""From observations to actions: both pipelines and the module, as pure functions that both drivers trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.utils.spaces import zeros
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.core.rl_module.functional import PureModule
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PolicyStep:
+    """What acts; fixed while the program runs. The methods are pure.
+
+    Attributes:
+        module_id: The module that acts.
+        pure: The MultiRLModule, taken apart.
+        env_to_module: Pipeline from observations to the module's batch.
+        module_to_env: Pipeline from the module's output to the env's actions.
+    """
+
+    module_id: str
+    pure: PureModule
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+
+    def act(self, module_to_env: Any, batch: dict[str, Any], context: Any) -> tuple[Any, dict[str, Any]]:
+        """The module's forward pass and the module-to-env pipeline.
+
+        Args:
+            module_to_env: State of that pipeline.
+            batch: What the env-to-module pipeline made.
+            context: A `ConnectorContext`.
+
+        Returns:
+            ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
+        """
+        mid = self.module_id
+        rest = self.pure.reseed(context.rest, jax.random.fold_in(context.key, 1))
+        module = self.pure.bind(context.params, rest)[mid]
+        if context.explore:
+            outputs = module.forward_exploration(batch[mid], t=context.step)
+        else:
+            outputs = module.forward_inference(batch[mid])
+        module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
+        return module_to_env, acted[mid]
+
+    def act_once(
+        self,
+        columns: dict[str, Any],
+        key: jax.Array,
+        env_to_module: Any,
+        weights: tuple[Any, Any, Any, Any],
+        *,
+        explore: bool,
+    ) -> dict[str, Any]:
+        """Actions for observations that are each the first of an episode, outside of any rollout.
+
+        Args:
+            columns: ``{"obs": observations [B, ...]}`` and what host pieces added.
+            key: PRNG key.
+            env_to_module: State of the pipeline whose statistics to use.
+            weights: ``(params, rest, settings, timesteps)``.
+            explore: Sample actions or take the greedy ones.
+
+        Returns:
+            The columns of `act`, ``[B, ...]``.
+        """
+        mid = self.module_id
+        params, rest, settings, timesteps = weights
+        num_envs = jax.tree.leaves(columns)[0].shape[0]
+        context = self.env_to_module.make_context(
+            params=params,
+            rest=rest,
+            key=key,
+            settings=settings,
+            step=timesteps,
+            reset=jnp.ones((num_envs,), bool),
+            prev_actions={mid: zeros(self.env_to_module.action_space, (num_envs,))},
+            prev_rewards={mid: jnp.zeros((num_envs,), jnp.float32)},
+            pure=self.pure,
+            explore=explore,
+            update_statistics=False,
+        )
+        state = self.env_to_module.rebatch(env_to_module, num_envs)
+        _, batch = self.env_to_module.apply(state, {mid: columns}, context)
+        return self.act(self.module_to_env.init(num_envs), batch, context)[1]

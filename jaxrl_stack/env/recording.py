@@ -1,0 +1,159 @@
+"""What a host runner writes down while it steps its environments: preallocated arrays, one row per vector step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.host_policy import Layout
+
+
+@dataclasses.dataclass
+class EndedEpisodes:
+    """Episodes that ended, in the order in which they did.
+
+    Attributes:
+        returns: float64 ``[n]``, sums of unclipped rewards.
+        lengths: int64 ``[n]``, steps.
+        durations: float64 ``[n]``, seconds from their reset to their end.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    durations: np.ndarray
+
+    @classmethod
+    def of(cls, ended: Sequence[Sequence[float]]) -> EndedEpisodes:
+        """From ``(return, length, duration)`` of each."""
+        returns, lengths, durations = zip(*ended, strict=True) if ended else ((), (), ())
+        return cls(np.array(returns, np.float64), np.array(lengths, np.int64), np.array(durations, np.float64))
+
+
+@dataclasses.dataclass
+class SampleBlock:
+    """What one runner sampled in one go: NumPy arrays, which travel between processes without being copied.
+
+    Attributes:
+        columns: ``{column: pytree [T, B, ...]}``: obs (the module's inputs), actions, rewards, terminateds,
+            truncateds, final_obs (valid where truncated and in the last row) and the module's outputs; loss_mask
+            where an environment was only reset in some row.
+        num_env_steps: Valid rows.
+        weights_seq_no: Updates that the acting weights had seen.
+        episodes: The episodes that ended.
+        metrics: The runner's reduced metrics.
+        connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
+    """
+
+    columns: dict[str, Any]
+    num_env_steps: int
+    weights_seq_no: int
+    episodes: EndedEpisodes
+    metrics: dict[str, Any]
+    connector_state: dict[str, Any] | None
+
+
+class Recording:
+    """Rows of ``B`` environments, up to ``T`` of them.
+
+    Args:
+        num_steps: ``T``.
+        num_envs: ``B``.
+        layout: How the policy packs its results.
+        obs: One observation of all environments, if the environment's own are what the module gets; None if the
+            policy's results hold the module's inputs.
+        clip_rewards: None or False: the rewards column holds rewards as they are; True: their sign; a number c: they
+            are clipped to ``[-c, c]``.
+    """
+
+    def __init__(
+        self, num_steps: int, num_envs: int, layout: Layout, obs: Any, clip_rewards: bool | float | None = None
+    ):
+        shape = (num_steps, num_envs)
+        self._clip_rewards = clip_rewards
+        self._layout = layout
+        self._matrix = np.empty((*shape, layout.width), np.uint32)
+        self._loose = tuple(np.empty((num_steps, *rest), dtype) for rest, dtype in layout.loose)
+        self._obs = jax.tree.map(lambda x: np.empty((num_steps, *x.shape), _canonical(x.dtype)), obs)
+        self._obs_rows = jax.tree.leaves(self._obs)
+        self.rewards = np.zeros(shape, np.float32)
+        self.terminateds = np.zeros(shape, bool)
+        self.truncateds = np.zeros(shape, bool)
+        self._valid: np.ndarray | None = None
+        self._finals: list[tuple[int, np.ndarray, Any]] = []
+        self.num_steps = 0
+
+    def add(self, matrix: np.ndarray, loose: Any, step: Any) -> None:
+        """One vector step.
+
+        Args:
+            matrix: The policy's packed results.
+            loose: Its other results.
+            step: The `VectorStep`.
+        """
+        t = self.num_steps
+        self._matrix[t] = matrix
+        for row, leaf in zip(self._loose, loose, strict=True):
+            row[t] = leaf
+        self.rewards[t] = step.rewards
+        self.terminateds[t] = step.terminateds
+        self.truncateds[t] = step.truncateds
+        if step.valid is not None:
+            if self._valid is None:
+                self._valid = np.ones(self.rewards.shape, bool)
+            self._valid[t] = step.valid
+        self.num_steps = t + 1
+
+    def add_obs(self, leaves: Any) -> None:
+        """The environments' observations in front of the next step, leaf by leaf."""
+        for row, leaf in zip(self._obs_rows, leaves, strict=True):
+            row[self.num_steps] = leaf
+
+    def add_final(self, where: np.ndarray, observations: Any) -> None:
+        """The module's inputs behind the last step, for the environments of a mask ``[B]``."""
+        self._finals.append((self.num_steps - 1, where, observations))
+
+    @property
+    def num_env_steps(self) -> int:
+        """Rows in which an environment was stepped, not only reset."""
+        size = self.num_steps * self.rewards.shape[1]
+        return size if self._valid is None else int(self._valid[: self.num_steps].sum())
+
+    def columns(self) -> dict[str, Any]:
+        """Everything recorded so far, ``{column: pytree [T, B, ...]}``; views where possible."""
+        end = self.num_steps
+        matrix, loose = self._matrix[:end], tuple(leaf[:end] for leaf in self._loose)
+        out = {
+            name: self._layout.read(name, matrix, loose)
+            for name in self._layout.columns
+            if name != Columns.ACTIONS_FOR_ENV
+        }
+        if Columns.OBS not in out:
+            out[Columns.OBS] = jax.tree.map(lambda x: x[:end], self._obs)
+        final = jax.tree.map(np.zeros_like, out[Columns.OBS])
+        for t, where, observations in self._finals:
+            for row, leaf in zip(jax.tree.leaves(final), jax.tree.leaves(observations), strict=True):
+                row[t][where] = leaf[where]
+        out |= {
+            Columns.FINAL_OBS: final,
+            Columns.REWARDS: self._clipped(self.rewards[:end]),
+            Columns.TERMINATEDS: self.terminateds[:end],
+            Columns.TRUNCATEDS: self.truncateds[:end],
+        }
+        if self._valid is not None:
+            out[Columns.LOSS_MASK] = self._valid[:end]
+        return out
+
+    def _clipped(self, rewards: np.ndarray) -> np.ndarray:
+        bound = self._clip_rewards
+        if bound is None or bound is False:
+            return rewards
+        return np.sign(rewards) if bound is True else np.clip(rewards, -bound, bound)
+
+
+def _canonical(dtype: np.dtype) -> np.dtype:
+    return jax.dtypes.canonicalize_dtype(dtype)

@@ -1,0 +1,432 @@
+"""From the resource settings of a config to Ray: bundles, placement groups, and Ray itself."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "learner"]
+
+SETTINGS: dict[Role, tuple[str, str, str, str | None]] = {
+    "main": (
+        "num_cpus_for_main_process",
+        "num_gpus_per_learner",
+        "custom_resources_for_main_process",
+        None,
+    ),
+    "env_runner": (
+        "num_cpus_per_env_runner",
+        "num_gpus_per_env_runner",
+        "custom_resources_per_env_runner",
+        "num_env_runners",
+    ),
+    "eval_env_runner": (
+        "num_cpus_per_env_runner",
+        "num_gpus_per_env_runner",
+        "custom_resources_per_env_runner",
+        "evaluation_num_env_runners",
+    ),
+    "learner": (
+        "num_cpus_per_learner",
+        "num_gpus_per_learner",
+        "custom_resources_per_learner",
+        "num_learners",
+    ),
+}
+"""Per role of a process: the settings for its CPUs, GPUs and other resources, and for how many of it there are."""
+
+_AUTOSCALER_CONFIG = "~/ray_bootstrap_config.yaml"
+"""Ray writes it on the head node of a cluster that can grow."""
+
+_INIT_WARNINGS = (
+    "Tip: In future versions of Ray, Ray will no longer override accelerator visible devices",
+    r"os\.fork\(\) was called",
+)
+"""What starting Ray warns of: a change of its own defaults, and a fork that is followed by an exec at once."""
+
+
+def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
+    """Resources of one process, for a placement group: ``{"CPU": ..., "GPU": ..., custom: ...}`` without zeros.
+
+    The main process of an algorithm without learner actors includes its learner.
+
+    Args:
+        config: The algorithm's config.
+        role: Which process.
+    """
+    if role == "eval_env_runner":
+        evaluation = config.get_evaluation_config_object()
+        config = config if evaluation is None else evaluation
+    if role == "learner":
+        cpus, gpus, custom = (
+            learner_cpus(config),
+            config.num_gpus_per_learner,
+            config.custom_resources_per_learner,
+        )
+    elif role == "main":
+        is_local = not config.num_learners
+        cpus = config.num_cpus_for_main_process
+        cpus = max(cpus, learner_cpus(config)) if is_local else cpus
+        gpus = config.num_gpus_per_learner if is_local else 0
+        custom = config.custom_resources_for_main_process
+    else:
+        cpus, gpus = config.num_cpus_per_env_runner, config.num_gpus_per_env_runner
+        custom = config.custom_resources_per_env_runner
+    wanted = {"CPU": cpus, "GPU": gpus, **custom}
+    return {name: float(amount) for name, amount in wanted.items() if amount}
+
+
+def learner_cpus(config: AlgorithmConfig) -> float:
+    """CPUs of one learner: ``num_cpus_per_learner``, where "auto" is 1 without a GPU and 0 with one."""
+    if config.num_cpus_per_learner in ("auto", None):
+        return 0 if config.num_gpus_per_learner else 1
+    return float(config.num_cpus_per_learner)
+
+
+def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
+    """`role_resources` as options of a Ray actor: num_cpus, num_gpus and resources."""
+    resources = role_resources(config, role)
+    return {
+        "num_cpus": resources.pop("CPU", 0),
+        "num_gpus": resources.pop("GPU", 0),
+        "resources": resources,
+    }
+
+
+def resource_bundles(
+    config: AlgorithmConfig, *, main_process: bool = True
+) -> tuple[list[dict[str, float]], str]:
+    """What an algorithm takes in all, one bundle per process.
+
+    Args:
+        config: The algorithm's config.
+        main_process: Start with a bundle for the main process, even if it needs nothing, as a tuner wants it. Without
+            a tuner that process runs already.
+
+    Returns:
+        ``(bundles, placement strategy)``: the main process, the env runners, the evaluation's, the learners.
+        Actors that need nothing have no bundle; see `bundle_index`.
+    """
+    bundles = [role_resources(config, role) for role in _processes(config)]
+    bundles = [bundle for bundle in bundles if bundle]
+    if main_process:
+        bundles.insert(0, role_resources(config, "main"))
+    return bundles, config.placement_strategy
+
+
+def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
+    """Which of the bundles of the actors an actor has: its position in `resource_bundles` without the main process.
+
+    Learners come last, so learner i of N has the bundle ``number of bundles - N + i``, too.
+
+    Args:
+        config: The algorithm's config; of training, for the evaluation's runners, too.
+        role: Which kind of actor.
+        index: Which one of its kind, from 0.
+
+    Returns:
+        Its position; -1 for one without a bundle, which Ray places in any of them.
+    """
+    if not role_resources(config, role):
+        return -1
+    processes = _processes(config)
+    before = [other for other in processes[: processes.index(role)] if role_resources(config, other)]
+    return len(before) + index
+
+
+def _processes(config: AlgorithmConfig) -> list[Role]:
+    """The role of each actor, in the order of the bundles. Environments on the device need no runners."""
+    on_device = config.samples_on_device
+    counts: dict[Role, int] = {
+        "env_runner": 0 if on_device else config.num_env_runners,
+        "eval_env_runner": 0 if on_device else config.evaluation_num_env_runners,
+        "learner": config.num_learners,
+    }
+    return [role for role, count in counts.items() for _ in range(count)]
+
+
+def _roles(config: AlgorithmConfig, main_process: bool) -> list[Role]:
+    roles: list[Role] = ["main"] if main_process else []
+    return roles + list(dict.fromkeys(_processes(config)))
+
+
+# ------------------------------------------------------------------------------------------------ what a cluster has
+
+
+def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> None:
+    """Make sure that the cluster that Ray is connected to can ever hold an algorithm's actors.
+
+    What others use at the moment does not matter: one can wait for that. A cluster that can grow is not checked.
+
+    Args:
+        config: The algorithm's config.
+        main_process: Whether the main process takes resources, too.
+
+    Raises:
+        ValueError: If it cannot; names the settings, what they come to and what there is.
+    """
+    import ray
+
+    if os.path.exists(os.path.expanduser(_AUTOSCALER_CONFIG)):
+        return
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    problem = misfit(config, nodes, main_process=main_process)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def misfit(
+    config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False
+) -> str | None:
+    """Why these nodes can never hold an algorithm's actors, or None if nothing speaks against it.
+
+    Args:
+        config: The algorithm's config.
+        nodes: Resources of each node, ``{"CPU": ..., "GPU": ..., custom: ...}``.
+        main_process: Whether the main process takes resources, too.
+    """
+    bundles, strategy = resource_bundles(config, main_process=main_process)
+    total, available = _sum(bundles), _sum(nodes)
+    for name, amount in total.items():
+        if amount > available[name]:
+            return _too_much(config, name, amount, available[name], main_process)
+    for role in _roles(config, main_process):
+        wanted = role_resources(config, role)
+        if not any(_fits(wanted, node) for node in nodes):
+            settings = ", ".join(_settings_of(config, role, wanted))
+            return (
+                f"{settings} asks for {_listed(wanted)} in one process; no node of the Ray cluster has that much: "
+                f"{'; '.join(_listed(node) for node in nodes)}. Lower it, or add a larger node."
+            )
+    if strategy == "STRICT_PACK" and not any(_fits(total, node) for node in nodes):
+        return (
+            f"placement_strategy='STRICT_PACK' puts all actors, {_listed(total)}, on one node; the nodes have "
+            f"{'; '.join(_listed(node) for node in nodes)}. Use 'PACK', or fewer actors."
+        )
+    if strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
+        return (
+            f"placement_strategy='STRICT_SPREAD' puts each of {len(bundles)} actors on a node of its own; the Ray "
+            f"cluster has {len(nodes)} node(s). Use 'SPREAD', or fewer actors."
+        )
+    return None
+
+
+def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: float, main_process: bool) -> str:
+    parts = []
+    for role in _roles(config, main_process):
+        amount = role_resources(config, role).get(name, 0)
+        if amount:
+            num = SETTINGS[role][3]
+            times = "" if num is None else f"{num}={getattr(config, num)} times "
+            setting = "".join(_settings_of(config, role, {name: amount}))
+            parts.append(f"{times}{setting}")
+    unit = f"{name}s" if name in ("CPU", "GPU") else f"of the resource {name!r}"
+    more = (
+        f"num_{name.lower()}s={wanted:g}" if name in ("CPU", "GPU") else f"resources={{{name!r}: {wanted:g}}}"
+    )
+    return (
+        f"{' plus '.join(parts)} comes to {wanted:g} {unit}; the Ray cluster has {available:g}. Lower these "
+        f"settings, start Ray with ray.init({more}) before the algorithm is built, or add nodes."
+    )
+
+
+def _settings_of(config: AlgorithmConfig, role: Role, resources: Mapping[str, float]) -> list[str]:
+    """``["num_cpus_per_env_runner=2", ...]``: where a process's resources come from."""
+    cpus, gpus, custom, _ = SETTINGS[role]
+    if role == "main" and not config.num_learners and learner_cpus(config) > config.num_cpus_for_main_process:
+        cpus = "num_cpus_per_learner"
+    names = dict.fromkeys({"CPU": cpus, "GPU": gpus}.get(name, custom) for name in resources)
+    return [f"{name}={getattr(config, name)!r}" for name in names]
+
+
+def _sum(bundles: Sequence[Mapping[str, float]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for bundle in bundles:
+        total.update(bundle)  # pyright: ignore[reportArgumentType, reportCallIssue] - a Counter adds floats, too
+    return total
+
+
+def _fits(wanted: Mapping[str, float], node: Mapping[str, float]) -> bool:
+    return all(amount <= node.get(name, 0) for name, amount in wanted.items())
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    shown = {name: amount for name, amount in resources.items() if not _is_internal(name)}
+    return ", ".join(f"{amount:g} {name}" for name, amount in shown.items()) or "nothing"
+
+
+def _is_internal(name: str) -> bool:
+    return name.startswith(("node:", "memory", "object_store_memory", "accelerator_type:"))
+
+
+# --------------------------------------------------------------------------------------------------- placement groups
+
+
+def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 60.0) -> Any:
+    """Reserve what the actors of an algorithm need, where ``placement_strategy`` puts them.
+
+    Args:
+        config: The algorithm's config.
+        timeout_seconds: Longest wait for resources that others use at the moment.
+
+    Returns:
+        The group of a tuner's trial if this process belongs to one (its first bundle is this process), else a new one
+        without a bundle for this process; None if no actor needs anything, or if this process belongs to a group with
+        other bundles, among which Ray places the actors. Pass it on, and in the end to `remove_placement_group`.
+
+    Raises:
+        ValueError: If the cluster, or the group of this process, can never hold it.
+        TimeoutError: If it does not get the resources in time.
+    """
+    import ray
+
+    bundles, strategy = resource_bundles(config, main_process=False)
+    total = _sum(bundles)
+    if not bundles:
+        return None
+    current = ray.util.get_current_placement_group()
+    if current is not None:
+        if current.bundle_count == len(bundles) + 1:
+            return current
+        reserved = _sum(current.bundle_specs)
+        if not _fits(total, reserved):
+            raise ValueError(
+                f"The actors of this algorithm need {_listed(total)}, but this process belongs to a placement group of "
+                f"{_listed(reserved)}, which its actors cannot leave. Reserve what "
+                f"jaxrl_stack.env.resources.resource_bundles(config) lists (tune.PlacementGroupFactory(bundles)), or "
+                f"lower num_env_runners, evaluation_num_env_runners or num_learners."
+            )
+        return None
+    check_resources(config)
+    group = ray.util.placement_group(bundles, strategy=strategy)
+    if not group.wait(timeout_seconds):
+        ray.util.remove_placement_group(group)
+        free = {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
+        raise TimeoutError(
+            f"The actors of this algorithm need {_listed(total)} (placement_strategy={strategy!r}) and did not get it "
+            f"within {timeout_seconds:g} s; free in the Ray cluster: {_listed(free)}. Stop other algorithms "
+            f"(algorithm.stop()), or lower num_env_runners, evaluation_num_env_runners or num_learners."
+        )
+    return group
+
+
+def remove_placement_group(group: Any) -> None:
+    """Give back what `create_placement_group` reserved. A tuner's group stays, and so does None."""
+    import ray
+
+    if group is not None and ray.is_initialized() and group != ray.util.get_current_placement_group():
+        ray.util.remove_placement_group(group)
+
+
+def scheduling_strategy(group: Any, index: int) -> Any:
+    """Where in a placement group an actor goes, as Ray's option ``scheduling_strategy``; None without a group.
+
+    Args:
+        group: From `create_placement_group`.
+        index: From `bundle_index`.
+    """
+    if group is None:
+        return None
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    is_trial = group == ray.util.get_current_placement_group()
+    return PlacementGroupSchedulingStrategy(
+        placement_group=group,
+        placement_group_bundle_index=index + 1 if is_trial and index >= 0 else index,
+        placement_group_capture_child_tasks=True,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- Ray itself
+
+
+@dataclasses.dataclass(slots=True)
+class RayLease:
+    """The use of a Ray instance by something that needs it; several can share one.
+
+    Attributes:
+        node_id: The instance that was started for it; None if the user's was found.
+    """
+
+    node_id: str | None
+
+    def __bool__(self) -> bool:
+        """Whether Ray was started for it."""
+        return self.node_id is not None
+
+    def release(self) -> None:
+        """Shut Ray down if it was started for this lease and those that share it, and nobody else still holds one."""
+        import ray
+
+        node_id, self.node_id = self.node_id, None
+        if node_id is None:
+            return
+        _leases[node_id] -= 1
+        is_last = _leases[node_id] == 0
+        if is_last and ray.is_initialized() and ray.get_runtime_context().get_node_id() == node_id:
+            ray.shutdown()
+
+
+_leases: Counter[str] = Counter()
+
+
+def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
+    """Connect to Ray: the instance that the user started, a running cluster (``RAY_ADDRESS``), or a new local one.
+
+    Args:
+        config: The config of an algorithm that a new instance has to hold, even if its processes then share cores.
+
+    Returns:
+        The lease to release in the end. A Ray that the user started is never shut down.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        with _quiet():
+            _start_ray(0 if config is None else _sum(resource_bundles(config, main_process=False)[0])["CPU"])
+        _leases[ray.get_runtime_context().get_node_id()] = 0
+    node_id = ray.get_runtime_context().get_node_id()
+    if node_id not in _leases:
+        return RayLease(None)
+    _leases[node_id] += 1
+    return RayLease(node_id)
+
+
+def _start_ray(num_cpus: float) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"include_dashboard": False, "configure_logging": False}
+    num_cores = os.cpu_count() or 1
+    if num_cpus <= num_cores:
+        ray.init(**quiet)
+        return
+    try:
+        ray.init(num_cpus=math.ceil(num_cpus), **quiet)
+    except ValueError:
+        # A running cluster was found, which has the CPUs that it has.
+        ray.init(**quiet)
+        return
+    notice_once(
+        f"The actors of this algorithm take {num_cpus:g} CPUs, and this machine has {num_cores} core(s): they share "
+        f"them. Fewer actors (num_env_runners, evaluation_num_env_runners, num_learners) may be faster."
+    )
+
+
+@contextlib.contextmanager
+def _quiet():
+    with warnings.catch_warnings():
+        for message in _INIT_WARNINGS:
+            warnings.filterwarnings("ignore", message=message)
+        yield

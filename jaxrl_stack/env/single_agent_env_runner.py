@@ -1,0 +1,760 @@
+"""The env runner of the actor driver: gymnasium environments, stepped on the host, with a compiled policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.connectors.host_pieces import run_host_front
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.episode_builder import EpisodeBuilder
+from jaxrl_stack.env.host_policy import HostPolicy, Mode
+from jaxrl_stack.env.live_episodes import LiveEpisodes
+from jaxrl_stack.env.policy_step import PolicyStep
+from jaxrl_stack.env.recording import EndedEpisodes, Recording, SampleBlock
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, make_vector_env
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.spaces import validate_batch, zeros
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+
+EPISODE_CHUNK = 64
+"""Vector steps that are recorded at a time while whole episodes are sampled."""
+EVALUATION_SEED = 1_000_000
+"""Added to the seeds of evaluation runners."""
+STATE_COMPONENTS = (
+    "rl_module",
+    "env_to_module_connector",
+    "module_to_env_connector",
+    "weights_seq_no",
+    "num_env_steps_sampled_lifetime",
+)
+"""Parts of what `SingleAgentEnvRunner.get_state` returns."""
+
+
+class SingleAgentEnvRunner(EnvRunner):
+    """Steps a vector of gymnasium environments with the module, in this process.
+
+    One vector step is one call of a compiled policy and one ``step`` of the environments; what happens is written
+    into preallocated ``[T, B]`` arrays. Episodes are made from them only when somebody asks (`sample`), unless a
+    callback or a host connector wants to see every step.
+
+    As a Ray actor: ``ray.remote(SingleAgentEnvRunner).remote(config=config)``.
+
+    Args:
+        config: The algorithm's config.
+        worker_index: 0 for the runner in the algorithm's process, from 1 for actors; None for a runner of one's own,
+            which counts as 0 and always has environments. Environments of different runners have different seeds.
+        num_workers: Number of runner actors; None for ``config.num_env_runners``.
+        recreated_worker: Whether this runner takes the place of one that failed.
+        spaces: What `get_spaces` of another runner returned: for a runner without environments.
+        module: A built MultiRLModule to act with, instead of a new one.
+        **kwargs: RLlib's other arguments (``tune_trial_id``, ``log_level``), which nothing depends on.
+
+    Attributes:
+        env: The `gymnasium.vector.VectorEnv`; None for a runner without environments.
+        num_envs: Its environments, ``B``.
+        metrics: A `MetricsLogger`; callbacks get it, `get_metrics` reduces it.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: AlgorithmConfig,
+        worker_index: int | None = None,
+        num_workers: int | None = None,
+        recreated_worker: bool = False,
+        spaces: dict[str, tuple[gym.Space, gym.Space]] | None = None,
+        module: MultiRLModule | None = None,
+        **kwargs: Any,
+    ):
+        unknown = sorted(set(kwargs) - {"tune_trial_id", "log_level"})
+        if unknown:
+            raise TypeError(f"{type(self).__name__}() got unknown arguments {unknown}.")
+        set_up_actor(num_cpus=config.num_cpus_per_env_runner, num_gpus=config.num_gpus_per_env_runner)
+        config = config.copy(copy_frozen=True)
+        super().__init__(config=config, worker_index=worker_index or 0)
+        self.num_workers = config.num_env_runners if num_workers is None else num_workers
+        self._recreated = recreated_worker or was_actor_restarted()
+        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
+        self.callbacks = CallbackList.from_config(config)
+        self._watches_episodes = self.callbacks.overrides(
+            "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"
+        )
+        self._vector_env: HostVectorEnv | None = None
+        self.num_envs = 0
+        self._given_spaces = spaces
+        self._given_module = module
+        self._weights_seq_no = 0
+        self._num_env_steps = 0
+        self._others_env_steps = 0
+        self._resets = 0
+        self._ended: list[tuple[int, float, int, float]] = []
+        self._last_sample: float | None = None
+        self._seed = self._seed_of(config)
+        beside_actors = worker_index == 0 and self.num_workers > 0 and not config.create_env_on_local_worker
+        if not beside_actors:
+            self.make_env()
+        elif spaces is None:
+            raise ValueError(
+                f"{type(self).__name__}(worker_index={worker_index}) makes no environments (there are "
+                f"{self.num_workers} actors for that) and needs spaces=. Pass another runner's get_spaces(), or set "
+                f"env_runners(create_env_on_local_worker=True)."
+            )
+        self.make_module()
+
+    @staticmethod
+    def _seed_of(config: AlgorithmConfig) -> int:
+        return (0 if config.seed is None else int(config.seed)) + (EVALUATION_SEED if config.in_evaluation else 0)
+
+    # -------------------------------------------------------------------------------------------------- building
+
+    @property
+    def env(self) -> gym.vector.VectorEnv | None:
+        """The vector environment; None for a runner without environments."""
+        return None if self._vector_env is None else self._vector_env.env
+
+    def make_env(self) -> None:
+        """Make the environments, closing those that there are; the next ``sample()`` resets them."""
+        if self._vector_env is not None:
+            self._vector_env.close()
+        self._vector_env = make_vector_env(
+            self.config,
+            worker_index=self.worker_index,
+            num_workers=self.num_workers,
+            recreated_worker=self._recreated,
+        )
+        self.num_envs = self._vector_env.num_envs
+        self._needs_reset = True
+        self.callbacks.on_environment_created(
+            env_runner=self,
+            metrics_logger=self.metrics,
+            env=self.env,
+            env_context=EnvContext(
+                self.config.env_config,
+                self.worker_index,
+                num_workers=self.num_workers,
+                recreated_worker=self._recreated,
+            ),
+        )
+
+    def make_module(self) -> None:
+        """Make pipelines and module for the environments' spaces."""
+        config = self.config
+        single = self._single_spaces()
+        spaces = {"__env_single__": single}
+        env: Any = self.env
+        self._env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
+        self._module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
+        self._module_to_env.check_pure()
+        self._pure_env_to_module = cast(EnvToModulePipeline, self._env_to_module.pure_part())
+        self._has_host_pieces = bool(self._env_to_module.host_front())
+        pipeline = self._env_to_module
+        self._module_spaces = (pipeline.observation_space, pipeline.action_space)
+        module: Any = self._given_module
+        if module is None:
+            spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self._module_spaces}, inference_only=True)
+            module = spec.build(seed=0 if config.seed is None else int(config.seed))
+        gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
+        device = gpus[0] if gpus else jax.local_devices(backend="cpu")[0]
+        ids = list(module)
+        self._module_ids = ids
+        self._policy = HostPolicy(
+            PolicyStep(
+                module_id=DEFAULT_MODULE_ID,
+                pure=PureModule(module),
+                env_to_module=self._pure_env_to_module,
+                module_to_env=self._module_to_env,
+            ),
+            settings=self._traced_settings(),
+            static_settings={
+                mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
+                for mid in ids
+            },
+            device=device,
+            seed=self._seed + 7919 * self.worker_index,
+        )
+        self._builder = EpisodeBuilder(*self._module_spaces, config.episode_lookback_horizon)
+        self._live: LiveEpisodes | None = None
+        self._host_batch: dict[str, Any] | None = None
+        self._connectors: Any = self._fresh_connectors()
+
+    def _traced_settings(self) -> dict[str, dict[str, Any]]:
+        return {mid: self.config.get_config_for_module(mid).traced_values() for mid in self._module_ids}
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Start from the beginning with a config that differs in traced settings only; programs are kept.
+
+        The weights stay as they are until others are set.
+        """
+        self.config = config.copy(copy_frozen=True)
+        self._policy.set_settings(self._traced_settings())
+        self._connectors = self._fresh_connectors()
+        self._weights_seq_no = self._num_env_steps = self._others_env_steps = self._num_env_steps_reported = 0
+        self._ended, self._last_sample = [], None
+        self.metrics.reset()
+        self.reseed(self._seed_of(config))
+
+    def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
+        if self._vector_env is not None:
+            own = (self._vector_env.single_observation_space, self._vector_env.single_action_space)
+            return self.config.observation_space or own[0], self.config.action_space or own[1]
+        assert self._given_spaces is not None
+        return self._given_spaces["__env_single__"]
+
+    def _fresh_connectors(self) -> Any:
+        num_envs = max(1, self.num_envs)
+        return (self._pure_env_to_module.init(num_envs), self._module_to_env.init(num_envs))
+
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        single = self._single_spaces()
+        env = self._vector_env
+        batched = single if env is None else (env.observation_space, env.action_space)
+        return {"__env__": batched, "__env_single__": single, DEFAULT_MODULE_ID: self._module_spaces}
+
+    @property
+    def spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        """See `get_spaces`."""
+        return self.get_spaces()
+
+    @property
+    def module(self) -> RLModule:
+        """The acting module with its current weights; a new object each time."""
+        return self._policy.module
+
+    def assert_healthy(self) -> None:
+        """Raise if there is no module, or no environment although this runner should have one.
+
+        Raises:
+            RuntimeError: If `stop` was called.
+        """
+        if self._vector_env is None and self._given_spaces is None:
+            raise RuntimeError(f"{type(self).__name__} {self.worker_index} was stopped.")
+
+    def stop(self) -> None:
+        if self._vector_env is not None:
+            self._vector_env.close()
+            self._vector_env = None
+
+    # -------------------------------------------------------------------------------------------------- sampling
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[SingleAgentEpisode]:
+        """Episodes, or pieces of episodes.
+
+        Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
+
+        Args:
+            num_timesteps: Step until at least so many env steps are there; running episodes are continued by the next
+                call. Default: with ``batch_mode="truncate_episodes"`` ``rollout_fragment_length`` steps of every
+                environment, with ``"complete_episodes"`` one episode of each.
+            num_episodes: Instead, reset everything and return exactly so many finished episodes, environment ``i``'s
+                first ``n // B + (i < n % B)``, so that short ones are not preferred; the next call resets, too.
+            explore: Sample actions or take the greedy ones; None for ``config.explore``.
+            random_actions: Draw actions from the action space instead.
+            force_reset: Reset all environments first and drop running episodes.
+
+        Raises:
+            ValueError: If both amounts are given, one is below 1, or this runner has no environments.
+        """
+        if num_timesteps is not None and num_episodes is not None:
+            raise ValueError(
+                f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."
+            )
+        for name, amount in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
+            if amount is not None and amount < 1:
+                raise ValueError(f"sample({name}={amount}): must be at least 1.")
+        mode = self._mode(explore, random_actions)
+        if num_timesteps is None and num_episodes is None and self.config.batch_mode == "complete_episodes":
+            num_episodes = self.num_envs
+        started = time.perf_counter()
+        self._prepare(force_reset or num_episodes is not None)
+        if num_episodes is not None:
+            episodes = self._sample_episodes(num_episodes, mode)
+            self._needs_reset = True
+        else:
+            length = self.config.get_rollout_fragment_length(self.worker_index)
+            num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
+            episodes = [episode for _, episode in self._record_episodes(num_steps, mode)]
+            episodes += (self._live or self._builder).cut()
+        if self.config.episodes_to_numpy:
+            for episode in episodes:
+                episode.to_numpy()
+        self._log_sample(started)
+        self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
+        return episodes
+
+    def sample_block(self, *, num_steps: int | None = None, explore: bool | None = None) -> SampleBlock:
+        """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
+
+        Args:
+            num_steps: None for ``rollout_fragment_length``.
+            explore: Sample actions or take the greedy ones; None for ``config.explore``.
+        """
+        started = time.perf_counter()
+        num_steps = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
+        self._prepare(False)
+        recording, *_ = self._record(num_steps, self._mode(explore, False))
+        if self._live is None:
+            # Whoever calls sample() in between starts with episodes of their own.
+            self._builder.reset()
+        elif self.callbacks.overrides("on_sample_end"):
+            samples = [episode for _, episode in self._live.take_finished()] + self._live.cut()
+            self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+        else:
+            self._live.take_finished()
+            self._live.cut()
+        ended = self.take_ended_episodes()
+        self._log_sample(started)
+        states = self._connector_state()
+        return SampleBlock(
+            columns=recording.columns(),
+            num_env_steps=recording.num_env_steps,
+            weights_seq_no=self._weights_seq_no,
+            episodes=ended,
+            metrics=self.metrics.reduce(),
+            connector_state=states if any(jax.tree.leaves(state) for state in states.values()) else None,
+        )
+
+    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+        """Both pipelines and the module on one observation, seen as the first of an episode.
+
+        Args:
+            observation: One observation of the environment, without batch axis.
+            explore: Sample the action or take the greedy one.
+            key: PRNG key.
+
+        Returns:
+            The columns behind the module-to-env pipeline, as NumPy arrays without batch axis.
+
+        Raises:
+            ValueError: If the observation does not fit the observation space.
+        """
+        space = self._single_spaces()[0]
+        if isinstance(observation, list | tuple) and not isinstance(space, gym.spaces.Tuple):
+            observation = np.asarray(observation, space.dtype)
+        validate_batch(space, observation, batch_dims=0, name="observation")
+        if self._has_host_pieces:
+            episode = SingleAgentEpisode()
+            episode.add_env_reset(observation)
+            batch = self._run_host_front([episode], "explore" if explore else "greedy")
+        else:
+            batch = {Columns.OBS: jax.tree.map(lambda x: np.asarray(x)[None], observation)}
+        outputs = self._policy.act_once(self._connectors[0], batch, key, self._timesteps(), explore=explore)
+        return jax.tree.map(lambda x: x[0], outputs)
+
+    def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
+        if random_actions:
+            return "random"
+        return "explore" if (self.config.explore if explore is None else explore) else "greedy"
+
+    def reseed(self, seed: int) -> None:
+        """Reset all environments at the next ``sample()``, with seeds that follow from this one alone."""
+        self._seed = seed
+        self._resets = 0
+        self._needs_reset = True
+        self._policy.reseed(seed + 7919 * self.worker_index)
+
+    def _prepare(self, force_reset: bool) -> None:
+        if self._vector_env is None:
+            raise ValueError(
+                f"EnvRunner {self.worker_index} has no environments to sample from: actors do that. Set "
+                f"env_runners(create_env_on_local_worker=True), or call it on "
+                f"algorithm.env_runner_group.foreach_env_runner(...)."
+            )
+        if force_reset or self._needs_reset:
+            self._reset_all(self._vector_env)
+
+    def _reset_all(self, env: HostVectorEnv) -> None:
+        num_envs = self.num_envs
+        # Only the first reset is seeded: from then on every environment goes its own way.
+        seed = self._seed + self.worker_index * num_envs if self._resets == 0 else None
+        started = time.perf_counter()
+        obs, infos = env.reset(seed=seed)
+        self.metrics.log_value("env_reset_timer", time.perf_counter() - started)
+        self._resets += 1
+        self._needs_reset = False
+        self._obs = obs
+        self._reset_infos = {index: info for index, info in enumerate(infos) if info}
+        self._reset = np.ones(num_envs, bool)
+        self._prev_actions = zeros(self._env_to_module.action_space, (num_envs,))
+        self._no_actions = self._prev_actions
+        self._prev_rewards = np.zeros(num_envs, np.float32)
+        self._returns = np.zeros(num_envs, np.float64)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._started_at = np.full(num_envs, time.perf_counter())
+        # Histories start anew, statistics stay.
+        self._connectors = (
+            self._pure_env_to_module.rebatch(self._connectors[0], num_envs),
+            self._module_to_env.rebatch(self._connectors[1], num_envs),
+        )
+        self._builder.reset()
+        if self._watches_episodes or self._has_host_pieces:
+            self._live = LiveEpisodes(self._call_hook, num_envs, self.config.episode_lookback_horizon)
+            for index in range(num_envs):
+                self._live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
+            if self._has_host_pieces:
+                self._host_batch = self._run_host_front(self._live.episodes, self._mode(None, False))
+
+    def _call_hook(self, hook: str, env_index: int, episode: SingleAgentEpisode, **more: Any) -> None:
+        if not self._watches_episodes:
+            return
+        self.callbacks.call(
+            hook,
+            episode=episode,
+            env_runner=self,
+            metrics_logger=self.metrics,
+            env=self.env,
+            env_index=env_index,
+            rl_module=self.module if self.callbacks.overrides(hook) else None,
+            **more,
+        )
+
+    def _timesteps(self) -> np.ndarray:
+        """Lifetime env steps over all runners, as far as this one knows."""
+        return counters.from_int(self._others_env_steps + self._num_env_steps * max(1, self.num_workers))
+
+    def _record(
+        self, num_steps: int, mode: Mode, *, wants_episodes: bool = False
+    ) -> tuple[Recording, list[Sequence[dict]], dict[tuple[int, int], dict]]:
+        """The hot loop: `num_steps` vector steps.
+
+        Args:
+            num_steps: How many.
+            mode: How to choose actions.
+            wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
+                needs.
+
+        Returns:
+            ``(recording, infos per step, infos of resets)``.
+        """
+        env, policy, live = self._vector_env, self._policy, self._live
+        assert env is not None
+        clock = time.perf_counter
+        learns = not self.config.in_evaluation and mode != "random"
+        timesteps = policy.place(self._timesteps())
+        obs, reset = self._obs, self._reset
+        prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
+        connectors = self._connectors
+        recording: Recording | None = None
+        infos: list[Sequence[dict]] = []
+        reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
+        acting = stepping = 0.0
+        layout: Any = None
+        for t in range(num_steps):
+            began = clock()
+            batch = {Columns.OBS: obs} if self._host_batch is None else self._host_batch
+            matrix, loose, connectors = policy.act(
+                mode,
+                connectors,
+                batch,
+                reset,
+                prev_actions,
+                prev_rewards,
+                timesteps,
+                update_statistics=learns,
+            )
+            if recording is None:
+                layout = policy.layout(mode)
+                own = None if policy.records_obs else batch[Columns.OBS]
+                recording = Recording(num_steps, self.num_envs, layout, own, self.config.clip_rewards)
+            loose = [np.asarray(x) for x in loose]
+            if not policy.records_obs:
+                # Now: the environments may write their next observations into the same buffers.
+                own = batch[Columns.OBS]
+                recording.add_obs((own,) if isinstance(own, np.ndarray) else jax.tree.leaves(own))
+            if live is not None:
+                live.saw(layout.read(Columns.OBS, matrix, loose) if policy.records_obs else batch[Columns.OBS])
+            acted = clock()
+            is_last = t == num_steps - 1
+            actions = layout.read(Columns.ACTIONS, matrix, loose)
+            for_env = layout.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
+            inputs = None
+            if live is None:
+                step = env.step(for_env)
+            else:
+                columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
+                step, inputs = self._step_live(env, live, for_env, columns, connectors, timesteps, mode, is_last)
+            stepping += clock() - acted
+            acting += acted - began
+            recording.add(matrix, loose, step)
+            self._returns += step.rewards
+            self._lengths += 1 if step.valid is None else step.valid
+            prev_actions, prev_rewards = actions, recording.rewards[t]
+            ended = step.terminateds | step.truncateds
+            any_ended = ended.any()
+            if any_ended or is_last:
+                needed = ended if wants_episodes else step.truncateds
+                if is_last:
+                    needed = np.ones_like(ended)
+                if needed.any():
+                    if inputs is None:
+                        behind = _behind(step, ended)
+                        inputs = self._final_inputs(behind, connectors, prev_actions, prev_rewards, timesteps)
+                    recording.add_final(needed, inputs)
+            if wants_episodes:
+                infos.append(step.infos)
+                if step.reset_infos is not None:
+                    for index in np.flatnonzero(step.resets).tolist():
+                        reset_infos[(t + 1, index)] = step.reset_infos[index]
+            if any_ended:
+                self._note_ended(np.flatnonzero(ended))
+            if (any_ended or step.valid is not None) and step.resets.any():
+                clear = step.resets
+                prev_actions = jax.tree.map(lambda a, n, c=clear: _where(c, n, a), prev_actions, self._no_actions)
+                prev_rewards = np.where(clear, np.float32(0.0), prev_rewards)
+                self._returns[clear] = 0.0
+                self._lengths[clear] = 0
+                self._started_at[clear] = clock()
+            obs, reset = step.obs, step.resets
+        assert recording is not None
+        self._obs, self._reset = obs, reset
+        self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
+        self._connectors = connectors
+        self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
+        self._num_env_steps += recording.num_env_steps
+        self.metrics.log_value("env_step_timer", stepping / num_steps)
+        self.metrics.log_value("rlmodule_inference_timer", acting / num_steps)
+        return recording, infos, reset_infos
+
+    def _step_live(
+        self,
+        env: HostVectorEnv,
+        live: LiveEpisodes,
+        actions_for_env: Any,
+        columns: dict[str, Any],
+        connectors: Any,
+        timesteps: np.ndarray,
+        mode: Mode,
+        is_last: bool,
+    ) -> tuple[VectorStep, Any]:
+        """One step of the environments with running episodes, host pieces and callbacks.
+
+        Returns:
+            ``(step, the module's view of what is behind it)``; the latter is None unless an episode ended, or this is
+            the last step of a recording.
+        """
+        host_batch = inputs = None
+
+        def report(step: VectorStep) -> None:
+            # Environments whose episode ended are in their final state here, for callbacks that look at them.
+            nonlocal host_batch, inputs
+            ended = step.terminateds | step.truncateds
+            behind = _behind(step, ended)
+            live.append(step, columns, behind, self._weights_seq_no)
+            if self._host_batch is not None:
+                host_batch = self._run_host_front(live.episodes, mode)
+                behind = host_batch[Columns.OBS]
+            if is_last or ended.any():
+                rewards = np.asarray(step.rewards, np.float32)
+                inputs = self._final_inputs(behind, connectors, columns[Columns.ACTIONS], rewards, timesteps)
+            live.report(step, inputs)
+
+        step = env.step(actions_for_env, before_reset=report)
+        live.begin(step)
+        if host_batch is not None:
+            self._host_batch = self._with_resets(host_batch, step.resets, live.episodes, mode)
+        return step, inputs
+
+    def _run_host_front(self, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
+        """What the host pieces of the pipeline make of the episodes' last observations, ``{column: [n, ...]}``."""
+        return run_host_front(
+            self._env_to_module,
+            episodes=episodes,
+            rl_module=self.module,
+            explore=mode == "explore",
+            metrics=self.metrics,
+        )
+
+    def _with_resets(
+        self, batch: dict[str, Any], resets: np.ndarray, episodes: list[SingleAgentEpisode], mode: Mode
+    ) -> dict[str, Any]:
+        """The batch with the rows of environments that were reset made from their new episodes."""
+        rows = np.flatnonzero(resets)
+        if not len(rows):
+            return batch
+        fresh = self._run_host_front([episodes[row] for row in rows], mode)
+
+        def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
+            leaf = leaf.copy()
+            leaf[rows] = new
+            return leaf
+
+        return jax.tree.map(replaced, batch, fresh)
+
+    def _final_inputs(self, behind: Any, connectors: Any, prev_actions: Any, prev_rewards: Any, timesteps: Any) -> Any:
+        """The module's view of observations behind a step; no statistics learn from them."""
+        if not self._policy.records_obs:
+            return behind
+        return self._policy.observe_final(connectors, behind, prev_actions, prev_rewards, timesteps)
+
+    def _note_ended(self, indices: np.ndarray) -> None:
+        now = time.perf_counter()
+        for index in indices:
+            self._ended.append(
+                (
+                    int(index),
+                    float(self._returns[index]),
+                    int(self._lengths[index]),
+                    now - float(self._started_at[index]),
+                )
+            )
+
+    def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, SingleAgentEpisode]]:
+        """Record, and return ``(environment, episode)`` of what ended."""
+        recording, infos, reset_infos = self._record(num_steps, mode, wants_episodes=True)
+        if self._live is not None:
+            return self._live.take_finished()
+        return self._builder.add(
+            recording.columns(), infos=infos, reset_infos=reset_infos, weights_seq_no=self._weights_seq_no
+        )
+
+    def _sample_episodes(self, num_episodes: int, mode: Mode) -> list[SingleAgentEpisode]:
+        num_envs = self.num_envs
+        quota = [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
+        finished: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
+        before, self._ended = self._ended, []
+        while any(len(own) < wanted for own, wanted in zip(finished, quota, strict=True)):
+            for index, episode in self._record_episodes(EPISODE_CHUNK, mode):
+                if len(finished[index]) < quota[index]:
+                    finished[index].append(episode)
+        self._builder.reset()
+        # Statistics, too, are of these episodes only.
+        for index, wanted in enumerate(quota):
+            before += [ended for ended in self._ended if ended[0] == index][:wanted]
+        self._ended = before
+        return [episode for own in finished for episode in own]
+
+    # --------------------------------------------------------------------------------------------------- metrics
+
+    def _log_sample(self, started: float) -> None:
+        if self._last_sample is not None:
+            self.metrics.log_value("time_between_sampling", started - self._last_sample)
+        self._last_sample = time.perf_counter()
+        self.metrics.log_value("sample", self._last_sample - started)
+
+    def get_metrics(self) -> dict[str, Any]:
+        window = self.config.metrics_num_episodes_for_smoothing
+        for _, episode_return, length, duration in self._ended:
+            for key, value in (("return", episode_return), ("len", length)):
+                for how in ("mean", "min", "max"):
+                    self.metrics.log_value(f"episode_{key}_{how}", value, reduce=how, window=window)
+            self.metrics.log_value("episode_duration_sec_mean", duration, reduce="mean", window=window)
+        self.metrics.log_value("num_episodes", len(self._ended), reduce="sum")
+        self.metrics.log_value("num_episodes_lifetime", len(self._ended), reduce="lifetime_sum")
+        self._ended = []
+        steps = self._num_env_steps - self._num_env_steps_reported
+        self._num_env_steps_reported = self._num_env_steps
+        self.metrics.log_value("num_env_steps_sampled", steps, reduce="sum")
+        self.metrics.log_value("num_env_steps_sampled_lifetime", steps, reduce="lifetime_sum")
+        return self.metrics.reduce()
+
+    _num_env_steps_reported = 0
+
+    def take_ended_episodes(self) -> EndedEpisodes:
+        """Returns, lengths and durations of the episodes that ended since the last call or block."""
+        ended, self._ended = self._ended, []
+        return EndedEpisodes.of([statistics for _, *statistics in ended])
+
+    # ----------------------------------------------------------------------------------------------------- state
+
+    def _connector_state(self) -> dict[str, Any]:
+        """The env-to-module pipeline's state on the host, piece by piece."""
+        if not jax.tree.leaves(self._connectors[0]):
+            return {}
+        self._pure_env_to_module.state = jax.device_get(self._connectors[0])
+        return self._env_to_module.get_state()
+
+    def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
+        """Weights, connector states and counters as nested dicts of NumPy arrays.
+
+        Args:
+            components: Only these of `STATE_COMPONENTS`; None for all.
+            not_components: Leave these out.
+        """
+        only = {components} if isinstance(components, str) else set(components or STATE_COMPONENTS)
+        without = {not_components} if isinstance(not_components, str) else set(not_components or ())
+        wanted = only - without
+        unknown = (only | without) - set(STATE_COMPONENTS)
+        if unknown:
+            raise ValueError(f"Unknown components {sorted(unknown)} of an EnvRunner; it has {list(STATE_COMPONENTS)}.")
+        state: dict[str, Any] = {}
+        if "rl_module" in wanted:
+            params, rest = self._policy.get_weights()
+            state["rl_module"] = {"params": params, "rest": rest}
+        if "env_to_module_connector" in wanted:
+            state["env_to_module_connector"] = self._connector_state()
+        if "module_to_env_connector" in wanted:
+            self._module_to_env.state = jax.device_get(self._connectors[1])
+            state["module_to_env_connector"] = self._module_to_env.get_state()
+        if "weights_seq_no" in wanted:
+            state["weights_seq_no"] = self._weights_seq_no
+        if "num_env_steps_sampled_lifetime" in wanted:
+            state["num_env_steps_sampled_lifetime"] = self._others_env_steps + self._num_env_steps
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over parts of what `get_state` returned; histories of running episodes stay.
+
+        Raises:
+            ValueError: For unknown parts.
+        """
+        unknown = sorted(set(state) - set(STATE_COMPONENTS))
+        if unknown:
+            raise ValueError(f"Unknown components {unknown} of an EnvRunner; it has {list(STATE_COMPONENTS)}.")
+        if "rl_module" in state:
+            self._policy.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
+        if state.get("env_to_module_connector"):
+            self._pure_env_to_module.state = jax.device_get(self._connectors[0])
+            self._env_to_module.set_state(state["env_to_module_connector"])
+            self._connectors = (self._pure_env_to_module.state, self._connectors[1])
+        if state.get("module_to_env_connector"):
+            self._module_to_env.state = jax.device_get(self._connectors[1])
+            self._module_to_env.set_state(state["module_to_env_connector"])
+            self._connectors = (self._connectors[0], self._module_to_env.state)
+        if "weights_seq_no" in state:
+            self._weights_seq_no = int(state["weights_seq_no"])
+        if "num_env_steps_sampled_lifetime" in state:
+            # What all runners together have sampled; own steps count from here on.
+            self._others_env_steps = int(state["num_env_steps_sampled_lifetime"])
+            self._num_env_steps_reported -= self._num_env_steps
+            self._num_env_steps = 0
+
+    def merge_connector_deltas(self) -> None:
+        """Count this runner's own new statistics as known: what a group of one runner does in place of a merge."""
+        merged = self._pure_env_to_module.merge(self._connectors[0], None)
+        self._connectors = (jax.device_get(merged), self._connectors[1])
+
+
+def _behind(step: VectorStep, ended: np.ndarray) -> Any:
+    """The observations behind a step, in front of any reset, as arrays of their own."""
+    if step.final_obs is None:
+        return jax.tree.map(np.array, step.obs)
+    return jax.tree.map(lambda final, obs: _where(ended, final, obs), step.final_obs, step.obs)
+
+
+def _where(mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+    return np.where(mask.reshape(mask.shape + (1,) * (np.ndim(no) - 1)), yes, no)

@@ -1,0 +1,1 @@
+"""Environments of the host, several of them stepped together."""

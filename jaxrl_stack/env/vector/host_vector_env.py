@@ -1,0 +1,159 @@
+"""Makes the environments of a runner: what `VectorStep` and `HostVectorEnv` are, and which kind a config asks for."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
+from jaxrl_stack.env.vector.sub_env import RegisteredEnvCreator, SubEnvMaker
+from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
+from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
+
+
+def make_vector_env(
+    config: Any,
+    *,
+    worker_index: int = 0,
+    num_workers: int = 0,
+    recreated_worker: bool = False,
+    num_envs: int | None = None,
+    on_created: Callable[[gym.vector.VectorEnv, EnvContext], None] | None = None,
+) -> HostVectorEnv:
+    """The environments of one runner.
+
+    ``config.gym_env_vectorize_mode`` says how: "sync" steps one after the other here, "async" each in a process of
+    its own (started by a fork server, because processes with a JAX backend must not fork: a script needs its
+    ``if __name__ == "__main__"``), "vector_entry_point" leaves all copies to an environment's own vector version.
+    envpool's environments, and creators and classes that make a `gymnasium.vector.VectorEnv`, are used as they are in
+    every mode.
+
+    Every environment gets an `EnvContext` of its own; one that makes all copies gets ``vector_index`` 0 and, as an item
+    of the config, ``num_envs`` (creators only with "vector_entry_point").
+
+    Args:
+        config: Reads `env`, `env_config`, `num_envs_per_env_runner`, `gym_env_vectorize_mode`,
+            `disable_env_checking`, and `seed` for envpool.
+        worker_index: Index of the runner.
+        num_workers: Number of remote runners.
+        recreated_worker: Whether the runner replaces one that failed.
+        num_envs: Number of copies; None: `config.num_envs_per_env_runner`.
+        on_created: Called with the vector environment and its context, once it is there.
+
+    Raises:
+        ValueError: A JAX environment; unequal spaces or a wrong number of copies; an environment without the vector
+            version that is asked for.
+        TypeError: A creator or class that makes something else than an environment.
+        ImportError: The suite of the environment is not installed.
+    """
+    num_envs = int(config.num_envs_per_env_runner if num_envs is None else num_envs)
+    mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
+    is_async = mode is gym.VectorizeMode.ASYNC
+    context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
+    vector_env = _make(config, mode, context, num_envs)
+    if on_created is not None:
+        on_created(vector_env.env, context)
+    return vector_env
+
+
+def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int) -> HostVectorEnv:
+    check = not config.disable_env_checking
+    as_vector = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT
+    # A registered creator may be slow: it is called for the environments that are needed, not to look at one.
+    creator = get_env_creator(config.env) if isinstance(config.env, str) else None
+    spec = None
+    if creator is None:
+        resolved = resolve_env(config.env, context)
+        name = resolved.name
+        if resolved.is_jax:
+            raise ValueError(
+                f"environment({name!r}) is a JAX environment and is sampled on the device. To step it on the host, "
+                "register a creator: register_env('my_env', lambda config: "
+                "GymnasiumFromJax(env, config)), from jaxrl_stack.env.jax_to_gymnasium."
+            )
+        if resolved.is_vector or as_vector:
+            make = functools.partial(resolved.make_vector, num_envs, _copy(context))
+            if not resolved.seeded_when_made:
+                return VectorEnvAdapter(make(), name, num_envs, check)
+            seed = _runner_seed(config, context.worker_index)
+            return VectorEnvAdapter(make(seed), name, num_envs, check, rebuild=make, seed=seed)
+        creator, spec = resolved.creator, resolved.spec
+    else:
+        name = config.env
+        first = creator(_copy(context, {"num_envs": num_envs} if as_vector else {}))
+        if isinstance(first, gym.vector.VectorEnv):
+            return VectorEnvAdapter(first, name, num_envs, check)
+        if as_vector:
+            raise TypeError(
+                f"env_runners(gym_env_vectorize_mode='vector_entry_point'): the creator registered as {name!r} "
+                f"has to return a gymnasium.vector.VectorEnv of env_config['num_envs'], but returned {first!r}. "
+                "Use 'sync' for one that returns a gymnasium.Env."
+            )
+        if mode is gym.VectorizeMode.ASYNC and isinstance(first, gym.Env):
+            first.close()
+        else:
+            return SyncHostVectorEnv(_makers(name, creator, context, num_envs, first=first), name, check)
+    if spec is None:
+        makers = _makers(name, creator, context, num_envs)
+    else:
+        # One is enough to find what is wrong with all of them; the checker costs time in every step.
+        checked, unchecked = (RegisteredEnvCreator(spec, disabled) for disabled in (not check, True))
+        makers = _makers(name, unchecked, context, num_envs)
+        makers[0].creator = checked
+    if mode is gym.VectorizeMode.SYNC:
+        return SyncHostVectorEnv(makers, name, check)
+    return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
+
+
+_NOTHING = object()
+
+
+def _makers(
+    name: str, creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, first: Any = _NOTHING
+) -> list[SubEnvMaker]:
+    """One maker per copy; `first`, if it is there already, is the first copy."""
+    makers = [SubEnvMaker(name, creator, _copy(context, vector_index=i)) for i in range(num_envs)]
+    if first is not _NOTHING:
+        makers[0].creator = lambda _: first
+    return makers
+
+
+def _make_async(makers: list[SubEnvMaker], name: str) -> AsyncVectorEnv:
+    methods = multiprocessing.get_all_start_methods()
+    try:
+        return AsyncVectorEnv(
+            makers,
+            copy=False,
+            context="forkserver" if "forkserver" in methods else "spawn",
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+    except Exception as error:
+        error.add_note(
+            f"While starting the {len(makers)} processes of environment({name!r}) with "
+            "env_runners(gym_env_vectorize_mode='async'). All copies need equal spaces; 'sync' shows errors of "
+            "an environment where they arise."
+        )
+        raise
+
+
+def _copy(context: EnvContext, items: dict[str, Any] | None = None, vector_index: int = 0) -> EnvContext:
+    copied = context.copy_with_overrides(vector_index=vector_index)
+    copied.update(items or {})
+    return copied
+
+
+def _runner_seed(config: Any, worker_index: int) -> int:
+    if config.seed is None:
+        return int(np.random.SeedSequence().generate_state(1)[0] >> 1)
+    return int(config.seed) + worker_index
+
+
+__all__ = ["HostVectorEnv", "VectorStep", "make_vector_env"]

@@ -1,0 +1,95 @@
+"""What a runner sees of several host environments that are stepped together."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+@dataclasses.dataclass(slots=True)
+class VectorStep:
+    """What one step of ``B`` environments returns, whenever they reset themselves.
+
+    Attributes:
+        obs: Pytree ``[B, ...]``, what to act on next: the first observation of an episode where `resets`. The
+            next step may write into the same arrays: copy what has to last.
+        rewards: float32 or float64 ``[B]``; 0 where not `valid`.
+        terminateds: bool ``[B]``, the episode reached an end of its own; False where not `valid`.
+        truncateds: bool ``[B]``, the episode was cut; False where not `valid`.
+        resets: bool ``[B]``, whether ``obs[i]`` is the first observation of an episode.
+        valid: bool ``[B]``, False where this step only reset the environment and ignored the action (next-step
+            autoreset). None: all are valid.
+        final_obs: Pytree ``[B, ...]``, the observation before the reset in the rows whose episode ended in this
+            step; the other rows mean nothing. Never shares memory with later steps. None: no episode ended.
+        infos: One dict per environment, of the step itself, also where it ended the episode; empty where not
+            `valid`. Not to be changed: dicts may be shared.
+        reset_infos: One dict per environment, of the reset where `resets`, else empty. None: there was no reset.
+    """
+
+    obs: Any
+    rewards: np.ndarray
+    terminateds: np.ndarray
+    truncateds: np.ndarray
+    resets: np.ndarray
+    valid: np.ndarray | None
+    final_obs: Any | None
+    infos: Sequence[dict[str, Any]]
+    reset_infos: Sequence[dict[str, Any]] | None
+
+
+class HostVectorEnv(abc.ABC):
+    """``B`` environments of the host, stepped together.
+
+    Attributes:
+        env: The `gymnasium.vector.VectorEnv` behind it.
+        num_envs: ``B``.
+        single_observation_space: Space of one observation.
+        single_action_space: Space of one action.
+        observation_space: Space of ``B`` observations.
+        action_space: Space of ``B`` actions.
+    """
+
+    env: gym.vector.VectorEnv
+    num_envs: int
+    single_observation_space: gym.Space
+    single_action_space: gym.Space
+    observation_space: gym.Space
+    action_space: gym.Space
+
+    @abc.abstractmethod
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Sequence[dict[str, Any]]]:
+        """Starts new episodes everywhere.
+
+        Args:
+            seed: Environment i is seeded with ``seed + i``, or as a vector environment of its own kind does it.
+                None: the random number generators go on as they are.
+            options: Passed to every environment.
+
+        Returns:
+            ``(obs, infos)``: pytree ``[B, ...]``, and one dict per environment.
+
+        Raises:
+            ValueError: An observation does not have the shapes of its space.
+        """
+
+    @abc.abstractmethod
+    def step(self, actions: Any, before_reset: Callable[[VectorStep], None] | None = None) -> VectorStep:
+        """One step of all environments.
+
+        Args:
+            actions: NumPy pytree ``[B, ...]`` that mirrors `single_action_space`.
+            before_reset: Called with what the step led to while environments whose episode ended are still in their
+                final state, where they can be held there (those that reset themselves cannot); ``obs`` and
+                ``reset_infos`` of those rows mean nothing yet.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Releases all environments; a second call does nothing."""

@@ -1,0 +1,143 @@
+"""Rows of batches: observations into preallocated arrays, actions out of a batch, infos out of a dict of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, Tuple
+
+
+def row_writer(space: gym.Space, buffers: Any) -> Callable[[int, Any], None]:
+    """A function ``write(i, element)`` that copies an element of `space` into row i of `buffers`.
+
+    Args:
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+        buffers: Pytree ``[B, ...]`` that mirrors `space`.
+    """
+    match space:
+        case Dict():
+            parts = [(key, row_writer(child, buffers[key])) for key, child in space.spaces.items()]
+        case Tuple():
+            parts = [(k, row_writer(child, buffers[k])) for k, child in enumerate(space.spaces)]
+        case _:
+            return buffers.__setitem__
+
+    def write(i: int, element: Any) -> None:
+        for key, write_part in parts:
+            write_part(i, element[key])
+
+    return write
+
+
+def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
+    """A function that makes a list of ``B`` elements of `space` from a batch ``[B, ...]``.
+
+    Elements of `Discrete` spaces are Python integers, those of other leaves arrays of the space's dtype, copied: an
+    environment may change its action in place.
+
+    Args:
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+    """
+    match space:
+        case Discrete():
+            return lambda batch: batch.tolist()
+        case Dict():
+            children = {key: row_splitter(child) for key, child in space.spaces.items()}
+
+            def split_dict(batch: Any) -> list[Any]:
+                columns = [split(batch[key]) for key, split in children.items()]
+                return [dict(zip(children, row, strict=True)) for row in zip(*columns, strict=True)]
+
+            return split_dict
+        case Tuple():
+            splits = [row_splitter(child) for child in space.spaces]
+            return lambda batch: list(
+                zip(*(split(column) for split, column in zip(splits, batch, strict=True)), strict=True)
+            )
+        case _:
+            dtype = space.dtype
+            return lambda batch: list(np.array(batch, dtype))
+
+
+def conform_batch(space: gym.Space, batch: Any) -> Any:
+    """A batch with the dtypes of `space`, the space of the whole batch."""
+    match space:
+        case Dict():
+            return {key: conform_batch(child, batch[key]) for key, child in space.spaces.items()}
+        case Tuple():
+            return tuple(conform_batch(child, part) for child, part in zip(space.spaces, batch, strict=True))
+        case _:
+            return np.asarray(batch, space.dtype)
+
+
+def copy_batch(batch: Any) -> Any:
+    """A copy of a pytree of arrays in dicts and tuples."""
+    if isinstance(batch, dict):
+        return {key: copy_batch(part) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(copy_batch(part) for part in batch)
+    return np.array(batch)
+
+
+class InfoRows(Sequence):
+    """The infos of a vector environment as one dict per environment, taken apart when somebody looks.
+
+    ``infos["x"][i]`` is environment i's, if ``infos["_x"]`` is absent or True there; dicts nest. A value without an
+    entry per environment belongs to all of them.
+
+    Args:
+        infos: ``{name: array [B]}``, as gymnasium's, envpool's and ALE's vector environments give it.
+        num_envs: ``B``.
+        rows: bool ``[B]``; None: all. An environment where it is False has what `otherwise` says.
+        otherwise: Infos for the environments not in `rows`; None: empty ones.
+    """
+
+    __slots__ = ("_infos", "_num_envs", "_otherwise", "_rows")
+
+    def __init__(
+        self,
+        infos: dict[str, Any],
+        num_envs: int,
+        rows: np.ndarray | None = None,
+        otherwise: dict[str, Any] | None = None,
+    ):
+        self._infos = infos
+        self._num_envs = num_envs
+        self._rows = rows
+        self._otherwise = otherwise or {}
+
+    def __len__(self) -> int:
+        return self._num_envs
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        numbers = range(self._num_envs)[index]
+        return self._row(numbers) if isinstance(numbers, int) else [self._row(i) for i in numbers]
+
+    def _row(self, i: int) -> dict[str, Any]:
+        chosen = self._rows is None or self._rows[i]
+        return _info_row(self._infos if chosen else self._otherwise, i, self._num_envs)
+
+
+def _info_row(infos: dict[str, Any], i: int, num_envs: int) -> dict[str, Any]:
+    row = {}
+    for name, value in infos.items():
+        if name[:1] == "_" and name[1:] in infos:
+            continue
+        mask = infos.get(f"_{name}")
+        if mask is not None and not mask[i]:
+            continue
+        if isinstance(value, dict):
+            value = _info_row(value, i, num_envs)
+        elif isinstance(value, np.ndarray) and value.shape[:1] == (num_envs,):
+            value = value[i]
+        row[name] = value
+    return row

@@ -1,0 +1,154 @@
+"""Suites that bring vector environments of their own: envpool, and the Arcade Learning Environment (ale-py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+ENVPOOL_PREFIX = "envpool/"
+ALE_PREFIX = "ALE/"
+
+
+def import_ale() -> None:
+    """Imports ale-py, which registers its ids with gymnasium.
+
+    Raises:
+        ImportError: It is not installed; says how to install it.
+    """
+    try:
+        import ale_py
+    except ImportError as error:
+        raise ImportError(
+            f"environments whose names start with {ALE_PREFIX!r} need ale-py ({error}): "
+            "pip install 'jaxrl-stack[atari]'"
+        ) from error
+    gym.register_envs(ale_py)
+
+
+def import_envpool() -> Any:
+    """The module envpool.
+
+    Raises:
+        ImportError: It is not installed; says how to install it.
+    """
+    try:
+        import envpool
+    except ImportError as error:
+        raise ImportError(
+            f"environments whose names start with {ENVPOOL_PREFIX!r} need envpool ({error}): "
+            "pip install 'jaxrl-stack[envpool]'"
+        ) from error
+    return envpool
+
+
+def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: int) -> gym.vector.VectorEnv:
+    """envpool's vector environment; it resets in the step behind the end of an episode.
+
+    Args:
+        name: "envpool/<task id>".
+        env_config: Arguments of ``envpool.make``: num_threads (by default as many as there are cores for this
+            process, and not more than environments), max_episode_steps, stack_num, ...
+        num_envs: Number of copies.
+        seed: Seed of the whole pool, int32.
+
+    Raises:
+        ImportError: envpool is not installed.
+        ValueError: It has no such task.
+    """
+    envpool = import_envpool()
+    task = name.removeprefix(ENVPOOL_PREFIX)
+    if task not in envpool.list_all_envs():
+        raise ValueError(
+            f"environment({name!r}): envpool has no task {task!r}. envpool.list_all_envs() lists them."
+        )
+    arguments = {"num_threads": min(num_envs, available_cores()), **env_config}
+    env = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{"seed": seed, **arguments})
+    return channels_last(env)
+
+
+def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
+    """ALE's own vector environment with the usual preprocessing, in C++.
+
+    84 × 84 gray images, four frames per action (the maximum of the last two), the last four stacked: uint8
+    ``[84, 84, 4]``. Up to 30 no-ops behind a reset, then FIRE where the game waits for it; sticky actions as the id
+    says. Rewards are the game's: clip them for the learner with ``environment(clip_rewards=True)``.
+
+    Args:
+        spec: ``gymnasium.spec("ALE/<Game>-v5")``.
+        env_config: Arguments of ``ale_py.vector_env.AtariVectorEnv``: img_height, img_width, grayscale, stack_num,
+            frameskip, repeat_action_probability, episodic_life, num_threads, ...
+        num_envs: Number of copies.
+    """
+    arguments = {
+        "reward_clipping": False,
+        "num_threads": min(num_envs, available_cores()),
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+        **env_config,
+    }
+    return channels_last(
+        gym.make_vec(spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments)
+    )
+
+
+def available_cores() -> int:
+    """How many cores this process should use: ``NPROC`` if set, else those it may run on."""
+    if "NPROC" in os.environ:
+        return int(os.environ["NPROC"])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
+    """`env` with images as convolutions in Flax take them, ``[H, W, C]``; `env` itself if it has them, or none.
+
+    Images are uint8 boxes ``[C, H, W]`` or ``[S, H, W, C]`` (a stack of S images) whose first axis is the shortest.
+    """
+    space = env.single_observation_space
+    if not (isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)):
+        return env
+    if space.shape[0] >= min(space.shape[1:3]):
+        return env
+    return ChannelsLast(env)
+
+
+class ChannelsLast(gym.vector.VectorWrapper):
+    """Moves the first axis of image observations to the end; stacked colour images become ``[H, W, S * C]``.
+
+    Args:
+        env: Vector environment with a Box ``[C, H, W]`` or ``[S, H, W, C]`` as single observation space.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv):
+        super().__init__(env)
+        space = env.single_observation_space
+        assert isinstance(space, Box)
+        self.single_observation_space = Box(
+            self._move(space.low[None])[0], self._move(space.high[None])[0], dtype=space.dtype.type
+        )
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        # envpool warns of every seed given here, and None is no seed.
+        arguments = {} if seed is None else {"seed": seed}
+        obs, infos = self.env.reset(options=options, **arguments)
+        return self._move(obs), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            infos = {**infos, "final_obs": self._move(infos["final_obs"])}
+        return self._move(obs), rewards, terminateds, truncateds, infos
+
+    def _move(self, images: np.ndarray) -> np.ndarray:
+        if images.ndim == 4:
+            return np.moveaxis(images, 1, -1)
+        moved = np.moveaxis(images, 1, -2)
+        return moved.reshape(*moved.shape[:-2], -1)

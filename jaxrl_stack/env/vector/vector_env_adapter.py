@@ -1,0 +1,204 @@
+"""Environments that step several copies themselves: gymnasium's async vectors, vector entry points, envpool, ALE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, create_empty_array
+
+from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
+from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, copy_batch, row_writer
+from jaxrl_stack.utils import spaces
+
+
+class VectorEnvAdapter(HostVectorEnv):
+    """A `gymnasium.vector.VectorEnv` of either autoreset mode.
+
+    Args:
+        env: Its ``metadata["autoreset_mode"]`` says when it resets: in the step that ends an episode, then with the
+            final observations in ``infos["final_obs"]``, or in the step behind it.
+        name: What to call the environment in messages.
+        num_envs: How many copies it should have.
+        check: Look at the first observations: shapes and structure have to be those of the space.
+        rebuild: Makes a new vector environment from a seed, for one whose seed is fixed when it is made. None: its
+            ``reset`` takes the seed.
+        seed: The seed that `env` was made with, where there is a `rebuild`.
+
+    Raises:
+        ValueError: Another number of copies, or no autoreset mode that works here.
+        TypeError: A space without a fixed shape.
+    """
+
+    def __init__(
+        self,
+        env: gym.vector.VectorEnv,
+        name: str,
+        num_envs: int,
+        check: bool = True,
+        *,
+        rebuild: Callable[[int], gym.vector.VectorEnv] | None = None,
+        seed: int | None = None,
+    ):
+        self.env = env
+        self._closed = False
+        self._name = name
+        self._check = check
+        self._rebuild = rebuild
+        self._unused_seed = seed
+        try:
+            if env.num_envs != num_envs:
+                raise ValueError(
+                    f"environment({name!r}) made a vector environment of {env.num_envs}, but "
+                    f"num_envs_per_env_runner={num_envs}. With "
+                    "env_runners(gym_env_vectorize_mode='vector_entry_point') a creator finds the number to "
+                    "make in env_config['num_envs']."
+                )
+            self._same_step = _resets_in_same_step(env, name)
+            # Refuses spaces without a fixed shape.
+            for space in (env.single_observation_space, env.single_action_space):
+                spaces.dtype_of(space)
+        except BaseException:
+            self.close()
+            raise
+        self.num_envs = num_envs
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        # Not the environment's own: envpool's are those of one copy.
+        self.observation_space = batch_space(env.single_observation_space, num_envs)
+        self.action_space = batch_space(env.single_action_space, num_envs)
+        self._ended = np.zeros(num_envs, np.bool_)
+        self._no_infos: list[dict[str, Any]] = [{}] * num_envs
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Sequence[dict[str, Any]]]:
+        if self._rebuild is not None:
+            if seed is not None and int(seed) != self._unused_seed:
+                self.env.close()
+                self.env = self._rebuild(int(seed))
+            self._unused_seed = None
+            obs, infos = self.env.reset(options=options)
+        else:
+            obs, infos = self.env.reset(seed=None if seed is None else int(seed), options=options)
+        if self._check:
+            spaces.validate_batch(
+                self.single_observation_space, obs, 1, f"environment({self._name!r}): the observation"
+            )
+            self._check = False
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        return obs, self._rows(infos)
+
+    def step(self, actions: Any, before_reset: Callable[[VectorStep], None] | None = None) -> VectorStep:
+        step = self._step(actions)
+        if before_reset is not None:
+            before_reset(step)
+        return step
+
+    def _step(self, actions: Any) -> VectorStep:
+        obs, rewards, terminateds, truncateds, infos = self.env.step(
+            conform_batch(self.action_space, actions)
+        )
+        rewards = np.asarray(rewards)
+        if rewards.dtype not in (np.float32, np.float64):
+            rewards = rewards.astype(np.float64)
+        terminateds, truncateds = np.asarray(terminateds, np.bool_), np.asarray(truncateds, np.bool_)
+        if self._same_step:
+            return self._same_step_outcome(obs, rewards, terminateds, truncateds, infos)
+        return self._next_step_outcome(obs, rewards, terminateds, truncateds, infos)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.env.close()
+
+    def _same_step_outcome(
+        self,
+        obs: Any,
+        rewards: np.ndarray,
+        terminateds: np.ndarray,
+        truncateds: np.ndarray,
+        infos: dict[str, Any],
+    ) -> VectorStep:
+        resets = terminateds | truncateds
+        final_obs = reset_infos = None
+        if not resets.any():
+            step_infos = self._rows(infos)
+        else:
+            if "final_obs" not in infos:
+                raise ValueError(
+                    f"environment({self._name!r}) resets in the step that ends an episode (its "
+                    "metadata['autoreset_mode'] says so), but its infos, which have "
+                    f"{', '.join(sorted(infos)) or 'nothing'}, lack the observation before the reset: "
+                    "infos['final_obs']."
+                )
+            infos = dict(infos)
+            final_obs = self._final_obs(infos.pop("final_obs"), resets)
+            final_infos = infos.pop("final_info", {})
+            for mask in ("_final_obs", "_final_info"):
+                infos.pop(mask, None)
+            step_infos = self._rows(infos, ~resets, final_infos)
+            reset_infos = self._rows(infos, resets)
+        return VectorStep(
+            obs, rewards, terminateds, truncateds, resets, None, final_obs, step_infos, reset_infos
+        )
+
+    def _next_step_outcome(
+        self,
+        obs: Any,
+        rewards: np.ndarray,
+        terminateds: np.ndarray,
+        truncateds: np.ndarray,
+        infos: dict[str, Any],
+    ) -> VectorStep:
+        resets = self._ended
+        if resets.any():
+            valid = ~resets
+            # Whatever the environment says of a step in which it only reset.
+            rewards = np.where(valid, rewards, 0)
+            terminateds, truncateds = terminateds & valid, truncateds & valid
+            step_infos, reset_infos = self._rows(infos, valid), self._rows(infos, resets)
+        else:
+            valid = reset_infos = None
+            step_infos = self._rows(infos)
+        self._ended = terminateds | truncateds
+        final_obs = copy_batch(obs) if self._ended.any() else None
+        return VectorStep(
+            obs, rewards, terminateds, truncateds, resets, valid, final_obs, step_infos, reset_infos
+        )
+
+    def _rows(
+        self, infos: dict[str, Any], rows: np.ndarray | None = None, otherwise: dict[str, Any] | None = None
+    ) -> Sequence[dict[str, Any]]:
+        if not infos and not otherwise:
+            return self._no_infos
+        return InfoRows(infos, self.num_envs, rows, otherwise)
+
+    def _final_obs(self, given: Any, ended: np.ndarray) -> Any:
+        """The final observations as one batch; gymnasium's vectors give an array of objects."""
+        if not (isinstance(given, np.ndarray) and given.dtype == object):
+            return copy_batch(given)
+        space = self.single_observation_space
+        final_obs = create_empty_array(space, n=self.num_envs, fn=np.zeros)
+        write = row_writer(space, final_obs)
+        for i in np.flatnonzero(ended).tolist():
+            write(i, given[i])
+        return final_obs
+
+
+def _resets_in_same_step(env: gym.vector.VectorEnv, name: str) -> bool:
+    given = env.metadata.get("autoreset_mode")
+    modes = {mode.value: mode for mode in AutoresetMode}
+    mode = given if isinstance(given, AutoresetMode) else modes.get(str(given))
+    if mode is AutoresetMode.SAME_STEP:
+        return True
+    if mode is AutoresetMode.NEXT_STEP:
+        return False
+    raise ValueError(
+        f"environment({name!r}): {type(env).__name__}.metadata['autoreset_mode'] is {given!r}, but has to be "
+        "gymnasium.vector.AutoresetMode.SAME_STEP (with infos['final_obs']) or NEXT_STEP: the environment "
+        "resets its copies itself, and has to say when."
+    )

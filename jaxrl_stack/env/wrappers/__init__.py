@@ -1,0 +1,1 @@
+"""Wrappers around gymnasium environments."""

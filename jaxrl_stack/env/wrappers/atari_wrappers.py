@@ -1,0 +1,298 @@
+"""The usual preprocessing of Atari games, as gymnasium wrappers.
+
+Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods; the resets follow Machado
+et al. 2018, "Revisiting the Arcade Learning Environment".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from jaxrl_stack.utils.notices import notice_once
+
+# ITU-R BT.601 luma.
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+_NOOP, _FIRE, _UP = 0, 1, 2
+
+
+def wrap_atari_for_new_api_stack(
+    env: gym.Env,
+    dim: int = 64,
+    frameskip: int = 4,
+    framestack: int | None = None,
+    grayscale: bool = True,
+) -> gym.Env:
+    """Atari with small images in [-1, 1], skipped frames, random starts, and a life as an episode.
+
+    From the inside: at most 108,000 frames per episode; every action `frameskip` times, seeing the brighter of the last
+    two frames; images shrunk to ``dim × dim`` and mapped to ``[-1, 1)``; 1 to 30 no-ops behind a reset; the loss of a
+    life ends an episode, the game goes on with the next reset; FIRE and UP behind a reset where the game waits for
+    FIRE; the last `framestack` images side by side. Rewards are the game's: clip them with
+    ``environment(clip_rewards=True)``.
+
+    Args:
+        env: ``gymnasium.make("ALE/<Game>-v5", frameskip=1)``, with RGB (or gray) images.
+        dim: Height and width of the images.
+        frameskip: Frames per action; 1 for every frame.
+        framestack: How many images to stack; None for one.
+        grayscale: Gray instead of RGB images.
+
+    Returns:
+        An environment with observations float32 ``[dim, dim, C]``, C = (1 if grayscale else 3) × framestack; the latest
+        image comes last.
+
+    Raises:
+        ValueError: A setting below 1, or observations that are no images of the kind asked for.
+    """
+    for name, value in (("dim", dim), ("frameskip", frameskip), ("framestack", framestack or 1)):
+        if value < 1:
+            raise ValueError(f"wrap_atari_for_new_api_stack({name}={value!r}): must be at least 1.")
+    skipped = 1 if env.spec is None else env.spec.kwargs.get("frameskip", 1)
+    if frameskip > 1 and skipped != 1:
+        notice_once(
+            f"{env} skips frames itself (frameskip={skipped}), and wrap_atari_for_new_api_stack("
+            f"frameskip={frameskip}) does so again. Give env_config={{'frameskip': 1}}, or frameskip=1 here."
+        )
+    env = gym.wrappers.TimeLimit(env, max_episode_steps=108_000)
+    if frameskip > 1:
+        env = MaxAndSkipEnv(env, frameskip)
+    env = GrayScaleAndResize(env, dim, grayscale)
+    env = NormalizedImageEnv(env)
+    env = NoopResetEnv(env)
+    env = EpisodicLifeEnv(env)
+    if "FIRE" in env.unwrapped.get_action_meanings():  # type: ignore[attr-defined]
+        env = FireResetEnv(env)
+    if framestack is not None and framestack > 1:
+        env = FrameStack(env, framestack)
+    return env
+
+
+class MaxAndSkipEnv(gym.Wrapper):
+    """Repeats every action and adds up the rewards; shows the pixelwise maximum of the last two frames.
+
+    The game draws some sprites in every other frame only. An episode that ends in between shows the frames that it had.
+
+    Args:
+        env: Environment with image observations.
+        skip: Repetitions, at least 1.
+    """
+
+    def __init__(self, env: gym.Env, skip: int = 4):
+        super().__init__(env)
+        self._skip = skip
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        before, total = frame, float(reward)
+        for _ in range(self._skip - 1):
+            if terminated or truncated:
+                break
+            before = frame
+            frame, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+        return np.maximum(before, frame), total, terminated, truncated, info
+
+
+class GrayScaleAndResize(gym.ObservationWrapper):
+    """Images of any size as uint8 ``[dim, dim, C]``, averaged over areas.
+
+    Args:
+        env: Environment with uint8 observations ``[H, W, 3]`` or gray ``[H, W]``.
+        dim: Height and width.
+        grayscale: One channel of luma instead of three of RGB.
+
+    Raises:
+        ValueError: The observations are no such images.
+    """
+
+    def __init__(self, env: gym.Env, dim: int, grayscale: bool = True):
+        super().__init__(env)
+        space = env.observation_space
+        shape: tuple[int, ...] = tuple(space.shape or ())
+        is_rgb = len(shape) == 3 and shape[2] == 3
+        if not (isinstance(space, Box) and space.dtype == np.uint8 and (is_rgb or len(shape) == 2)):
+            raise ValueError(
+                f"GrayScaleAndResize needs uint8 images [H, W, 3] or [H, W], but {env} has the "
+                f"observation space {space}. Give env_config={{'obs_type': 'rgb'}}."
+            )
+        if not (is_rgb or grayscale):
+            raise ValueError(
+                f"GrayScaleAndResize(grayscale=False): {env} has gray images {shape}. Give "
+                "env_config={'obs_type': 'rgb'}."
+            )
+        self._to_gray = is_rgb and grayscale
+        self._dim = dim
+        self.observation_space = Box(0, 255, (dim, dim, 1 if grayscale else 3), np.uint8)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        image = observation.astype(np.float32)
+        if self._to_gray:
+            image = image @ _LUMA
+        small = area_mean(area_mean(image, self._dim, 0), self._dim, 1)
+        return np.rint(small).astype(np.uint8).reshape(self.observation_space.shape)
+
+
+WarpFrame = GrayScaleAndResize
+
+
+class NormalizedImageEnv(gym.ObservationWrapper):
+    """uint8 images as float32 in [-1, 1): ``x / 128 - 1``.
+
+    Args:
+        env: Environment with image observations.
+    """
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.observation_space = Box(-1.0, 1.0, env.observation_space.shape, np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation.astype(np.float32) / np.float32(128) - np.float32(1)
+
+
+class ClipRewardEnv(gym.RewardWrapper):
+    """The sign of the reward."""
+
+    def reward(self, reward: Any) -> float:
+        return float(np.sign(reward))
+
+
+def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
+    """Means over `dim` equal parts of an axis; a pixel on a border counts for both sides, by its share.
+
+    By differences of running sums, not by a product with a matrix of weights: for images this small, the threads of the
+    linear algebra library cost more than they bring, and several runners on one machine would fight for the cores.
+
+    Args:
+        pixels: float32 array.
+        dim: Number of parts.
+        axis: Axis of length ``size``.
+
+    Returns:
+        The array with ``dim`` in place of ``size``; entry i is the mean over ``[i, i + 1) × size / dim``.
+    """
+    size = pixels.shape[axis]
+    borders = np.arange(dim + 1) * (size / dim)
+    whole = np.minimum(borders.astype(np.intp), size - 1)
+    share = (borders - whole).astype(np.float32)
+    share = share.reshape([-1 if k == axis else 1 for k in range(pixels.ndim)])
+    at_border = pixels.take(whole, axis)
+    # The sum of all that is in front of the border.
+    sums = np.cumsum(pixels, axis).take(whole, axis) + (share - np.float32(1)) * at_border
+    return np.diff(sums, axis=axis) * np.float32(dim / size)
+
+
+class NoopResetEnv(gym.Wrapper):
+    """Does nothing for 1 to `noop_max` steps behind a reset, so that not every game starts the same.
+
+    Args:
+        env: Environment whose action 0 is NOOP.
+        noop_max: Largest number of steps; the number is drawn from the environment's ``np_random``.
+    """
+
+    def __init__(self, env: gym.Env, noop_max: int = 30):
+        super().__init__(env)
+        self._noop_max = noop_max
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        for _ in range(self.env.unwrapped.np_random.integers(1, self._noop_max + 1)):
+            obs, info = _step_of_reset(self.env, _NOOP, options)
+        return obs, info
+
+
+class EpisodicLifeEnv(gym.Wrapper):
+    """The loss of a life terminates; only a game that is over, or cut, is really reset (or one that gets a seed).
+
+    Args:
+        env: Environment with ``unwrapped.ale.lives()``.
+    """
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self._lives = 0
+        self._game_runs = False
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        lives = self._count()
+        # Some games show 0 lives for a few frames before they say that they are over: then it is over when they say so.
+        life_lost = 0 < lives < self._lives
+        self._lives = lives
+        self._game_runs = life_lost and not (terminated or truncated)
+        return obs, reward, terminated or life_lost, truncated, info
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if self._game_runs and seed is None:
+            obs, info = _step_of_reset(self.env, _NOOP, options)
+        else:
+            obs, info = self.env.reset(seed=seed, options=options)
+        self._game_runs = False
+        self._lives = self._count()
+        return obs, info
+
+    def _count(self) -> int:
+        return self.env.unwrapped.ale.lives()  # type: ignore[attr-defined]
+
+
+class FireResetEnv(gym.Wrapper):
+    """Presses FIRE, then UP, behind a reset: some games wait for it, and the agent need not find out.
+
+    Args:
+        env: Environment whose actions 1 and 2 are FIRE and UP (in some games another direction).
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        for action in (_FIRE, _UP):
+            obs, info = _step_of_reset(self.env, action, options)
+        return obs, info
+
+
+def _step_of_reset(env: gym.Env, action: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    """One step that belongs to a reset; if the episode ends with it, another reset."""
+    obs, _, terminated, truncated, info = env.step(action)
+    return env.reset(options=options) if terminated or truncated else (obs, info)
+
+
+class FrameStack(gym.ObservationWrapper):
+    """The last `k` images ``[H, W, C]`` as ``[H, W, k * C]``, the latest at the end; at the start the first repeats.
+
+    Args:
+        env: Environment with image observations.
+        k: How many images.
+    """
+
+    def __init__(self, env: gym.Env, k: int):
+        super().__init__(gym.wrappers.FrameStackObservation(env, k, padding_type="reset"))
+        space = env.observation_space
+        assert isinstance(space, Box)
+        low, high = (np.tile(bound, k) for bound in (space.low, space.high))
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return np.moveaxis(observation, 0, 2).reshape(self.observation_space.shape)
+
+
+__all__ = [
+    "ClipRewardEnv",
+    "EpisodicLifeEnv",
+    "FireResetEnv",
+    "FrameStack",
+    "GrayScaleAndResize",
+    "MaxAndSkipEnv",
+    "NoopResetEnv",
+    "NormalizedImageEnv",
+    "WarpFrame",
+    "wrap_atari_for_new_api_stack",
+]

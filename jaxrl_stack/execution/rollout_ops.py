@@ -1,0 +1,112 @@
+"""Sampling rounds over the env runners of a group, for the actor driver and for training steps of one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.recording import EndedEpisodes
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+
+
+@dataclasses.dataclass
+class Sampled:
+    """What one ``sample()`` of one runner gave.
+
+    Attributes:
+        episodes: Episodes, or pieces of episodes.
+        ended: Statistics of those that ended.
+        metrics: The runner's reduced metrics.
+    """
+
+    episodes: list[SingleAgentEpisode]
+    ended: EndedEpisodes
+    metrics: dict[str, Any]
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps in all episodes together."""
+        return sum(len(episode) for episode in self.episodes)
+
+
+def sample_once(runner: Any, **kwargs: Any) -> Sampled:
+    """``runner.sample(**kwargs)`` with the statistics that belong to it."""
+    episodes = runner.sample(**kwargs)
+    return Sampled(episodes, runner.take_ended_episodes(), runner.metrics.reduce())
+
+
+def sample_rounds(
+    group: EnvRunnerGroup, num_env_steps: int, *, timeout_seconds: float | None, **kwargs: Any
+) -> list[Sampled]:
+    """Whole rounds over all healthy runners until there are enough steps, as RLlib counts them.
+
+    Args:
+        group: The runners; the local one samples if there are no actors.
+        num_env_steps: Steps to collect at least; 1 makes one round.
+        timeout_seconds: Longest wait for one round.
+        **kwargs: For ``sample()``.
+
+    Returns:
+        One entry per answer.
+
+    Raises:
+        RuntimeError: If several rounds in a row bring no answer.
+    """
+    samples: list[Sampled] = []
+    rounds_without_data = 0
+    while sum(sampled.num_env_steps for sampled in samples) < num_env_steps:
+        answers = group.foreach_env_runner(
+            sample_once,
+            kwargs=kwargs,
+            local_env_runner=group.num_remote_env_runners() == 0,
+            timeout_seconds=timeout_seconds,
+        )
+        rounds_without_data = 0 if answers else rounds_without_data + 1
+        group.check_not_stalled(rounds_without_data)
+        group.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        samples += answers
+    return samples
+
+
+def synchronous_parallel_sample(
+    *,
+    worker_set: EnvRunnerGroup,
+    max_agent_steps: int | None = None,
+    max_env_steps: int | None = None,
+    concat: bool = True,
+    sample_timeout_s: float | None = None,
+    random_actions: bool = False,
+    _uses_new_env_runners: bool = True,
+    _return_metrics: bool = False,
+) -> Any:
+    """Episodes of all runners, sampled side by side.
+
+    Args:
+        worker_set: The algorithm's ``env_runner_group``.
+        max_agent_steps: The same as `max_env_steps`: there is one agent.
+        max_env_steps: Go on with whole rounds until there are so many steps; None makes one round.
+        concat: One list of episodes (True), or one list per answer.
+        sample_timeout_s: Longest wait for one round; None waits for all.
+        random_actions: Draw actions from the action space.
+        _uses_new_env_runners: Must be True.
+        _return_metrics: Also return the runners' metrics, for ``algorithm.metrics.aggregate(...)``.
+
+    Returns:
+        ``[episode, ...]``, or ``[[episode, ...], ...]``; with `_return_metrics` a pair of that and a list of metrics.
+
+    Raises:
+        ValueError: If batches of the old API stack are asked for.
+    """
+    if not _uses_new_env_runners:
+        raise ValueError(
+            "synchronous_parallel_sample(_uses_new_env_runners=False): there are no batches of the old API stack; "
+            "leave the argument out to get episodes."
+        )
+    limits = [limit for limit in (max_agent_steps, max_env_steps) if limit is not None]
+    samples = sample_rounds(
+        worker_set, max(limits, default=1), timeout_seconds=sample_timeout_s, random_actions=random_actions
+    )
+    lists = [sampled.episodes for sampled in samples]
+    episodes: Any = [episode for own in lists for episode in own] if concat else lists
+    return (episodes, [sampled.metrics for sampled in samples]) if _return_metrics else episodes

@@ -1,0 +1,102 @@
+"""Makes the algorithms known to Ray Tune by name, whichever of the two packages is imported first."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import Any
+
+from jaxrl_stack.algorithms.registry import ALGORITHMS
+from jaxrl_stack.tune.import_hook import AfterImport
+from jaxrl_stack.tune.trainables import is_algorithm_class, trainable
+
+_CONFIG_MODULE = "jaxrl_stack.algorithms.algorithm_config"
+
+
+def install() -> None:
+    """Register now if ``ray.tune`` is imported, else as soon as it is; importing this package calls it."""
+    if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, AfterImport({"ray.tune": _connect, _CONFIG_MODULE: _accept_configs}))
+        if "ray.tune" in sys.modules:
+            _connect()
+
+
+def register() -> None:
+    """Register every algorithm with Ray Tune, so that ``tune.Tuner("PPO", ...)`` trains this package's.
+
+    It happens by itself when ``ray.tune`` is imported. Call it to take the names back from somebody who registered
+    them afterwards, such as RLlib. Imports ``ray.tune``.
+    """
+    from ray.tune import register_trainable
+
+    for name in ALGORITHMS:
+        register_trainable(name, trainable(name))
+
+
+def _connect() -> None:
+    try:
+        if not _is_in_worker():
+            register()
+        _resolve_own_names_first(sys.modules["ray.tune.registry"])
+        _accept_classes()
+        _accept_configs()
+    except (ImportError, AttributeError, KeyError) as error:
+        # Whoever imports ray.tune may have nothing to do with this package.
+        warnings.warn(
+            f"jaxrl_stack cannot connect to this version of Ray Tune ({error!r}). Pass the trainable and a dict: "
+            f"tune.Tuner(jaxrl_stack.tune.trainable('PPO'), param_space=config.to_dict()).",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _is_in_worker() -> bool:
+    """Whether this is a process of Ray's: the names belong to the driver, who may have registered others."""
+    import ray
+
+    return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+
+
+def _resolve_own_names_first(registry: Any) -> None:
+    """Let names that nobody has registered mean this package's algorithms, as they otherwise mean RLlib's.
+
+    Registrations end with ``ray.shutdown()``, and workers have none before their driver's are there.
+    """
+    validate = registry.validate_trainable
+
+    @functools.wraps(validate)
+    def validate_trainable(trainable_name: str) -> None:
+        if registry._has_trainable(trainable_name):
+            return validate(trainable_name)
+        if trainable_name in ALGORITHMS:
+            register()
+            return validate(trainable_name)
+        try:
+            return validate(trainable_name)
+        finally:
+            # To find a name of its own, RLlib has registered all of them.
+            register()
+
+    registry.validate_trainable = validate_trainable
+
+
+def _accept_classes() -> None:
+    """Let ``tune.Tuner(PPO)`` and ``tune.run(PPO)`` take Algorithm classes, which are no Trainables themselves."""
+    from ray.tune import Experiment
+
+    register_if_needed = Experiment.register_if_needed
+
+    @functools.wraps(register_if_needed)
+    def register_algorithms_too(run_object: Any) -> Any:
+        return register_if_needed(trainable(run_object) if is_algorithm_class(run_object) else run_object)
+
+    Experiment.register_if_needed = staticmethod(register_algorithms_too)
+
+
+def _accept_configs() -> None:
+    """Let ``param_space=`` take an AlgorithmConfig; needs both sides to be imported."""
+    if "ray.tune" in sys.modules and _CONFIG_MODULE in sys.modules:
+        from ray.tune.tune import _Config
+
+        _Config.register(sys.modules[_CONFIG_MODULE].AlgorithmConfig)

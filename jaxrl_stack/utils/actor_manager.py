@@ -1,0 +1,586 @@
+"""Calls to a set of Ray actors of which some may be slow, dead or coming back."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+logger = logging.getLogger(__name__)
+
+Func: TypeAlias = "Callable[..., Any] | str | Sequence[Callable[..., Any] | str]"
+"""``func(actor's object, **kwargs)``, the name of a method, or one of these per actor."""
+
+Kwargs: TypeAlias = "dict[str, Any] | Sequence[dict[str, Any]] | None"
+"""Keyword arguments of all calls, or one dict per actor."""
+
+PROBE_INTERVAL_S = 0.1
+"""Pause before an actor that is coming back and could not be reached is asked again, in seconds."""
+
+
+class FaultAwareApply:
+    """What an actor's class needs for a `FaultTolerantActorManager`."""
+
+    def ping(self) -> str:
+        """Answer, to show that the actor lives."""
+        return "pong"
+
+    def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``func(self, *args, **kwargs)``."""
+        return func(self, *args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResultOrError:
+    """What a call came to.
+
+    Attributes:
+        result: What it returned.
+        error: What it raised, or why there is no answer; None if there is one.
+    """
+
+    result: Any = None
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a result."""
+        return self.error is None
+
+    @property
+    def is_ray_error(self) -> bool:
+        """Whether the actor, its node or the connection failed, in contrast to the code that it ran."""
+        return self.error is not None and _is_ray_error(self.error)
+
+    def get(self) -> Any:
+        """The result, or the exception as a value."""
+        return self.result if self.error is None else self.error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallResult:
+    """What one actor's call came to.
+
+    Attributes:
+        actor_id: The actor.
+        result_or_error: The outcome.
+        tag: Tag of the request.
+    """
+
+    actor_id: int
+    result_or_error: ResultOrError
+    tag: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a result."""
+        return self.result_or_error.ok
+
+    @property
+    def is_ray_error(self) -> bool:
+        """See `ResultOrError.is_ray_error`."""
+        return self.result_or_error.is_ray_error
+
+    def get(self) -> Any:
+        """The result, or the exception as a value."""
+        return self.result_or_error.get()
+
+
+class RemoteCallResults:
+    """The outcomes of one round of calls, in the order of the calls; those without an answer in time are missing."""
+
+    def __init__(self) -> None:
+        self.result_or_errors: list[CallResult] = []
+
+    def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
+        """Append an outcome."""
+        self.result_or_errors.append(CallResult(actor_id, result_or_error, tag))
+
+    def __iter__(self) -> Iterator[CallResult]:
+        return iter(list(self.result_or_errors))
+
+    def __len__(self) -> int:
+        return len(self.result_or_errors)
+
+    def ignore_errors(self) -> Iterator[CallResult]:
+        """Only the calls that have a result."""
+        return (call for call in self if call.ok)
+
+    def ignore_ray_errors(self) -> Iterator[CallResult]:
+        """All but the calls that a dead or unreachable actor left without an answer."""
+        return (call for call in self if not call.is_ray_error)
+
+
+@dataclasses.dataclass(slots=True)
+class _ActorState:
+    actor: Any
+    is_healthy: bool = True
+    in_flight: Counter[str | None] = dataclasses.field(default_factory=Counter)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    actor_id: int
+    tag: str | None
+
+
+class FaultTolerantActorManager:
+    """Calls functions of many actors at once and keeps the books about which of them are healthy.
+
+    An actor that dies or cannot be reached is marked as unhealthy and left out of further calls. Ray restarts it if its
+    ``max_restarts`` allow it; `probe_unhealthy_actors` finds out who is back. An actor whose code raises stays healthy:
+    the exception is one of the results.
+
+    Args:
+        actors: Handles of actors with ``ping`` and ``apply`` (see `FaultAwareApply`).
+        max_remote_requests_in_flight_per_actor: Unfinished asynchronous requests per actor and tag; more are not sent.
+        init_id: Id of the first actor; the others count up.
+
+    Raises:
+        ValueError: If the number of requests is below 1.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[Any] | None = None,
+        max_remote_requests_in_flight_per_actor: int = 2,
+        init_id: int = 0,
+    ):
+        if max_remote_requests_in_flight_per_actor < 1:
+            raise ValueError(
+                f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: an actor needs "
+                f"room for at least 1 request."
+            )
+        self._max_in_flight = max_remote_requests_in_flight_per_actor
+        self._next_id = init_id
+        self._states: dict[int, _ActorState] = {}
+        self._requests: dict[Any, _Request] = {}
+        self._not_awaited: dict[Any, int] = {}
+        self._pings: dict[Any, int] = {}
+        self._num_restarts = 0
+        self.add_actors(actors or ())
+
+    # -------------------------------------------------------------------------------------------------------- actors
+
+    def actors(self) -> dict[int, Any]:
+        """``{id: handle}`` of all actors."""
+        return {actor_id: state.actor for actor_id, state in self._states.items()}
+
+    def actor_ids(self) -> list[int]:
+        """Ids of all actors."""
+        return list(self._states)
+
+    def healthy_actor_ids(self) -> list[int]:
+        """Ids of the actors that are not known to be dead or unreachable."""
+        return [actor_id for actor_id, state in self._states.items() if state.is_healthy]
+
+    def num_actors(self) -> int:
+        """Number of all actors."""
+        return len(self._states)
+
+    def num_healthy_actors(self) -> int:
+        """Number of healthy actors."""
+        return len(self.healthy_actor_ids())
+
+    def total_num_restarts(self) -> int:
+        """How often an actor came back."""
+        return self._num_restarts
+
+    def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
+        """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
+        return sum(tag is None or request.tag == tag for request in self._requests.values())
+
+    def is_actor_healthy(self, actor_id: int) -> bool:
+        """Whether an actor counts as healthy.
+
+        Raises:
+            ValueError: If there is no such actor.
+        """
+        return self._state_of(actor_id).is_healthy
+
+    def set_actor_state(self, actor_id: int, healthy: bool) -> None:
+        """Mark an actor as healthy or not. One that is not loses its unfinished requests.
+
+        Raises:
+            ValueError: If there is no such actor.
+        """
+        state = self._state_of(actor_id)
+        if healthy and not state.is_healthy:
+            self._num_restarts += 1
+            logger.info("Actor %d is back.", actor_id)
+        elif not healthy:
+            self._forget_requests(actor_id)
+        state.is_healthy = healthy
+
+    def add_actors(self, actors: Sequence[Any]) -> list[int]:
+        """Take further actors in.
+
+        Returns:
+            Their ids; ids of removed actors are not given again.
+        """
+        new = list(range(self._next_id, self._next_id + len(actors)))
+        self._next_id += len(actors)
+        self._states |= {actor_id: _ActorState(actor) for actor_id, actor in zip(new, actors, strict=True)}
+        return new
+
+    def remove_actor(self, actor_id: int) -> Any:
+        """Forget an actor and its unfinished requests.
+
+        Returns:
+            Its handle; the actor itself is not ended.
+
+        Raises:
+            ValueError: If there is no such actor.
+        """
+        actor = self._state_of(actor_id).actor
+        self._forget_requests(actor_id)
+        del self._states[actor_id]
+        return actor
+
+    def clear(self) -> None:
+        """End all actors at once, restarts included, and forget them."""
+        import ray
+
+        for actor_id in self.actor_ids():
+            actor = self.remove_actor(actor_id)
+            if ray.is_initialized():
+                ray.kill(actor)
+
+    def _state_of(self, actor_id: int) -> _ActorState:
+        if actor_id not in self._states:
+            raise ValueError(f"There is no actor with the id {actor_id!r}; there are {self.actor_ids()}.")
+        return self._states[actor_id]
+
+    def _forget_requests(self, actor_id: int) -> None:
+        self._requests = {ref: r for ref, r in self._requests.items() if r.actor_id != actor_id}
+        self._not_awaited = {ref: i for ref, i in self._not_awaited.items() if i != actor_id}
+        self._pings = {ref: i for ref, i in self._pings.items() if i != actor_id}
+        self._state_of(actor_id).in_flight.clear()
+
+    # --------------------------------------------------------------------------------------------- synchronous calls
+
+    def foreach_actor(
+        self,
+        func: Func,
+        *,
+        kwargs: Kwargs = None,
+        healthy_only: bool = True,
+        remote_actor_ids: Sequence[int] | None = None,
+        timeout_seconds: float | None = None,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+    ) -> RemoteCallResults:
+        """Call all actors and wait for their answers.
+
+        Args:
+            func: ``func(object, **kwargs)``, the name of a method, or a list with one of these per actor.
+            kwargs: Keyword arguments, or a list with one dict per actor. Put large ones into the object store once
+                (``ray.put``) and pass the reference as a value of the dict.
+            healthy_only: Leave unhealthy actors out.
+            remote_actor_ids: Ids of the actors to call; None calls all.
+            timeout_seconds: Longest wait; None waits for all. 0 waits for nobody and returns no results: if such a
+                call raises, a later call of this manager raises its exception.
+            return_obj_refs: Return references to results instead of results. An error shows when one is fetched.
+            mark_healthy: Mark unhealthy actors that answer as healthy.
+
+        Returns:
+            The outcomes in the order of the actors. Those that are not there in time are left out, and dropped when
+            they come.
+
+        Raises:
+            ValueError: If an id is unknown, or lists differ in length.
+        """
+        self._check_not_awaited()
+        calls = self._send(func, kwargs, healthy_only, remote_actor_ids)
+        if timeout_seconds == 0.0:
+            self._not_awaited |= dict(calls)
+            return RemoteCallResults()
+        return self._wait(
+            {ref: _Request(actor_id, None) for ref, actor_id in calls},
+            timeout_seconds=timeout_seconds,
+            return_obj_refs=return_obj_refs,
+            mark_healthy=mark_healthy,
+        )[1]
+
+    # -------------------------------------------------------------------------------------------- asynchronous calls
+
+    def foreach_actor_async(
+        self,
+        func: Func,
+        tag: str | None = None,
+        *,
+        kwargs: Kwargs = None,
+        healthy_only: bool = True,
+        remote_actor_ids: Sequence[int] | None = None,
+    ) -> int:
+        """Call all actors without waiting; `fetch_ready_async_reqs` returns what came in.
+
+        Args:
+            func: See `foreach_actor`.
+            tag: Name under which results can be fetched apart from others.
+            kwargs: See `foreach_actor`.
+            healthy_only: Leave unhealthy actors out.
+            remote_actor_ids: Ids of the actors to call, an id as often as it stands there; None calls all.
+
+        Returns:
+            Number of calls that were sent; an actor with a full queue for this tag gets none.
+        """
+        self._check_not_awaited()
+        calls = self._send(func, kwargs, healthy_only, remote_actor_ids, tag=tag, keeps_limit=True)
+        for ref, actor_id in calls:
+            self._requests[ref] = _Request(actor_id, tag)
+            self._states[actor_id].in_flight[tag] += 1
+        return len(calls)
+
+    def fetch_ready_async_reqs(
+        self,
+        *,
+        tags: str | Sequence[str | None] | None = (),
+        timeout_seconds: float | None = 0.0,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+    ) -> RemoteCallResults:
+        """The outcomes of asynchronous calls that came in.
+
+        Args:
+            tags: One tag or several; empty for all.
+            timeout_seconds: Longest wait, for all of them; 0 takes what is there, None waits for all.
+            return_obj_refs: See `foreach_actor`.
+            mark_healthy: See `foreach_actor`.
+        """
+        self._check_not_awaited()
+        wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
+        requests = {ref: r for ref, r in self._requests.items() if not wanted or r.tag in wanted}
+        fetched, results = self._wait(
+            requests,
+            timeout_seconds=timeout_seconds,
+            return_obj_refs=return_obj_refs,
+            mark_healthy=mark_healthy,
+        )
+        for ref in fetched:
+            request = self._requests.pop(ref, None)
+            if request is not None:  # An actor that was lost has no requests any more.
+                self._states[request.actor_id].in_flight[request.tag] -= 1
+        return results
+
+    def foreach_actor_async_fetch_ready(
+        self,
+        func: Func,
+        tag: str | None = None,
+        *,
+        kwargs: Kwargs = None,
+        timeout_seconds: float | None = 0.0,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+        healthy_only: bool = True,
+        remote_actor_ids: Sequence[int] | None = None,
+        ignore_ray_errors: bool = True,
+        return_actor_ids: bool = False,
+    ) -> list[Any]:
+        """Fetch what came in under a tag and keep the actors busy with new calls.
+
+        Args:
+            func: See `foreach_actor`.
+            tag: Tag of both.
+            kwargs: See `foreach_actor`.
+            timeout_seconds: See `fetch_ready_async_reqs`.
+            return_obj_refs: See `foreach_actor`.
+            mark_healthy: See `foreach_actor`.
+            healthy_only: Leave unhealthy actors out.
+            remote_actor_ids: Ids of the actors to call; None calls all.
+            ignore_ray_errors: Only log that an actor was lost.
+            return_actor_ids: Return ``(id, result)`` instead of results.
+
+        Returns:
+            The results of earlier calls.
+
+        Raises:
+            Exception: What an actor's code raised, or that it was lost, unless that is ignored.
+        """
+        self.foreach_actor_async(
+            func, tag=tag, kwargs=kwargs, healthy_only=healthy_only, remote_actor_ids=remote_actor_ids
+        )
+        results = self.fetch_ready_async_reqs(
+            tags=[tag],
+            timeout_seconds=timeout_seconds,
+            return_obj_refs=return_obj_refs,
+            mark_healthy=mark_healthy,
+        )
+        self.handle_remote_call_result_errors(results, ignore_ray_errors=ignore_ray_errors)
+        return [
+            (call.actor_id, call.get()) if return_actor_ids else call.get()
+            for call in results.ignore_errors()
+        ]
+
+    # --------------------------------------------------------------------------------------------------------- health
+
+    def probe_unhealthy_actors(
+        self, timeout_seconds: float | None = None, mark_healthy: bool = False
+    ) -> list[int]:
+        """Which of the unhealthy actors answer again.
+
+        Args:
+            timeout_seconds: Longest wait for those that Ray is restarting; None waits until all of them are back, 0
+                takes the answers that are there.
+            mark_healthy: Mark these as healthy.
+
+        Returns:
+            Their ids. An actor that is gone for good is never among them, and nobody waits for it.
+        """
+        import ray
+
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        waiting = [actor_id for actor_id, state in self._states.items() if not state.is_healthy]
+        back: list[int] = []
+        while waiting:
+            # A question stays open until it is answered: asking without waiting costs nothing, however often.
+            asked = set(self._pings.values())
+            self._pings |= {self._states[i].actor.ping.remote(): i for i in waiting if i not in asked}
+            refs = [ref for ref, actor_id in self._pings.items() if actor_id in waiting]
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            answered, _ = ray.wait(refs, num_returns=len(refs), timeout=left)
+            for ref in answered:
+                actor_id = self._pings.pop(ref)
+                outcome = self._outcome(ref, actor_id)
+                if outcome.ok:
+                    back.append(actor_id)
+                    if mark_healthy:
+                        self.set_actor_state(actor_id, healthy=True)
+                if outcome.error is None or _is_final(outcome.error):
+                    waiting.remove(actor_id)
+            if not waiting or (deadline is not None and time.monotonic() + PROBE_INTERVAL_S >= deadline):
+                break
+            time.sleep(PROBE_INTERVAL_S)
+        return sorted(back)
+
+    @staticmethod
+    def is_lost_for_good(call: CallResult) -> bool:
+        """Whether a call failed because its actor is dead and Ray does not start it again."""
+        return not call.ok and _is_final(call.get())
+
+    @staticmethod
+    def handle_remote_call_result_errors(results: RemoteCallResults, *, ignore_ray_errors: bool) -> None:
+        """Raise the first error among the results.
+
+        Args:
+            results: Outcomes of calls.
+            ignore_ray_errors: Only log the loss of an actor. What an actor's code raised is never ignored here.
+
+        Raises:
+            Exception: The actor's exception, with its traceback in the message.
+        """
+        for call in results:
+            if call.ok:
+                continue
+            if ignore_ray_errors and call.is_ray_error:
+                logger.warning("Actor %d gave no answer: %s", call.actor_id, call.get())
+            else:
+                raise call.get()
+
+    # -------------------------------------------------------------------------------------------------------- helpers
+
+    def _send(
+        self,
+        func: Func,
+        kwargs: Kwargs,
+        healthy_only: bool,
+        actor_ids: Sequence[int] | None,
+        *,
+        tag: str | None = None,
+        keeps_limit: bool = False,
+    ) -> list[tuple[Any, int]]:
+        """Send the calls: ``[(reference to the result, actor id)]``."""
+        ids = self.actor_ids() if actor_ids is None else list(actor_ids)
+        funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
+        all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)
+        for name, values in (("func", funcs), ("kwargs", all_kwargs)):
+            if len(values) != len(ids):
+                raise ValueError(
+                    f"{name} is a list of {len(values)} for {len(ids)} actors ({ids}): give one each."
+                )
+        calls: list[tuple[Any, int]] = []
+        new: Counter[int] = Counter()
+        for actor_id, one_func, one_kwargs in zip(ids, funcs, all_kwargs, strict=True):
+            state = self._state_of(actor_id)
+            if healthy_only and not state.is_healthy:
+                continue
+            if keeps_limit and state.in_flight[tag] + new[actor_id] >= self._max_in_flight:
+                continue
+            new[actor_id] += 1
+            if isinstance(one_func, str):
+                ref = getattr(state.actor, one_func).remote(**one_kwargs)
+            else:
+                ref = state.actor.apply.remote(one_func, **one_kwargs)
+            calls.append((ref, actor_id))
+        return calls
+
+    def _wait(
+        self,
+        requests: dict[Any, _Request],
+        *,
+        timeout_seconds: float | None,
+        return_obj_refs: bool,
+        mark_healthy: bool,
+    ) -> tuple[list[Any], RemoteCallResults]:
+        """References to what came in, and the outcomes, in the order of the requests."""
+        results = RemoteCallResults()
+        if not requests:
+            return [], results
+        import ray
+
+        refs = list(requests)
+        ready, _ = ray.wait(
+            refs, num_returns=len(refs), timeout=timeout_seconds, fetch_local=not return_obj_refs
+        )
+        is_ready = set(ready)
+        fetched = [ref for ref in refs if ref in is_ready]
+        for ref in fetched:
+            actor_id, tag = requests[ref].actor_id, requests[ref].tag
+            outcome = ResultOrError(ref) if return_obj_refs else self._outcome(ref, actor_id)
+            if outcome.ok and mark_healthy and not return_obj_refs and not self.is_actor_healthy(actor_id):
+                self.set_actor_state(actor_id, healthy=True)
+            results.add_result(actor_id, outcome, tag)
+        return fetched, results
+
+    def _outcome(self, ref: Any, actor_id: int) -> ResultOrError:
+        import ray
+
+        try:
+            return ResultOrError(result=ray.get(ref))
+        except Exception as error:
+            error.add_note(f"In actor {actor_id}.")
+            if _is_ray_error(error) and actor_id in self._states:
+                if self.is_actor_healthy(actor_id):
+                    logger.warning("Lost actor %d: %s", actor_id, error)
+                self.set_actor_state(actor_id, healthy=False)
+            return ResultOrError(error=error)
+
+    def _check_not_awaited(self) -> None:
+        """Raise what a call that nobody waited for has raised since; note the actors that it lost."""
+        if not self._not_awaited:
+            return
+        import ray
+
+        refs = list(self._not_awaited)
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        outcomes = [
+            self._outcome(ref, self._not_awaited.pop(ref)) for ref in ready if ref in self._not_awaited
+        ]
+        for outcome in outcomes:
+            if outcome.error is not None and not outcome.is_ray_error:
+                raise outcome.error
+
+
+def _is_ray_error(error: Exception) -> bool:
+    from ray.exceptions import RayError, RayTaskError
+
+    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
+
+
+def _is_final(error: Exception) -> bool:
+    from ray.exceptions import ActorDiedError
+
+    return isinstance(error, ActorDiedError)

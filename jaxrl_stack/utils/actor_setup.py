@@ -1,0 +1,99 @@
+"""JAX in the processes of actors: on their own cores and platform, without threads that they gain nothing from."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+
+import jax
+
+from jaxrl_stack.utils.notices import notice_once
+
+_is_set_up = False
+
+
+def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) -> None:
+    """Fit JAX into what Ray granted to this actor. Call it first in the constructor, before any JAX operation.
+
+    * The thread pool of the CPU backend gets one thread per granted core (``NPROC``). Processes are not bound to
+      single cores: two of them, or the learner, could land on the same one while another is idle.
+    * Unless the actor has a GPU, JAX uses the CPU only and reserves no memory on a GPU that others use.
+    * Programs on the CPU run in the thread that calls them (``jax_cpu_enable_async_dispatch`` off). A vector step
+      waits for its actions anyway; handing small programs to another thread and back doubles their time and keeps a
+      second core busy.
+
+    The first call in a process decides: an actor that holds a whole algorithm calls it with that one's numbers, and
+    the local runner inside of it changes nothing. Outside of an actor nothing happens.
+
+    Args:
+        num_cpus: Cores of this actor, as its config says. What Ray assigned counts, if it assigned any.
+        num_gpus: GPUs of this actor, as its config says.
+        num_cpu_devices: JAX devices that the CPU is split into; a number set for the driver's process is not taken
+            over.
+    """
+    global _is_set_up
+    if _is_set_up or not is_actor_process():
+        return
+    _is_set_up = True
+    assigned = sys.modules["ray"].get_runtime_context().get_assigned_resources()
+    num_cores = max(1, math.ceil(assigned.get("CPU", num_cpus)))
+    if is_backend_up():
+        notice_once(
+            "The JAX backend of this actor is up already, so it keeps its threads and devices: something ran a JAX "
+            "operation while the actor's class or arguments were imported. Move it into a function."
+        )
+        return
+    os.environ["NPROC"] = str(num_cores)
+    jax.config.update("jax_num_cpu_devices", num_cpu_devices)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if not num_gpus and not assigned.get("GPU"):
+        jax.config.update("jax_platforms", "cpu")
+
+
+def prepare_host_process() -> None:
+    """Let small programs run in the thread that calls them, in a process with a local env runner.
+
+    Without it a policy call takes about twice as long; results are the same. Too late once the backend is up: then
+    there is one notice and nothing changes.
+    """
+    if not jax.config.values["jax_cpu_enable_async_dispatch"]:
+        return
+    if is_backend_up():
+        notice_once(
+            "The JAX backend is up already, so calls of the policy on the CPU go through another thread, which makes "
+            "sampling slower. For full speed call "
+            "jax.config.update('jax_cpu_enable_async_dispatch', False) before the first JAX operation."
+        )
+        return
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def is_actor_process() -> bool:
+    """Whether this process runs a Ray actor. Does not import Ray: an actor's process has."""
+    ray = sys.modules.get("ray")
+    # Asking for the context where Ray does not run would start it.
+    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+
+
+def was_actor_restarted() -> bool:
+    """Whether Ray started this actor again after it had died. Its constructor got the same arguments as before."""
+    if not is_actor_process():
+        return False
+    with warnings.catch_warnings():
+        # Ray's own property calls a deprecated one of Ray's.
+        warnings.filterwarnings("ignore", message="This API is deprecated")
+        return bool(sys.modules["ray"].get_runtime_context().was_current_actor_reconstructed)
+
+
+def is_backend_up() -> bool:
+    """Whether JAX has started its backend, after which threads, devices and platform are fixed."""
+    # The number of CPU devices is the setting that JAX refuses to change from then on; there is no public question.
+    num_devices = jax.config.values["jax_num_cpu_devices"]
+    try:
+        jax.config.update("jax_num_cpu_devices", num_devices + 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", num_devices)
+    return False

@@ -1,0 +1,592 @@
+"""EnvRunnerGroup: calls, weights, connector states, lost actors; and the resources that actors take."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.env import resources
+from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.env_runner_group import MAX_ROUNDS_WITHOUT_DATA, EnvRunnerGroup
+from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
+from jaxrl_stack.utils.counters import to_int
+
+OBS = "env_to_module_connector"
+
+
+class FakeRunner(EnvRunner):
+    """Remembers the states that it got, and samples numbers."""
+
+    def __init__(self, *, config, worker_index=0, num_workers=0, spaces=None, broken=0):
+        if broken and worker_index == broken:
+            raise LookupError("no such environment")
+        super().__init__(config=config, worker_index=worker_index)
+        self.num_workers, self.given_spaces = num_workers, spaces
+        self.state = {
+            "rl_module": {"params": {"a/w": np.zeros(2), "b/w": np.zeros(2)}, "rest": {}},
+            "weights_seq_no": 0,
+        }
+        self.num_samples, self.slow = 0, 0.0
+
+    def sample(self, **kwargs):
+        self.num_samples += 1
+        time.sleep(self.slow)
+        return [[0] * kwargs["num_timesteps"]]
+
+    def sample_block(self, *, num_steps):
+        self.sample(num_timesteps=num_steps)
+        return (self.worker_index, self.num_samples, num_steps)
+
+    def make_env(self):
+        pass
+
+    def make_module(self):
+        pass
+
+    def get_metrics(self):
+        return {"num_samples": self.num_samples}
+
+    def get_spaces(self):
+        return {"__env__": self.worker_index}
+
+    def get_state(self, components=None, *, not_components=None):
+        return {name: part for name, part in self.state.items() if components is None or name in components}
+
+    def set_state(self, state):
+        if "bad" in state:
+            raise ValueError("unknown part 'bad'")
+        self.state = {**self.state, **state}
+
+    def pid(self):
+        return os.getpid()
+
+
+def fake_config(**fault_tolerance):
+    config = PPOConfig().environment("CartPole-v1")
+    config.env_runners(env_runner_cls=FakeRunner, num_env_runners=2, num_cpus_per_env_runner=0.5)
+    return config.fault_tolerance(**fault_tolerance)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value(ray_session):
+    """This module's classes travel to actors, which cannot import it."""
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def shared_group(ray_session):
+    recreated = []
+    # Actors without the real config need not import what it consists of.
+    group = EnvRunnerGroup(
+        config=fake_config(max_num_env_runner_restarts=1),
+        env_runner_kwargs={"config": None},
+        on_env_runners_recreated=lambda group, ids: recreated.append(ids),
+    )
+    group.recreated = recreated
+    yield group
+    group.stop()
+
+
+@pytest.fixture
+def group(shared_group, monkeypatch):
+    def reset(runner):
+        runner.num_samples, runner.slow = 0, 0.0
+
+    shared_group.foreach_env_runner(reset)
+    return shared_group
+
+
+# ------------------------------------------------------------------------------------------------------------ calls
+
+
+def test_all_runners_are_called_in_order_and_the_local_one_first(group):
+    index = lambda runner: runner.worker_index  # noqa: E731
+    assert group.foreach_env_runner(index) == [0, 1, 2]
+    assert group.foreach_env_runner("get_spaces", local_env_runner=False) == [{"__env__": 1}, {"__env__": 2}]
+    assert group.foreach_env_runner(index, remote_worker_ids=[2], return_actor_ids=True) == [(0, 0), (2, 2)]
+    several = group.foreach_env_runner([index, "ping", lambda runner, k: k], kwargs=[{}, {}, {"k": 7}])
+    assert several == [0, "pong", 7]
+    assert [runner.num_workers for runner in [group.local_env_runner]] == [2]
+    # A local runner beside actors has no environment: it is told the spaces.
+    assert group.get_spaces() == {"__env__": 1} == group.local_env_runner.given_spaces
+    assert (group.num_remote_env_runners(), group.num_healthy_remote_env_runners()) == (2, 2)
+    assert (group.num_healthy_env_runners(), group.healthy_env_runner_ids()) == (3, [1, 2])
+    assert group.sampling_ids() == [1, 2]
+
+
+def test_references_and_time_outs(group, ray_session):
+    refs = group.foreach_env_runner("get_spaces", local_env_runner=False, return_obj_refs=True)
+    assert ray_session.get(refs) == [{"__env__": 1}, {"__env__": 2}]
+    napping = [lambda runner: "awake", lambda runner: time.sleep(0.7)]
+    assert group.foreach_env_runner(napping, local_env_runner=False, timeout_seconds=0.3) == ["awake"]
+    assert group.foreach_env_runner("ping", local_env_runner=False, timeout_seconds=0.0) == []
+
+
+def test_what_a_runner_raises_is_raised_with_its_traceback_or_ignored(group, monkeypatch, caplog):
+    def fail(runner):
+        if runner.worker_index == 2:
+            raise KeyError("lost key")
+        return "fine"
+
+    with pytest.raises(KeyError, match="lost key") as caught:
+        group.foreach_env_runner(fail)
+    assert "in fail" in str(caught.value) and caught.value.__notes__ == ["In actor 2."]
+    monkeypatch.setattr(group, "config", fake_config(ignore_env_runner_failures=True))
+    assert group.foreach_env_runner(fail, local_env_runner=False) == ["fine"]
+    assert "EnvRunner actor 2 failed" in caplog.text and "lost key" in caplog.text
+    assert group.healthy_env_runner_ids() == [1, 2]
+
+
+def test_asynchronous_calls(group):
+    assert group.foreach_env_runner_async("ping", "p") == 2
+    assert group.foreach_env_runner_async("ping", "p") == 0  # max_requests_in_flight_per_env_runner=1
+    assert group.num_in_flight_async_reqs() == group.num_in_flight_async_reqs("p") == 2
+    assert group.fetch_ready_async_reqs(tags="other") == []
+    assert group.fetch_ready_async_reqs(tags=["p"], timeout_seconds=None) == [(1, "pong"), (2, "pong")]
+    assert group.foreach_env_runner_async_fetch_ready("ping", tag="p", timeout_seconds=None) == ["pong"] * 2
+
+
+# --------------------------------------------------------------------------------------------------------- sampling
+
+
+def test_blocks_come_in_the_same_order_however_fast_the_runners_are(group):
+    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2), remote_worker_ids=[1])
+    assert group.sample_blocks(5, num_steps=7) == [(1, 1, 7), (2, 1, 7), (1, 2, 7), (2, 2, 7), (1, 3, 7)]
+
+
+def test_what_a_late_runner_leaves_open_is_sampled_by_the_others(group):
+    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.5), remote_worker_ids=[2])
+    blocks = group.sample_blocks(2, num_steps=3, timeout_seconds=0.3)
+    assert [block[0] for block in blocks] == [1, 1]
+
+
+def test_runners_that_never_answer_in_time_are_an_error_that_names_the_setting(group, monkeypatch):
+    monkeypatch.setattr(group, "config", fake_config().env_runners(sample_timeout_s=0.05))
+    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2))
+    with pytest.raises(
+        TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds in a row"
+    ):
+        group.sample_blocks(2, num_steps=1, timeout_seconds=0.05)
+    assert MAX_ROUNDS_WITHOUT_DATA == 3
+    group.foreach_env_runner("ping")  # Waits until the late ones are through.
+
+
+# ---------------------------------------------------------------------------------------------------------- weights
+
+
+def ping_often(group):
+    """Give what happened meanwhile the time to be noticed."""
+    for _ in range(100):
+        group.foreach_env_runner("ping")
+        time.sleep(0.05)
+
+
+def params(group):
+    return group.foreach_env_runner(
+        lambda runner: {k: v[0] for k, v in runner.state["rl_module"]["params"].items()}
+    )
+
+
+def test_weights_reach_all_runners_as_one_object(group, ray_session, monkeypatch):
+    puts = []
+    put = ray_session.put
+    monkeypatch.setattr(ray_session, "put", lambda value: puts.append(value) or put(value))
+    weights = {"params": {"a/w": jax.numpy.ones(2), "b/w": np.ones(2)}, "rest": {}}
+    group.sync_weights(weights=weights, weights_seq_no=5, more_state={"num_env_steps_sampled_lifetime": 9})
+    assert params(group) == [{"a/w": 1.0, "b/w": 1.0}] * 3 and len(puts) == 1
+    assert isinstance(puts[0]["rl_module"]["params"]["a/w"], np.ndarray)
+    more = group.foreach_env_runner(
+        lambda r: (r.state["weights_seq_no"], r.state["num_env_steps_sampled_lifetime"])
+    )
+    assert more == [(5, 9)] * 3
+
+
+def test_weights_of_a_runner_of_some_modules_and_to_some_actors(group):
+    group.local_env_runner.set_state(
+        {"rl_module": {"params": {"a/w": np.full(2, 2.0)}, "rest": {}}, "weights_seq_no": 6}
+    )
+    group.sync_weights(to_worker_indices=[2], policies=["a"], timeout_seconds=None)
+    assert group.foreach_env_runner(
+        "get_state", kwargs={"components": ["weights_seq_no"]}, remote_worker_ids=[2]
+    )[1] == {"weights_seq_no": 6}
+    assert params(group)[2] == {"a/w": 2.0}
+    both = {"params": {"a/w": np.full(2, 3.0), "critic/w": np.ones(2)}, "rest": {}}
+    group.sync_weights(weights=both, inference_only=True)
+    assert params(group) == [{"a/w": 3.0}] * 3
+
+
+def test_a_learner_groups_weights_and_their_number(group):
+    state = {"rl_module": {"params": {"a/w": np.full(2, 7.0)}, "rest": {}}}
+    learners = types.SimpleNamespace(get_state=lambda part: {"learner": {part: state[part]}}, num_updates=11)
+    group.sync_weights(from_worker_or_learner_group=learners)
+    assert params(group) == [{"a/w": 7.0}] * 3
+    assert group.foreach_env_runner(lambda runner: runner.state["weights_seq_no"]) == [11] * 3
+
+
+def test_a_state_that_does_not_fit_is_reported_though_nobody_waits_for_it(group):
+    state = {"params": {}, "rest": {}}
+    group.local_env_runner.set_state = lambda state: None
+    group.sync_weights(weights=state, more_state={"bad": 1})
+    with pytest.raises(ValueError, match="unknown part 'bad'"):
+        ping_often(group)
+    del group.local_env_runner.set_state
+    group._sent = [(parts, ref) for parts, ref in group._sent if "bad" not in parts]
+
+
+# ------------------------------------------------------------------------------------------------------ lost actors
+
+
+def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(
+    group, ray_session
+):
+    group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
+    group.sync_weights(
+        weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}},
+        weights_seq_no=2,
+        more_state={OBS: {"F": np.ones(1)}},
+    )
+    pid = group.foreach_env_runner("pid", local_env_runner=False)[1]
+    os.kill(pid, signal.SIGKILL)
+    # Whatever was asked of it is asked of the others.
+    assert len(group.sample_blocks(4, num_steps=1, timeout_seconds=60.0)) == 4
+    group.probe_unhealthy_env_runners(timeout_seconds=60.0)
+    assert group.sampling_ids() == [1, 2]
+    assert group.healthy_env_runner_ids() == [1, 2] and group.num_remote_worker_restarts() == 1
+    assert group.recreated == [[2]]
+    assert group.foreach_env_runner("pid", local_env_runner=False)[1] != pid
+    state = group.foreach_env_runner("get_state", remote_worker_ids=[2])[1]
+    assert (
+        state["rl_module"]["params"]["a/w"][0] == 8.0
+        and state["weights_seq_no"] == 2
+        and state[OBS]["F"][0] == 1.0
+    )
+    # max_num_env_runner_restarts=1 are used up.
+    os.kill(group.foreach_env_runner("pid", local_env_runner=False)[1], signal.SIGKILL)
+    with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
+        ping_often(group)
+    assert "max_num_env_runner_restarts=1" in caught.value.__notes__[-1]
+    # Ignored, it is dropped.
+    group.config = fake_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+    group.foreach_env_runner("ping", healthy_only=False)
+    assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
+    assert [block[0] for block in group.sample_blocks(3, num_steps=1)] == [1, 1, 1]
+
+
+def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_session):
+    with pytest.raises(
+        ray_session.exceptions.ActorDiedError, match="LookupError: no such environment"
+    ) as caught:
+        EnvRunnerGroup(
+            config=fake_config(),
+            local_env_runner=False,
+            num_env_runners=1,
+            env_runner_kwargs={"config": None, "broken": 1},
+        )
+    assert caught.value.__notes__[-1] == "EnvRunner actor 1 could not be built, or is not healthy."
+
+
+# -------------------------------------------------------------------------------------------------- without actors
+
+
+def test_a_group_of_the_local_runner_alone_needs_no_ray():
+    runner = FakeRunner(config=fake_config())
+    group = EnvRunnerGroup(runner, num_env_runners=0)
+    assert group.config is runner.config and group.local_env_runner is runner
+    assert group.sampling_ids() == [0] and group.get_spaces() == {"__env__": 0}
+    assert group.sample_blocks(2, num_steps=4) == [(0, 1, 4), (0, 2, 4)]
+    assert (
+        group.foreach_env_runner("ping") == ["pong"]
+        and group.foreach_env_runner("ping", local_env_runner=False) == []
+    )
+    group.sync_weights(weights={"params": {"a/w": np.full(2, 5.0)}, "rest": {}})
+    assert params(group) == [{"a/w": 5.0}]
+    group.sync_env_runner_states(config=group.config, env_steps_sampled=12)
+    assert runner.state["num_env_steps_sampled_lifetime"] == 12
+    with pytest.raises(ValueError, match="needs config="):
+        EnvRunnerGroup()
+    with pytest.raises(ValueError, match="no local runner to take the weights from"):
+        EnvRunnerGroup(False, config=fake_config(), num_env_runners=0).sync_weights()
+
+
+def test_the_state_server_hands_out_only_what_is_newer():
+    server = EnvRunnerStateServer()
+    assert server.pull() is None and server.get_version() == -1 and server.pull_if_newer(-1) is None
+    server.push({"weights_seq_no": 2, "x": 1})
+    server.push({"weights_seq_no": 1, "x": 0})
+    assert server.get_version() == 2 and server.pull() == {"weights_seq_no": 2, "x": 1}
+    assert server.pull_if_newer(1) == {"weights_seq_no": 2, "x": 1} and server.pull_if_newer(2) is None
+    with pytest.raises(ValueError, match="needs 'weights_seq_no'"):
+        server.push({})
+
+
+# ---------------------------------------------------------------------------------------- gymnasium runners, for real
+
+
+@pytest.fixture(scope="module")
+def real_group(ray_session):
+    config = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(
+            num_env_runners=2,
+            num_cpus_per_env_runner=0.25,
+            num_envs_per_env_runner=2,
+            rollout_fragment_length=8,
+            env_to_module_connector=lambda env, spaces: MeanStdFilter(
+                de_mean_to_zero=False, de_std_to_one=False, clip_by_value=None
+            ),
+        )
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .debugging(seed=1)
+    )
+    group = EnvRunnerGroup(config=config)
+    yield group
+    group.stop()
+
+
+def statistics(group):
+    """The local runner's statistics of observations: ``(rows, mean [4])`` of base and delta."""
+    (modules,) = [v for k, v in group.local_env_runner.get_state(OBS)[OBS].items() if k == "MeanStdFilter"]
+    (parts,) = modules.values()
+    base, delta = parts["base"]["obs"], parts["delta"]["obs"]
+    return to_int(base["count"]), base["mean"], to_int(delta["count"])
+
+
+def test_no_observation_is_counted_twice(real_group):
+    """Actors sample and synchronise in turns; the merged statistics are those of all observations, once each."""
+    group, config = real_group, real_group.config
+    local_only = config.copy(copy_frozen=False).env_runners(broadcast_env_runner_states=False)
+    seen = []
+    for i, one_config in enumerate((config, config, local_only, local_only, config)):
+        blocks = group.sample_blocks(4)
+        assert [block.num_env_steps for block in blocks] == [16] * 4
+        # The filter only counts here, so the module's inputs are the observations themselves.
+        seen += [block.columns["obs"].reshape(-1, 4) for block in blocks]
+        # Each runner's state once, as it comes with its last block, or asked for.
+        states = [{OBS: block.connector_state} for block in blocks[-2:]] if i % 2 else None
+        group.sync_env_runner_states(
+            config=one_config, connector_states=states, env_steps_sampled=64 * (i + 1)
+        )
+        num_rows, mean, num_new = statistics(group)
+        assert (num_rows, num_new) == (64 * (i + 1), 0)
+        np.testing.assert_allclose(mean, np.concatenate(seen).mean(0), rtol=1e-5, atol=1e-7)
+    lifetime = {"components": ["num_env_steps_sampled_lifetime"]}
+    assert (
+        group.foreach_env_runner("get_state", kwargs=lifetime)
+        == [{"num_env_steps_sampled_lifetime": 320}] * 3
+    )
+    # Every runner keeps its own where states are not to be merged.
+    off = config.copy(copy_frozen=False).env_runners(merge_env_runner_states=False)
+    group.sample_blocks(2)
+    group.sync_env_runner_states(config=off)
+    assert statistics(group)[0] == 320
+
+
+def test_the_local_runners_weights_reach_the_actors_and_act(real_group):
+    group = real_group
+    state = group.local_env_runner.get_state("rl_module")["rl_module"]
+    new = {ref: np.full_like(leaf, 0.125) for ref, leaf in state["params"].items()}
+    group.local_env_runner.set_state({"rl_module": {"params": new, "rest": {}}, "weights_seq_no": 3})
+    group.sync_weights(inference_only=True)
+    states = group.foreach_env_runner("get_state", kwargs={"components": ["rl_module", "weights_seq_no"]})
+    assert [s["weights_seq_no"] for s in states] == [3] * 3
+    jax.tree.map(np.testing.assert_array_equal, *[s["rl_module"] for s in states[:2]])
+    assert [block.weights_seq_no for block in group.sample_blocks(2)] == [3, 3]
+
+
+def test_blocks_can_stay_in_the_object_store(real_group, ray_session):
+    (block,) = real_group.sample_blocks(1, num_steps=2, keep_remote=True)
+    assert block.num_env_steps == 4 and isinstance(block.columns, ray_session.ObjectRef)
+    assert ray_session.get(block.columns)["rewards"].shape == (2, 2)
+
+
+def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):
+    shares = [(1, {"num_episodes": 3}), (2, {"num_episodes": 1})]
+    first, second = real_group.sample_evaluation(shares, seed=7), real_group.sample_evaluation(shares, seed=7)
+    assert [len(ended.returns) for _, ended, _ in first] == [3, 1]
+    assert [steps for steps, ended, _ in first] == [int(ended.lengths.sum()) for _, ended, _ in first]
+    for (_, one, _), (_, other, _) in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.returns, other.returns)
+
+
+# -------------------------------------------------------------------------------------------------------- resources
+
+
+def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
+    config = fake_config().env_runners(custom_resources_per_env_runner={"fast": 1})
+    config.evaluation(evaluation_num_env_runners=1, evaluation_config={"num_cpus_per_env_runner": 2})
+    config.learners(num_learners=2, num_gpus_per_learner=0.5).resources(placement_strategy="SPREAD")
+    runner = {"CPU": 0.5, "fast": 1.0}
+    bundles, strategy = resources.resource_bundles(config)
+    assert strategy == "SPREAD"
+    assert bundles == [{"CPU": 1.0}, runner, runner, {"CPU": 2.0, "fast": 1.0}, {"GPU": 0.5}, {"GPU": 0.5}]
+    assert resources.resource_bundles(config, main_process=False)[0] == bundles[1:]
+    indices = {
+        role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")
+    }
+    assert indices == {"env_runner": 0, "eval_env_runner": 2, "learner": 3}
+    assert resources.bundle_index(config, "learner", 1) == 4
+    assert resources.actor_options(config, "env_runner") == {
+        "num_cpus": 0.5,
+        "num_gpus": 0,
+        "resources": {"fast": 1.0},
+    }
+    # Actors that need nothing have no bundle. A local learner's devices belong to the main process.
+    free = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_cpus_per_env_runner=0)
+    free.learners(num_cpus_per_learner=3, num_gpus_per_learner=1)
+    assert resources.resource_bundles(free)[0] == [{"CPU": 3.0, "GPU": 1.0}]
+    assert resources.bundle_index(free, "env_runner") == -1
+    # Environments on the device need no runners.
+    on_device = PPOConfig().environment("gymnax/CartPole-v1").env_runners(num_env_runners=2)
+    assert resources.resource_bundles(on_device)[0] == [{"CPU": 1.0}]
+
+
+NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "message"),
+    [
+        (lambda c: c, [NODE], None),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=3),
+            [NODE],
+            "num_env_runners=2 times num_cpus_per_env_runner=3 comes to 6 CPUs; the Ray cluster has 4. ",
+        ),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=2).learners(
+                num_learners=1, num_cpus_per_learner=2
+            ),
+            [NODE],
+            "num_cpus_per_env_runner=2 plus num_learners=1 times num_cpus_per_learner=2 comes to 6 CPUs",
+        ),
+        (
+            lambda c: c.learners(num_learners=2, num_gpus_per_learner=1),
+            [NODE],
+            "num_learners=2 times num_gpus_per_learner=1 comes to 2 GPUs; the Ray cluster has 0. ",
+        ),
+        (
+            lambda c: c.env_runners(custom_resources_per_env_runner={"fast": 1}),
+            [NODE],
+            "comes to 2 of the resource 'fast'; the Ray cluster has 0. .* ray.init\\(resources={'fast': 2}\\)",
+        ),
+        (
+            lambda c: c.env_runners(num_env_runners=1, num_cpus_per_env_runner=6),
+            [NODE, NODE],
+            "num_cpus_per_env_runner=6 asks for 6 CPU in one process; no node .* 4 CPU; 4 CPU",
+        ),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=3).resources(placement_strategy="STRICT_PACK"),
+            [NODE, NODE],
+            "placement_strategy='STRICT_PACK' puts all actors, 6 CPU, on one node",
+        ),
+        (
+            lambda c: c.resources(placement_strategy="STRICT_SPREAD"),
+            [NODE],
+            "placement_strategy='STRICT_SPREAD' puts each of 2 actors on a node of its own; the Ray cluster has 1",
+        ),
+    ],
+)
+def test_what_a_cluster_can_never_hold_is_said_with_settings_and_numbers(change, nodes, message):
+    problem = resources.misfit(change(fake_config()), nodes)
+    assert problem is None if message is None else re.search(message, problem), problem
+
+
+def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
+    config = fake_config().learners(num_learners=1)
+    with pytest.raises(
+        ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"
+    ):
+        resources.create_placement_group(fake_config().env_runners(num_cpus_per_env_runner=50))
+    group = resources.create_placement_group(config, timeout_seconds=10.0)
+    assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}, {"CPU": 1.0}]
+    strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "learner"))
+    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (group, 2)
+    assert resources.scheduling_strategy(None, 0) is None
+    # An actor lands in its own bundle.
+    runners = EnvRunnerGroup(
+        False,
+        config=config,
+        num_env_runners=1,
+        placement_group=group,
+        pg_offset=1,
+        env_runner_kwargs={"config": None},
+    )
+    in_use = ray_session.available_resources()
+    assert f"CPU_group_1_{group.id.hex()}" not in in_use and f"CPU_group_0_{group.id.hex()}" in in_use
+    runners.stop()
+    with pytest.raises(TimeoutError, match=r"need 4 CPU .*within 0.1 s; free in the Ray cluster: "):
+        resources.create_placement_group(
+            fake_config().env_runners(num_cpus_per_env_runner=1).learners(num_learners=2), timeout_seconds=0.1
+        )
+    resources.remove_placement_group(group)
+    resources.remove_placement_group(None)
+
+
+def test_in_a_trial_the_actors_go_into_the_trials_bundles(ray_session, monkeypatch):
+    config = fake_config()
+    trial = types.SimpleNamespace(bundle_count=3, bundle_specs=resources.resource_bundles(config)[0])
+    monkeypatch.setattr(ray_session.util, "get_current_placement_group", lambda: trial)
+    assert resources.create_placement_group(config) is trial
+    # Behind the bundle of the trial's own process; -1 stays "any".
+    assert resources.scheduling_strategy(trial, 1).placement_group_bundle_index == 2
+    assert resources.scheduling_strategy(trial, -1).placement_group_bundle_index == -1
+    resources.remove_placement_group(trial)  # Not ours to remove.
+    # A group with other bundles: Ray finds room in it, or there is none.
+    trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1
+    assert resources.create_placement_group(config) is None
+    trial.bundle_specs = [{"CPU": 0.5}]
+    with pytest.raises(
+        ValueError, match="need 1 CPU, but this process belongs to a placement group of 0.5 CPU"
+    ):
+        resources.create_placement_group(config)
+
+
+def test_a_ray_that_the_user_started_is_left_alone(ray_session):
+    lease = resources.start_ray_if_needed(fake_config())
+    assert not lease
+    lease.release()
+    assert ray_session.is_initialized()
+
+
+def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkeypatch, caplog):
+    import ray
+
+    calls = []
+    context = types.SimpleNamespace(get_node_id=lambda: "node of its own")
+
+    def init(**kwargs):
+        if not calls and "num_cpus" in kwargs:
+            calls.append("cluster")
+            raise ValueError("When connecting to an existing cluster, num_cpus must not be provided.")
+        calls.append(kwargs)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: bool(calls) and calls[-1] != "end")
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("end"))
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    quiet = {"include_dashboard": False, "configure_logging": False}
+    config = fake_config().env_runners(num_env_runners=9)
+    with_cpus = {"num_cpus": 5, **quiet}
+    for expected in (["cluster", quiet], ["cluster", quiet, "end", with_cpus]):
+        first, second = resources.start_ray_if_needed(config), resources.start_ray_if_needed()
+        assert first and second and calls == expected
+        first.release()
+        first.release()
+        assert calls == expected
+        second.release()
+        assert calls == [*expected, "end"]
+    assert "take 4.5 CPUs, and this machine has 2 core(s)" in caplog.text

@@ -1,0 +1,415 @@
+"""SingleAgentEnvRunner: what it records of gymnasium environments, and the episodes that come out."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+
+
+class Ids(gym.Env):
+    """Observation ``[number of the environment, episode, step]``, so that every row says where it comes from.
+
+    Episodes of the even environments end by a terminal state, of the odd ones by a time limit. The reward is the
+    step's number; the action is not looked at.
+    """
+
+    observation_space = gym.spaces.Box(-1.0, 1e6, (3,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, config):
+        self.index = config.vector_index
+        self.length = config.get("length", 4) + self.index
+        self.context = config
+        self.episode, self.t = -1, 0
+        self.actions = []
+
+    def _obs(self):
+        return np.array([self.index, self.episode, self.t], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.t, self.seed_given = self.episode + 1, 0, seed
+        return self._obs(), {"start": self.episode}
+
+    def step(self, action):
+        self.actions.append(action)
+        self.t += 1
+        ended = self.t >= self.length
+        is_even = self.index % 2 == 0
+        return self._obs(), float(self.t), ended and is_even, ended and not is_even, {"t": self.t}
+
+
+class Target(gym.Env):
+    """A Box action in odd bounds; pays what the action is."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Box(np.array([2.0, -3.0], np.float32), np.array([4.0, 5.0], np.float32))
+
+    def __init__(self, config):
+        self.config = config
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert action in self.action_space, action
+        return np.ones(2, np.float32), float(action[0]), False, False, {}
+
+
+def config_for(env=Ids, num_envs=2, **env_runners):
+    return (
+        PPOConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs, **env_runners)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+        .debugging(seed=3)
+    )
+
+
+@pytest.fixture(scope="module")
+def runner():
+    runner = SingleAgentEnvRunner(config=config_for())
+    yield runner
+    runner.stop()
+
+
+def test_a_block_holds_what_happened(runner):
+    runner.reseed(0)
+    block = runner.sample_block(num_steps=12)
+    columns = block.columns
+    obs, final = columns[Columns.OBS], columns[Columns.FINAL_OBS]
+    assert obs.shape == (12, 2, 3) and columns[Columns.REWARDS].shape == (12, 2)
+    # Environment 0 has episodes of 4 steps, environment 1 of 5; both were reset an unknown number of times before.
+    first = obs[0, :, 1]
+    np.testing.assert_array_equal(obs[:, 0, 2], np.arange(12) % 4)
+    np.testing.assert_array_equal(obs[:, 0, 1] - first[0], np.arange(12) // 4)
+    np.testing.assert_array_equal(obs[:, 1, 2], np.arange(12) % 5)
+    np.testing.assert_array_equal(columns[Columns.REWARDS], obs[:, :, 2] + 1)
+    np.testing.assert_array_equal(columns[Columns.TERMINATEDS][:, 0], np.arange(12) % 4 == 3)
+    np.testing.assert_array_equal(columns[Columns.TRUNCATEDS][:, 1], np.arange(12) % 5 == 4)
+    assert not columns[Columns.TERMINATEDS][:, 1].any() and not columns[Columns.TRUNCATEDS][:, 0].any()
+    # Behind a truncation and behind the last row there is the observation of before any reset.
+    np.testing.assert_array_equal(final[4, 1], [1, first[1], 5])
+    np.testing.assert_array_equal(final[11], [[0, first[0] + 2, 4], [1, first[1] + 2, 2]])
+    assert Columns.LOSS_MASK not in columns and block.num_env_steps == 24
+    assert block.episodes.lengths.tolist() == [4, 5, 4, 5, 4]
+    assert block.episodes.returns.tolist() == [10.0, 15.0, 10.0, 15.0, 10.0]
+    assert (block.episodes.durations > 0).all() and block.connector_state is None
+
+
+def test_the_recorded_probabilities_are_those_of_the_module(runner):
+    columns = runner.sample_block(num_steps=5).columns
+    module = runner.module
+    out = module.forward_exploration({Columns.OBS: columns[Columns.OBS].reshape(-1, 3)})
+    inputs = np.asarray(out[Columns.ACTION_DIST_INPUTS])
+    np.testing.assert_allclose(columns[Columns.ACTION_DIST_INPUTS].reshape(-1, 3), inputs, atol=1e-5)
+    distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
+    logp = np.asarray(distribution.logp(columns[Columns.ACTIONS].reshape(-1)))
+    np.testing.assert_allclose(columns[Columns.ACTION_LOGP].reshape(-1), logp, atol=1e-5)
+
+
+def test_the_environments_get_the_recorded_actions(runner):
+    before = [len(env.unwrapped.actions) for env in runner.env.envs]
+    columns = runner.sample_block(num_steps=6).columns
+    for index, env in enumerate(runner.env.envs):
+        assert env.unwrapped.actions[before[index] :] == columns[Columns.ACTIONS][:, index].tolist()
+
+
+def test_same_seed_same_rows_and_other_runners_other_seeds():
+    def rows(index):
+        runner = SingleAgentEnvRunner(config=config_for("CartPole-v1"), worker_index=index, num_workers=0)
+        columns = runner.sample_block(num_steps=20).columns
+        runner.stop()
+        return columns
+
+    a, b, c = rows(1), rows(1), rows(2)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    # No environment of one runner repeats one of another.
+    starts = np.concatenate([a[Columns.OBS][0], c[Columns.OBS][0]])
+    assert len(np.unique(starts, axis=0)) == 4
+
+
+def test_exactly_n_episodes_without_a_preference_for_short_ones(runner):
+    episodes = runner.sample(num_episodes=5)
+    assert [len(episode) for episode in episodes] == [4, 4, 4, 5, 5]
+    assert [episode.is_terminated for episode in episodes] == [True] * 3 + [False] * 2
+    assert [episode.is_truncated for episode in episodes] == [False] * 3 + [True] * 2
+    assert [episode.get_return() for episode in episodes] == [10.0] * 3 + [15.0] * 2
+    episode = episodes[-1]
+    np.testing.assert_array_equal(episode.get_observations()[:, 2], np.arange(6))
+    assert episode.get_infos(0).keys() == {"start"} and episode.get_infos(-1) == {"t": 5}
+    assert episode.get_extra_model_outputs("weights_seq_no").tolist() == [0] * 5
+    assert episode.is_numpy
+    # The next call starts anew.
+    assert all(episode.t_started == 0 for episode in runner.sample(num_timesteps=2))
+
+
+def test_running_episodes_go_on_in_the_next_call(runner):
+    runner.sample(num_episodes=1)
+    first = runner.sample(num_timesteps=6)
+    assert [(len(e), e.t_started, e.is_done) for e in first] == [(3, 0, False)] * 2
+    second = runner.sample(num_timesteps=6)
+    by_id = {e.id_: e for e in second}
+    ended, other = by_id[first[0].id_], by_id[first[1].id_]
+    assert (len(ended), ended.t_started, ended.is_terminated) == (1, 3, True)
+    assert (len(other), other.t_started, other.is_truncated) == (2, 3, True)
+    # One step of look-back, as episode_lookback_horizon says.
+    assert ended.get_rewards(-1, neg_index_as_lookback=True) == 3.0
+    np.testing.assert_array_equal(first[0].get_observations(-1), ended.get_observations(0))
+    assert sorted((len(e), e.t_started) for e in second if not e.is_done) == [(1, 0), (2, 0)]
+
+
+def test_whole_episodes_in_complete_episodes_mode():
+    runner = SingleAgentEnvRunner(config=config_for(batch_mode="complete_episodes"))
+    assert [(len(e), e.is_done) for e in runner.sample()] == [(4, True), (5, True)]
+    runner.stop()
+
+
+def test_greedy_and_random_actions(runner):
+    greedy = runner.sample(num_timesteps=8, explore=False)
+    for episode in greedy:
+        inputs = episode.get_extra_model_outputs(Columns.ACTION_DIST_INPUTS)
+        np.testing.assert_array_equal(episode.get_actions(), inputs.argmax(-1))
+        assert Columns.ACTION_LOGP not in episode.extra_model_outputs
+    drawn = np.concatenate([e.get_actions() for e in runner.sample(num_timesteps=120, random_actions=True)])
+    counts = np.bincount(drawn, minlength=3)
+    assert len(drawn) == 120 and counts.min() > 20
+
+
+def test_weights_of_another_runner(runner):
+    other = SingleAgentEnvRunner(config=config_for().debugging(seed=11))
+    state = other.get_state(["rl_module"])
+    mine = runner.get_state("rl_module")["rl_module"]["params"]
+    assert any((mine[ref] != value).any() for ref, value in state["rl_module"]["params"].items())
+    runner.set_state({**state, "weights_seq_no": 7})
+    jax.tree.map(np.testing.assert_array_equal, runner.get_state("rl_module"), state)
+    block = runner.sample_block(num_steps=2)
+    assert block.weights_seq_no == 7
+    inputs = other.module.forward_exploration({Columns.OBS: block.columns[Columns.OBS][0]})
+    np.testing.assert_allclose(
+        block.columns[Columns.ACTION_DIST_INPUTS][0], inputs[Columns.ACTION_DIST_INPUTS], atol=1e-5
+    )
+    other.stop()
+    runner.set_state({"rl_module": {"params": mine}, "weights_seq_no": 0})
+
+
+def test_a_filter_sees_every_observation_once_and_the_module_gets_what_is_recorded():
+    config = config_for(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    runner = SingleAgentEnvRunner(config=config)
+    blocks = [runner.sample_block(num_steps=5) for _ in range(2)]
+    raw = np.concatenate([[[0, t // 4, t % 4], [1, t // 5, t % 5]] for t in range(10)]).astype(np.float64)
+    state = blocks[-1].connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
+    np.testing.assert_allclose(state["mean"], raw.mean(0), rtol=1e-5)
+    last = blocks[-1].columns
+    out = runner.module.forward_exploration({Columns.OBS: last[Columns.OBS][-1]})
+    np.testing.assert_allclose(
+        last[Columns.ACTION_DIST_INPUTS][-1], out[Columns.ACTION_DIST_INPUTS], atol=1e-5
+    )
+    assert np.abs(last[Columns.OBS]).max() < 5 and np.isfinite(last[Columns.FINAL_OBS]).all()
+    # Merged statistics come back as a base; the history of running episodes goes on.
+    merged = runner._env_to_module.merge_states([blocks[-1].connector_state])
+    runner.set_state({"env_to_module_connector": merged})
+    base = runner.get_state("env_to_module_connector")["env_to_module_connector"]
+    np.testing.assert_allclose(base["MeanStdFilter"]["default_policy"]["base"]["obs"]["mean"], raw.mean(0), rtol=1e-5)
+    episodes = runner.sample(num_timesteps=12)
+    assert sum(len(e) for e in episodes) == 12
+    runner.stop()
+
+
+def test_frame_stacks_are_reset_with_their_environment_and_reach_behind_the_end():
+    class Flat(gym.ObservationWrapper):
+        def __init__(self, config):
+            super().__init__(Ids(config))
+            self.observation_space = gym.spaces.Box(-1.0, 1e6, (1,), np.float32)
+
+        def observation(self, observation):
+            return observation[2:]
+
+    def stack(env, spaces, device):
+        return FrameStackingEnvToModule(num_frames=2)
+
+    config = config_for(Flat, env_to_module_connector=stack)
+    runner = SingleAgentEnvRunner(config=config)
+    columns = runner.sample_block(num_steps=6).columns
+    expected = [[0, 0], [0, 1], [1, 2], [2, 3], [0, 0], [0, 1]]
+    np.testing.assert_array_equal(columns[Columns.OBS][:, 0], expected)
+    np.testing.assert_array_equal(columns[Columns.FINAL_OBS][4, 1], [4, 5])  # truncated there
+    np.testing.assert_array_equal(columns[Columns.FINAL_OBS][5], [[1, 2], [0, 1]])
+    # The same as episodes, whose last observation is of before the reset.
+    episode = runner.sample(num_episodes=1)[0]
+    np.testing.assert_array_equal(episode.get_observations(), [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]])
+    runner.stop()
+
+
+def test_actions_reach_the_bounds_of_the_space():
+    runner = SingleAgentEnvRunner(config=config_for(Target))
+    columns = runner.sample_block(num_steps=50).columns
+    actions = columns[Columns.ACTIONS]
+    np.testing.assert_allclose(
+        columns[Columns.REWARDS], np.clip(2 + (actions[..., 0] + 1), 2, 4), rtol=1e-5
+    )
+    assert np.abs(actions).max() > 1  # recorded as the module gave them
+    runner.stop()
+
+
+def test_clipped_rewards_are_for_the_learner_only():
+    runner = SingleAgentEnvRunner(config=config_for().environment(clip_rewards=2.0))
+    block = runner.sample_block(num_steps=4)
+    np.testing.assert_array_equal(block.columns[Columns.REWARDS][:, 0], [1, 2, 2, 2])
+    assert block.episodes.returns.tolist() == [10.0]
+    runner.stop()
+
+
+def test_the_environments_know_their_place():
+    config = config_for(num_envs=2).environment(env_config={"length": 7})
+    runner = SingleAgentEnvRunner(config=config, worker_index=2, num_workers=3)
+    contexts = [env.unwrapped.context for env in runner.env.envs]
+    assert [(c.worker_index, c.vector_index, c.num_workers, c.remote, c["length"]) for c in contexts] == [
+        (2, 0, 3, False, 7),
+        (2, 1, 3, False, 7),
+    ]
+    runner.sample_block(num_steps=1)
+    assert [env.unwrapped.seed_given for env in runner.env.envs] == [3 + 4, 3 + 5]
+    runner.stop()
+
+
+class Doubled(ConnectorV2):
+    """A host piece: doubles the newest observation of every episode, in place."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes):
+            episode.set_observations(new_data=episode.get_observations(-1) * 2, at_indices=-1)
+        return batch
+
+
+def test_host_pieces_run_once_per_observation_and_in_front_of_the_pure_ones():
+    def pieces(env, spaces, device):
+        return [Doubled(), MeanStdFilter()]
+
+    runner = SingleAgentEnvRunner(config=config_for(env_to_module_connector=pieces))
+    runner.sample_block(num_steps=3)
+    state = runner.sample_block(num_steps=3).connector_state
+    doubled = 2 * np.concatenate([[[0, t // 4, t % 4], [1, t // 5, t % 5]] for t in range(6)])
+    statistics = state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
+    np.testing.assert_allclose(statistics["mean"], doubled.mean(0), rtol=1e-5)
+    plain = SingleAgentEnvRunner(config=config_for(env_to_module_connector=lambda env, spaces, device: Doubled()))
+    columns = plain.sample_block(num_steps=6).columns
+    np.testing.assert_array_equal(columns[Columns.OBS][:, 0, 2], [0, 2, 4, 6, 0, 2])
+    np.testing.assert_array_equal(columns[Columns.FINAL_OBS][4, 1], [2, 0, 10])
+    np.testing.assert_array_equal(columns[Columns.FINAL_OBS][5], [[0, 2, 4], [2, 2, 2]])
+    action = plain.act(np.array([0, 0, 1], np.float32), explore=False, key=jax.random.key(0))
+    expected = plain.module.forward_inference({Columns.OBS: np.array([[0, 0, 2]], np.float32)})
+    np.testing.assert_allclose(action[Columns.ACTION_DIST_INPUTS], expected[Columns.ACTION_DIST_INPUTS][0], atol=1e-5)
+    episodes = plain.sample(num_episodes=2)
+    np.testing.assert_array_equal(episodes[0].get_observations()[:, 2], [0, 2, 4, 6, 8])
+    runner.stop()
+    plain.stop()
+
+
+def test_live_episodes_are_those_that_are_built_from_the_arrays():
+    seen = []
+    watched_config = config_for().callbacks(on_episode_step=lambda *, episode, **kwargs: seen.append(len(episode)))
+    watched, plain = SingleAgentEnvRunner(config=watched_config), SingleAgentEnvRunner(config=config_for())
+    for amounts in ({"num_timesteps": 6}, {"num_timesteps": 14}, {"num_episodes": 3}):
+        a, b = watched.sample(**amounts), plain.sample(**amounts)
+        key = lambda e: (e.get_observations(0)[0], e.get_observations(0)[1], e.t_started)  # noqa: E731
+        for one, other in zip(sorted(a, key=key), sorted(b, key=key), strict=True):
+            assert one.t_started == other.t_started and one.is_done == other.is_done
+            assert one.is_truncated == other.is_truncated
+            np.testing.assert_array_equal(one.get_observations(), other.get_observations())
+            np.testing.assert_array_equal(one.get_actions(), other.get_actions())
+            np.testing.assert_array_equal(one.get_rewards(), other.get_rewards())
+            assert one.get_infos() == other.get_infos()
+            assert one.extra_model_outputs.keys() == other.extra_model_outputs.keys()
+            for name in one.extra_model_outputs:
+                np.testing.assert_allclose(
+                    one.get_extra_model_outputs(name), other.get_extra_model_outputs(name), atol=1e-6
+                )
+    assert seen[:2] == [1, 1]
+    watched.stop()
+    plain.stop()
+
+
+def test_hooks_come_in_order_with_their_arguments():
+    calls = []
+
+    def note(name):
+        def hook(**kwargs):
+            calls.append((name, kwargs))
+
+        return hook
+
+    names = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+    config = config_for(num_envs=1).callbacks(
+        **{name: note(name) for name in names},
+        on_environment_created=note("on_environment_created"),
+        on_sample_end=note("on_sample_end"),
+    )
+    runner = SingleAgentEnvRunner(config=config)
+    runner.sample(num_timesteps=3)
+    runner.sample(num_timesteps=2)
+    order = [name for name, _ in calls]
+    assert order == [
+        "on_environment_created",
+        "on_episode_created",
+        "on_episode_start",
+        *["on_episode_step"] * 3,
+        "on_sample_end",
+        "on_episode_step",
+        "on_episode_end",
+        "on_episode_created",
+        "on_episode_start",
+        "on_episode_step",
+        "on_sample_end",
+    ]
+    by_name = {name: kwargs for name, kwargs in calls}
+    assert by_name["on_environment_created"]["env_context"].worker_index == 0
+    for name in names:
+        given = by_name[name]
+        assert given["env_runner"] is runner and given["env"] is runner.env and given["env_index"] == 0
+        assert given["rl_module"] is not None and given["metrics_logger"] is runner.metrics
+    chunks = by_name["on_episode_end"]["prev_episode_chunks"]
+    assert [len(chunk) for chunk in chunks] == [3] and len(by_name["on_episode_end"]["episode"]) == 1
+    samples = by_name["on_sample_end"]["samples"]
+    assert [(len(e), e.is_done) for e in samples] == [(1, True), (1, False)]
+    runner.stop()
+
+
+def test_metrics_of_the_runner(runner):
+    runner.get_metrics()
+    runner.sample(num_episodes=4)
+    metrics = {name: stats.peek() for name, stats in runner.get_metrics().items()}
+    assert metrics["num_episodes"] >= 4 and metrics["episode_len_max"] == 5 and metrics["episode_return_min"] == 10
+    assert metrics["num_env_steps_sampled"] > 0 and metrics["env_step_timer"] > 0
+
+
+def test_wrong_calls_are_explained(runner):
+    with pytest.raises(ValueError, match="num_timesteps=1, num_episodes=1.*not both"):
+        runner.sample(num_timesteps=1, num_episodes=1)
+    with pytest.raises(ValueError, match="num_episodes=0.*at least 1"):
+        runner.sample(num_episodes=0)
+    with pytest.raises(ValueError, match="Unknown components.*'weights'"):
+        runner.get_state("weights")
+    with pytest.raises(ValueError, match="Unknown components.*'weights'"):
+        runner.set_state({"weights": {}})
+    with pytest.raises(TypeError, match="unknown arguments.*'num_cpus'"):
+        SingleAgentEnvRunner(config=config_for(), num_cpus=1)
+    with pytest.raises(ValueError, match="makes no environments.*spaces="):
+        SingleAgentEnvRunner(config=config_for(), worker_index=0, num_workers=2)
+    idle = SingleAgentEnvRunner(config=config_for(), worker_index=0, num_workers=2, spaces=runner.get_spaces())
+    with pytest.raises(ValueError, match="create_env_on_local_worker=True"):
+        idle.sample()
+    assert idle.env is None and idle.get_spaces()["default_policy"] == runner.get_spaces()["default_policy"]
+    stopped = SingleAgentEnvRunner(config=config_for())
+    stopped.stop()
+    with pytest.raises(RuntimeError, match="was stopped"):
+        stopped.assert_healthy()

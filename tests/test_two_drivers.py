@@ -1,0 +1,133 @@
+"""One definition, two drivers: what the device samples, repeated on the host, makes the same update."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import host_view
+
+NUM_ENVS, NUM_STEPS, TIME_LIMIT = 4, 32, 11
+ENV, ENV_CONFIG = "gymnax/CartPole-v1", {"max_steps_in_episode": TIME_LIMIT}
+
+
+def config():
+    return (
+        PPOConfig()
+        .environment(ENV, env_config=ENV_CONFIG)
+        .env_runners(num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=NUM_STEPS)
+        .training(
+            train_batch_size_per_learner=NUM_ENVS * NUM_STEPS,
+            minibatch_size=None,
+            num_epochs=3,
+            lr=[[0, 0.01], [1000, 0.001]],
+            gamma=0.97,
+            lambda_=0.9,
+        )
+        .rl_module(model_config={"fcnet_hiddens": [8], "fcnet_activation": "tanh"})
+        .learners(num_cpus_per_learner=1)
+        .debugging(seed=5)
+    )
+
+
+def sampled_block(algo):
+    """The train batch of the first iteration, ``{column: [T, B, ...]}``, and the keys that the environments used."""
+    rollout, learner = algo.driver.rollout, algo.learner
+    runner = jax.tree.map(lambda x: x[0], host_view(algo.driver.runner_state))
+    state = host_view(learner.state)
+    values = learner.current_values(learner.settings(), state.timesteps)["modules"]
+    _, columns, _ = jax.jit(
+        lambda runner, params, rest: rollout.sample(
+            runner,
+            params,
+            rest,
+            values,
+            counters.zero(),
+            fragment_length=NUM_STEPS,
+            num_rounds=1,
+            explore=True,
+            axis_name=None,
+        )
+    )(runner, state.params, state.rest)
+    _, key = jax.random.split(runner.key)
+    step_keys = jax.random.split(key, (NUM_STEPS, 1 + NUM_ENVS))[:, 1:]
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 2), 0)
+    reset_keys = jax.random.split(jax.random.split(key)[1], NUM_ENVS)
+    return jax.device_get(columns), reset_keys, step_keys
+
+
+def replayed_episodes(columns, reset_keys, step_keys):
+    """The same trajectories, stepped in gymnasium environments with the recorded actions."""
+    episodes = []
+    for index in range(NUM_ENVS):
+        env = GymnasiumFromJax(ENV, ENV_CONFIG)
+        env.replay(reset_keys[index], step_keys[:, index])
+        episode = SingleAgentEpisode()
+        episode.add_env_reset(env.reset()[0])
+        for t in range(NUM_STEPS):
+            row = {name: column[t, index] for name, column in columns.items()}
+            obs, reward, terminated, truncated, info = env.step(row[Columns.ACTIONS])
+            np.testing.assert_allclose(episode.get_observations(-1), row[Columns.OBS], atol=1e-6)
+            assert (reward, terminated, truncated) == (
+                row[Columns.REWARDS],
+                row[Columns.TERMINATEDS],
+                row[Columns.TRUNCATEDS],
+            )
+            episode.add_env_step(
+                obs,
+                row[Columns.ACTIONS],
+                reward,
+                info,
+                terminated=terminated,
+                truncated=truncated,
+                extra_model_outputs={
+                    name: row[name] for name in (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
+                },
+            )
+            if episode.is_done:
+                episodes.append(episode)
+                episode = SingleAgentEpisode()
+                episode.add_env_reset(env.reset()[0])
+        episodes.append(episode)
+    return episodes
+
+
+def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
+    fused, replayed = config().build_algo(), config().build_algo()
+    columns, *keys = sampled_block(replayed)
+    # An end of both kinds is inside, and not only in the last row.
+    assert columns[Columns.TERMINATEDS][:-1].any() and columns[Columns.TRUNCATEDS][:-1].any()
+    episodes = replayed_episodes(columns, *keys)
+    assert {len(e) for e in episodes if e.is_truncated} == {TIME_LIMIT}
+
+    before = replayed.learner.get_weights()
+    fused_result = fused.train()["learners"]["default_policy"]
+    result = replayed.learner.update(
+        episodes=episodes,
+        timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},
+        num_epochs=3,
+        minibatch_size=None,
+    )["default_policy"]
+    after, expected = replayed.learner.get_weights(), fused.learner.get_weights()
+    for ref, value in expected.items():
+        assert np.abs(value - before[ref]).max() > 1e-3
+        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
+    for name in ("policy_loss", "vf_loss", "entropy", "mean_kl_loss", "curr_kl_coeff"):
+        np.testing.assert_allclose(result[name], fused_result[name], atol=1e-5, err_msg=name)
+
+    # The arrays of a host runner go the same way without becoming episodes.
+    blocks = config().build_algo()
+    blocks.learner.update_block(
+        {"default_policy": columns},
+        timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},
+        num_epochs=3,
+        minibatch_size=None,
+        shuffle_batch_per_epoch=True,
+    )
+    for ref, value in expected.items():
+        np.testing.assert_allclose(blocks.learner.get_weights()[ref], value, atol=1e-6, err_msg=ref)

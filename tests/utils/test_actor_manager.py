@@ -1,0 +1,175 @@
+"""Calls to sets of actors: results, errors, time-outs, tags, and actors that die and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+import ray
+
+from jaxrl_stack.utils.actor_manager import (
+    FaultAwareApply,
+    FaultTolerantActorManager,
+    RemoteCallResults,
+    ResultOrError,
+)
+
+
+class Counter(FaultAwareApply):
+    """Counts, sleeps, fails and dies when told to."""
+
+    def __init__(self, start: int = 0):
+        self.count = start
+
+    def add(self, n: int = 1) -> int:
+        self.count += n
+        return self.count
+
+    def sleep(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    def fail(self, message: str = "told to") -> None:
+        raise KeyError(message)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def actors(ray_session):
+    """Three actors with the counts 0, 10 and 20; the last one is restarted once."""
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    remote = ray_session.remote(Counter)
+    handles = [remote.options(num_cpus=0, max_restarts=i // 2).remote(10 * i) for i in range(3)]
+    yield handles
+    for handle in handles:
+        ray_session.kill(handle)
+    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def manager(actors):
+    return FaultTolerantActorManager(actors[:2], init_id=1)
+
+
+def values(results: RemoteCallResults) -> list:
+    return [call.get() for call in results]
+
+
+def test_functions_methods_and_lists_reach_their_actors(manager, actors):
+    assert manager.actors() == {1: actors[0], 2: actors[1]} and manager.healthy_actor_ids() == [1, 2]
+    assert values(manager.foreach_actor(lambda actor: actor.count)) == [0, 10]
+    assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10]
+    several = manager.foreach_actor(["ping", lambda actor, k: k], kwargs=[{}, {"k": 3}])
+    assert [(call.actor_id, call.get()) for call in several] == [(1, "pong"), (2, 3)]
+    assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[2])) == [10]
+    # An id as often as it is named, in that order.
+    assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[2, 1, 2])) == [10, 0, 10]
+    refs = manager.foreach_actor("add", kwargs={"n": 0}, return_obj_refs=True)
+    assert ray.get(values(refs)) == [0, 10]
+    with pytest.raises(ValueError, match=r"func is a list of 1 for 2 actors \(\[1, 2\]\)"):
+        manager.foreach_actor(["ping"])
+    with pytest.raises(ValueError, match=r"no actor with the id 7; there are \[1, 2\]"):
+        manager.foreach_actor("ping", remote_actor_ids=[7])
+
+
+def test_a_large_argument_is_sent_as_one_object(manager):
+    shared = ray.put([1, 2, 3])
+    assert values(manager.foreach_actor(lambda actor, x: sum(x), kwargs={"x": shared})) == [6, 6]
+
+
+def test_an_exception_is_a_result_and_raises_with_the_actors_traceback(manager):
+    results = manager.foreach_actor(["ping", "fail"])
+    assert [call.ok for call in results] == [True, False]
+    assert [call.get() for call in results.ignore_errors()] == ["pong"]
+    # The actor lives: only its code failed.
+    assert manager.healthy_actor_ids() == [1, 2] and len(list(results.ignore_ray_errors())) == 2
+    with pytest.raises(KeyError, match="told to") as caught:
+        manager.handle_remote_call_result_errors(results, ignore_ray_errors=True)
+    assert "in fail" in str(caught.value) and caught.value.__notes__ == ["In actor 2."]
+
+
+def test_late_results_are_left_out_and_dropped(manager):
+    results = manager.foreach_actor(["ping", "sleep"], kwargs=[{}, {"seconds": 1.0}], timeout_seconds=0.5)
+    assert [(call.actor_id, call.get()) for call in results] == [(1, "pong")]
+    assert values(manager.foreach_actor("ping")) == ["pong", "pong"]
+
+
+def test_a_call_that_nobody_waited_for_still_raises(manager):
+    started = time.monotonic()
+    assert len(manager.foreach_actor("sleep", kwargs={"seconds": 0.5}, timeout_seconds=0.0)) == 0
+    assert time.monotonic() - started < 0.4
+    manager.foreach_actor("fail", remote_actor_ids=[1], timeout_seconds=0.0)
+    manager.foreach_actor("ping")  # Behind the failing call in the actor's queue: it has failed by now.
+    with pytest.raises(KeyError, match="told to"):
+        manager.foreach_actor("ping")
+    assert values(manager.foreach_actor("ping")) == ["pong", "pong"]
+
+
+def test_asynchronous_calls_are_fetched_by_tag_and_their_number_is_limited(manager):
+    with pytest.raises(ValueError, match="max_remote_requests_in_flight_per_actor=0"):
+        FaultTolerantActorManager([], max_remote_requests_in_flight_per_actor=0)
+    assert manager.foreach_actor_async("add", "a", kwargs={"n": 0}) == 2
+    assert manager.foreach_actor_async("ping", "b", remote_actor_ids=[1, 1, 1]) == 2
+    assert manager.foreach_actor_async("add", "a", kwargs={"n": 0}) == 2
+    assert manager.foreach_actor_async("add", "a", kwargs={"n": 0}) == 0
+    assert manager.num_outstanding_async_reqs() == 6 and manager.num_outstanding_async_reqs("b") == 2
+    fetched = manager.fetch_ready_async_reqs(tags="b", timeout_seconds=None)
+    assert [(call.actor_id, call.tag, call.get()) for call in fetched] == [(1, "b", "pong")] * 2
+    assert manager.num_outstanding_async_reqs() == 4
+    rest = manager.fetch_ready_async_reqs(timeout_seconds=5.0)
+    assert [call.actor_id for call in rest] == [1, 2, 1, 2] and manager.num_outstanding_async_reqs() == 0
+    assert manager.foreach_actor_async("ping", "b") == 2  # There is room again.
+    got = manager.foreach_actor_async_fetch_ready("ping", "b", timeout_seconds=5.0, return_actor_ids=True)
+    assert got == [(1, "pong"), (2, "pong")] * 2
+
+
+def test_actors_come_and_go(manager, actors):
+    assert manager.add_actors([actors[2]]) == [3]
+    assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10, 20]
+    manager.foreach_actor_async("ping")
+    assert manager.remove_actor(2) is actors[1]
+    assert manager.actor_ids() == [1, 3] and manager.num_outstanding_async_reqs() == 2
+    assert manager.add_actors([actors[1]]) == [4]
+    manager.set_actor_state(3, healthy=False)
+    assert not manager.is_actor_healthy(3) and manager.num_healthy_actors() == 2
+    assert [call.actor_id for call in manager.foreach_actor("ping")] == [1, 4]
+    results = manager.foreach_actor("ping", healthy_only=False, mark_healthy=True)
+    assert [call.actor_id for call in results] == [1, 3, 4] and manager.is_actor_healthy(3)
+
+
+def test_a_killed_actor_is_left_out_until_it_is_back_and_a_dead_one_for_good(manager, actors, ray_session):
+    short_lived = ray_session.remote(Counter).options(num_cpus=0).remote()
+    manager.add_actors([actors[2], short_lived])
+    pids = values(manager.foreach_actor("pid", remote_actor_ids=[3, 4]))
+    manager.foreach_actor_async("sleep", kwargs={"seconds": 30.0}, remote_actor_ids=[3, 4])
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    lost = manager.fetch_ready_async_reqs(timeout_seconds=20.0)
+    assert [call.ok for call in lost] == [False, False] and list(lost.ignore_ray_errors()) == []
+    assert [manager.is_lost_for_good(call) for call in lost] == [False, True]
+    assert manager.healthy_actor_ids() == [1, 2] and manager.num_outstanding_async_reqs() == 0
+    assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10]
+    # An actor that is gone for good does not make the probe wait.
+    assert manager.probe_unhealthy_actors(timeout_seconds=30.0, mark_healthy=True) == [3]
+    assert manager.healthy_actor_ids() == [1, 2, 3] and manager.total_num_restarts() == 1
+    assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[3])) == [20]  # Built again.
+    with pytest.raises(ray_session.exceptions.ActorDiedError):
+        manager.handle_remote_call_result_errors(
+            manager.foreach_actor("ping", healthy_only=False), ignore_ray_errors=False
+        )
+
+
+def test_results_tell_lost_actors_from_failing_code():
+    results = RemoteCallResults()
+    results.add_result(1, ResultOrError(result=5), "x")
+    results.add_result(2, ResultOrError(error=ray.exceptions.ActorDiedError()), "x")
+    results.add_result(3, ResultOrError(error=ValueError("bad")))
+    assert [call.ok for call in results] == [True, False, False] and len(results) == 3
+    assert [call.actor_id for call in results.ignore_errors()] == [1]
+    assert [call.actor_id for call in results.ignore_ray_errors()] == [1, 3]
+    assert [call.tag for call in results] == ["x", "x", None]
