@@ -1,8 +1,8 @@
 """What a PPO contender of the new API stack does, written once: this project and RLlib take the same calls.
 
-Settings: ``job`` ("train", "rows", "trajectories" or "wall_clock"), ``warmup``, ``env``, ``seed``, the keyword arguments
-of ``env_runners``, ``training``, ``reporting`` and ``model`` (`DefaultModelConfig`); for "wall_clock", ``target`` and
-``within``.
+Settings: ``job`` ("train", "rows", "trajectories" or "wall_clock"), ``warmup``, ``env``, ``seed``, the keyword
+arguments of ``env_runners``, ``training``, ``reporting`` and ``model`` (`DefaultModelConfig`); for "wall_clock",
+``target`` and ``within``.
 """
 
 from __future__ import annotations

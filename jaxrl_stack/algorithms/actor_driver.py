@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.env.env_runner import episode_quota
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states
 from jaxrl_stack.env.recording import EndedEpisodes
 from jaxrl_stack.env.resources import (
@@ -354,7 +355,7 @@ class ActorDriver(Driver):
         else:
             duration = int(config.evaluation_duration)
             if config.evaluation_duration_unit == "episodes":
-                share = [duration // len(ids) + (r < duration % len(ids)) for r in range(len(ids))]
+                share = episode_quota(duration, len(ids))
                 amounts = [(i, {"num_episodes": n}) for i, n in zip(ids, share, strict=True) if n]
             else:
                 amounts = [(i, {"num_timesteps": -(-duration // len(ids))}) for i in ids]

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
-from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
@@ -191,10 +191,7 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             ValueError: If both amounts are given.
         """
-        if num_timesteps is not None and num_episodes is not None:
-            raise ValueError(
-                f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."
-            )
+        check_amounts(num_timesteps, num_episodes)
         explore = bool(self.config.explore) if explore is None else bool(explore)
         started = time.perf_counter()
         if force_reset or num_episodes is not None or self._needs_reset or self._state is None:
@@ -364,11 +361,6 @@ class DeviceEnvRunner(EnvRunner):
                 )
         self._evaluated = {num_envs: state}
         return {"returns": np.concatenate(returns), "lengths": np.concatenate(lengths), "num_env_steps": num_steps}
-
-
-def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
-    """How many episodes each environment contributes: ``n // B + (i < n % B)``."""
-    return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
 
 
 class _RandomActions(DeviceRollout):

@@ -82,3 +82,19 @@ class EnvRunner(abc.ABC):
 
     def stop(self) -> None:  # noqa: B027 - a hook: most runners have nothing to do here
         """Release what the runner holds."""
+
+
+def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:
+    """Raise a ValueError unless at most one of ``sample()``'s amounts is given, and at least 1."""
+    if num_timesteps is not None and num_episodes is not None:
+        raise ValueError(
+            f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."
+        )
+    for name, amount in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
+        if amount is not None and amount < 1:
+            raise ValueError(f"sample({name}={amount}): must be at least 1.")
+
+
+def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
+    """How many of n episodes each of B environments contributes: ``n // B + (i < n % B)``."""
+    return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -67,18 +67,21 @@ class Layout:
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Acting:
-    """The program of one mode.
+    """The program of one mode. It takes only what it looks at: each array that is handed over costs time.
 
     Attributes:
-        program: Jitted `HostPolicy._act`.
-        placeholders: Per argument that varies from step to step: arrays to pass in its place, since the program does
-            not look at it; None for "it does".
+        program: ``(fixed leaves, connectors, count, batch, varying leaves) -> (matrix, loose, connectors)``.
+        fixed: Positions of its arguments among the leaves of `HostPolicy._fixed`.
+        varying: The same for what varies from step to step.
+        leaves: Those leaves; None after they have changed.
     """
 
     program: Callable[..., Any]
-    placeholders: tuple[Any, ...]
+    fixed: tuple[int, ...]
+    varying: tuple[int, ...]
+    leaves: tuple[jax.Array, ...] | None = None
 
 
 class HostPolicy:
@@ -127,12 +130,25 @@ class HostPolicy:
 
     def reseed(self, seed: int) -> None:
         """Start the random numbers anew."""
-        self._key = jax.device_put(np.array([0, seed & 0xFFFFFFFF], np.uint32), self._device)
-        self._calls = 0
+        self._key = self.place(np.array([0, seed & 0xFFFFFFFF], np.uint32))
+        # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
+        # the program's parts in several threads, which takes five times as long for a small network.
+        self._count = 0
+        self._fixed_changed()
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over other values of the traced settings."""
         self._settings = self.place(settings)
+        self._fixed_changed()
+
+    @property
+    def _fixed(self) -> tuple[Any, ...]:
+        """What stays the same from step to step."""
+        return (self._params, self._rest, self._settings, self._key)
+
+    def _fixed_changed(self) -> None:
+        for call in self._acting.values():
+            call.leaves = None
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Take over parameters and the modules' other state; refs that are left out stay as they are."""
@@ -141,6 +157,7 @@ class HostPolicy:
         streams = self._step.pure.stream_refs
         own = {ref: leaf for ref, leaf in self._step.pure.rest.items() if ref in streams}
         self._rest = {**own, **self._rest, **self.place({r: leaf for r, leaf in rest.items() if r not in streams})}
+        self._fixed_changed()
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """``(params, rest)`` as NumPy arrays, without random streams."""
@@ -184,38 +201,46 @@ class HostPolicy:
         Returns:
             ``(matrix uint32 [B, width], loose arrays, connectors)``; `layout` says what is where.
         """
-        self._calls += 1
-        varying = (np.uint32(self._calls & 0xFFFFFFFF), batch, reset, prev_actions, prev_rewards, timesteps)
+        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, timesteps)
         key = (mode, update_statistics)
-        call = self._acting.get(key) or self._make_acting(key, connectors, varying)
-        varying = [
-            given if placeholder is None else placeholder
-            for given, placeholder in zip(varying, call.placeholders, strict=True)
-        ]
-        matrix, loose, connectors = call.program(
-            self._params, self._rest, self._settings, connectors, self._key, *varying
-        )
+        call = self._acting.get(key)
+        if call is None:
+            call = self._acting[key] = self._make_acting(mode, update_statistics, connectors, batch, varying)
+        if call.leaves is None:
+            leaves = jax.tree.leaves(self._fixed)
+            call.leaves = tuple(leaves[i] for i in call.fixed)
+        wanted = ()
+        if call.varying:
+            leaves = jax.tree.leaves(varying)
+            wanted = tuple(leaves[i] for i in call.varying)
+        self._count += 1
+        count = np.uint32(self._count & 0xFFFFFFFF)
+        matrix, loose, connectors = call.program(call.leaves, connectors, count, batch, wanted)
         return np.asarray(matrix), loose, connectors
 
-    def _make_acting(self, key: tuple[Mode, bool], connectors: Any, varying: tuple[Any, ...]) -> _Acting:
-        """The program of one mode, and what it does not look at."""
-        mode, update_statistics = key
-        program = jax.jit(functools.partial(self._act, mode=mode, update_statistics=update_statistics))
-        fixed = (self._params, self._rest, self._settings, connectors, self._key)
-        jaxpr = program.trace(*fixed, *varying).jaxpr.jaxpr
-        read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
-        read |= {id(variable) for variable in jaxpr.outvars}
-        position = len(jax.tree.leaves(fixed))
-        placeholders = []
-        for argument in varying:
-            leaves, structure = jax.tree.flatten(argument)
-            own = jaxpr.invars[position : position + len(leaves)]
-            position += len(leaves)
-            is_read = any(id(variable) in read for variable in own)
-            # NumPy arrays are handed over whether they are read or not; arrays on the device cost nothing.
-            blank = [jax.device_put(np.zeros(v.aval.shape, v.aval.dtype), self._device) for v in own]
-            placeholders.append(None if is_read else jax.tree.unflatten(structure, blank))
-        return self._acting.setdefault(key, _Acting(program, tuple(placeholders)))
+    def _make_acting(
+        self, mode: Mode, update_statistics: bool, connectors: Any, batch: dict[str, Any], varying: tuple[Any, ...]
+    ) -> _Acting:
+        function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
+        # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
+        jaxpr = jax.make_jaxpr(function)(self._fixed, varying, connectors, np.uint32(0), batch).jaxpr
+        needed = _needed(jaxpr)
+        fixed_leaves, fixed_structure = jax.tree.flatten(jax.eval_shape(lambda: self._fixed))
+        varying_leaves, varying_structure = jax.tree.flatten(jax.eval_shape(lambda: varying))
+        num_fixed = len(fixed_leaves)
+        fixed = tuple(i for i in range(num_fixed) if needed[i])
+        used = tuple(i for i in range(len(varying_leaves)) if needed[num_fixed + i])
+
+        def program(fixed_given, connectors, count, batch, varying_given):
+            return function(
+                jax.tree.unflatten(fixed_structure, _among_blanks(fixed_leaves, fixed, fixed_given)),
+                jax.tree.unflatten(varying_structure, _among_blanks(varying_leaves, used, varying_given)),
+                connectors,
+                count,
+                batch,
+            )
+
+        return _Acting(jax.jit(program), fixed, used)
 
     def act_once(
         self, env_to_module: Any, batch: dict[str, Any], key: jax.Array, timesteps: np.ndarray, *, explore: bool
@@ -300,29 +325,15 @@ class HostPolicy:
             **static,
         )
 
-    def _act(
-        self,
-        params,
-        rest,
-        settings,
-        connectors,
-        key,
-        call,
-        batch,
-        reset,
-        prev_actions,
-        prev_rewards,
-        timesteps,
-        *,
-        mode: Mode,
-        update_statistics: bool,
-    ):
+    def _act(self, fixed, varying, connectors, count, batch, *, mode: Mode, update_statistics: bool):
+        params, rest, settings, key = fixed
+        reset, prev_actions, prev_rewards, timesteps = varying
         mid = self._step.module_id
         context = self._context(
             params,
             rest,
             settings,
-            jax.random.fold_in(jax.random.wrap_key_data(key), call),
+            jax.random.fold_in(jax.random.wrap_key_data(key), count),
             reset,
             prev_actions,
             prev_rewards,
@@ -392,3 +403,27 @@ class HostPolicy:
         batch = {self._step.module_id: {Columns.OBS: observations}}
         _, out = self._step.env_to_module.apply(connectors[0], batch, context)
         return out[self._step.module_id][Columns.OBS]
+
+
+def _needed(jaxpr: Any) -> list[bool]:
+    """Per input of a program whether any of its results depends on it."""
+    needed = {id(variable) for variable in jaxpr.outvars}
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(variable) in needed for variable in equation.outvars):
+            needed |= {id(variable) for variable in equation.invars}
+    return [id(variable) in needed for variable in jaxpr.invars]
+
+
+def _among_blanks(shapes: Sequence[Any], positions: Sequence[int], given: Sequence[Any]) -> list[Any]:
+    """Leaves of these shapes: those at some positions as given, blanks for the others. Part of a trace."""
+    out = [None if i in positions else _blank(shape) for i, shape in enumerate(shapes)]
+    for position, leaf in zip(positions, given, strict=True):
+        out[position] = leaf
+    return out
+
+
+def _blank(shape: Any) -> jax.Array:
+    if not jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        return jnp.zeros(shape.shape, shape.dtype)
+    # The type of key that `jax.random.key` makes.
+    return jnp.broadcast_to(jax.random.key(0), shape.shape)

@@ -17,7 +17,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.host_policy import HostPolicy, Mode
 from jaxrl_stack.env.live_episodes import LiveEpisodes
@@ -280,13 +280,7 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             ValueError: If both amounts are given, one is below 1, or this runner has no environments.
         """
-        if num_timesteps is not None and num_episodes is not None:
-            raise ValueError(
-                f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."
-            )
-        for name, amount in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
-            if amount is not None and amount < 1:
-                raise ValueError(f"sample({name}={amount}): must be at least 1.")
+        check_amounts(num_timesteps, num_episodes)
         mode = self._mode(explore, random_actions)
         if num_timesteps is None and num_episodes is None and self.config.batch_mode == "complete_episodes":
             num_episodes = self.num_envs
@@ -634,7 +628,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _sample_episodes(self, num_episodes: int, mode: Mode) -> list[SingleAgentEpisode]:
         num_envs = self.num_envs
-        quota = [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
+        quota = episode_quota(num_episodes, num_envs)
         finished: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         before, self._ended = self._ended, []
         while any(len(own) < wanted for own, wanted in zip(finished, quota, strict=True)):
