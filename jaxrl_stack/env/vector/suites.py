@@ -39,7 +39,7 @@ def import_envpool() -> Any:
         ImportError: It is not installed; says how to install it.
     """
     try:
-        import envpool
+        import envpool  # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:
         raise ImportError(
             f"environments whose names start with {ENVPOOL_PREFIX!r} need envpool ({error}): "
