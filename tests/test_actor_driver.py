@@ -379,6 +379,23 @@ def test_runners_and_learners_as_actors(ray_session):
         algo.stop()
 
 
+def test_several_blocks_of_one_runner_count_in_its_filter_once(ray_session):
+    del ray_session
+    algo = config(
+        num_env_runners=1,
+        rollout_fragment_length=4,
+        env_to_module_connector=lambda env, spaces, device: MeanStdFilter(),
+    ).build_algo()
+    try:
+        for iteration in (1, 2):
+            assert algo.train()["env_runners"]["num_env_steps_sampled"] == BATCH  # four blocks
+            state = algo.env_runner.get_state("env_to_module_connector")["env_to_module_connector"]
+            counted = state["MeanStdFilter"]["default_policy"]["base"]["obs"]["count"]
+            assert np.asarray(counted)[-1] == iteration * BATCH
+    finally:
+        algo.stop()
+
+
 def test_an_env_runner_as_an_actor_by_hand(ray_session):
     import ray
 

@@ -15,7 +15,7 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, DEFAULT_MODULE_I
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner import episode_quota
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states
-from jaxrl_stack.env.recording import EndedEpisodes
+from jaxrl_stack.env.recording import EndedEpisodes, newest_connector_states
 from jaxrl_stack.env.resources import (
     RayLease,
     bundle_index,
@@ -178,8 +178,7 @@ class ActorDriver(Driver):
         num_env_steps = sum(block.num_env_steps for block in blocks)
         self.num_env_steps += num_env_steps
         self._clock("env_runner_sampling_timer", started)
-        states = [block.connector_state for block in blocks if block.connector_state is not None]
-        return None, {"blocks": blocks}, num_env_steps, {"connector_states": states}
+        return None, {"blocks": blocks}, num_env_steps, {"connector_states": newest_connector_states(blocks)}
 
     def _sample_episodes(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
         """A train batch of episodes: whole rounds over all runners until there are enough steps."""

@@ -47,6 +47,8 @@ class SampleBlock:
         episodes: The episodes that ended.
         metrics: The runner's reduced metrics.
         connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
+        worker_index: The runner that sampled it.
+        serial: How many blocks that runner had sampled before.
     """
 
     columns: dict[str, Any]
@@ -55,6 +57,16 @@ class SampleBlock:
     episodes: EndedEpisodes
     metrics: dict[str, Any]
     connector_state: dict[str, Any] | None
+    worker_index: int
+    serial: int
+
+
+def newest_connector_states(blocks: Sequence[SampleBlock]) -> list[dict[str, Any]]:
+    """One connector state per runner: a later one includes what an earlier one has counted."""
+    newest: dict[int, SampleBlock] = {}
+    for block in sorted(blocks, key=lambda block: (block.worker_index, block.serial)):
+        newest[block.worker_index] = block
+    return [block.connector_state for block in newest.values() if block.connector_state is not None]
 
 
 class Recording:

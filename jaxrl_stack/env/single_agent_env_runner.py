@@ -235,7 +235,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @property
     def module(self) -> RLModule:
-        """The acting module with its current weights; a new object each time."""
+        """The acting module with its current weights; one object until other weights come."""
         return self._policy.module
 
     def assert_healthy(self) -> None:
@@ -322,6 +322,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._live.take_finished()
             self._live.cut()
         ended = self.take_ended_episodes()
+        self._num_blocks += 1
         self._log_sample(started)
         states = self._connector_state()
         return SampleBlock(
@@ -331,6 +332,8 @@ class SingleAgentEnvRunner(EnvRunner):
             episodes=ended,
             metrics=self.metrics.reduce(),
             connector_state=states if any(jax.tree.leaves(state) for state in states.values()) else None,
+            worker_index=self.worker_index,
+            serial=self._num_blocks - 1,
         )
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
@@ -667,6 +670,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return self.metrics.reduce()
 
     _num_env_steps_reported = 0
+    _num_blocks = 0
 
     def take_ended_episodes(self) -> EndedEpisodes:
         """Returns, lengths and durations of the episodes that ended since the last call or block."""
