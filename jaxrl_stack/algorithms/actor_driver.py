@@ -24,7 +24,7 @@ from jaxrl_stack.env.resources import (
     remove_placement_group,
     start_ray_if_needed,
 )
-from jaxrl_stack.env.single_agent_env_runner import EVALUATION_SEED, SingleAgentEnvRunner
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.rollout_ops import sample_rounds
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
@@ -321,7 +321,7 @@ class ActorDriver(Driver):
         started = time.perf_counter()
         if is_training is None:
             self.sync_evaluation()
-        seed = (0 if config.seed is None else int(config.seed)) + EVALUATION_SEED + SEED_STRIDE * iteration
+        seed = SingleAgentEnvRunner.seed_of(config) + SEED_STRIDE * iteration
         logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         ended: list[EndedEpisodes] = []
         num_env_steps = 0

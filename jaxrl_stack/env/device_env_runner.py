@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
-from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, episode_quota
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
@@ -152,11 +151,7 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             ValueError: If the observation does not fit the observation space.
         """
-        space = self.rollout.env.observation_space
-        if isinstance(observation, list | tuple) and not isinstance(space, gym.spaces.Tuple):
-            observation = np.asarray(observation, space.dtype)
-        spaces.validate_batch(space, observation, batch_dims=0, name="observation")
-        batch = jax.tree.map(lambda x: np.asarray(x)[None], observation)
+        batch = checked_observation(self.rollout.env.observation_space, observation)
 
         def act(batch, key, connector_state, params, rest, settings, timesteps):
             weights = (params, rest, self._current(settings, timesteps), timesteps)

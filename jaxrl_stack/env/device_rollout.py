@@ -12,6 +12,7 @@ from flax import struct
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_window import EpisodeWindow
 from jaxrl_stack.env.policy_step import PolicyStep
+from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class DeviceRollout(PolicyStep):
         columns = {
             **batch[mid],
             **{name: acted[name] for name in acted if name != Columns.ACTIONS_FOR_ENV},
-            Columns.REWARDS: self._clipped(after.reward),
+            Columns.REWARDS: clipped_rewards(after.reward, self.clip_rewards),
             Columns.TERMINATEDS: after.terminated,
             Columns.TRUNCATEDS: after.truncated,
             Columns.FINAL_OBS: final[mid][Columns.OBS],
@@ -282,13 +283,6 @@ class DeviceRollout(PolicyStep):
                 columns,
             )
         return state, columns, statistics
-
-    def _clipped(self, reward: jax.Array) -> jax.Array:
-        if self.clip_rewards is None or self.clip_rewards is False:
-            return reward
-        if self.clip_rewards is True:
-            return jnp.sign(reward)
-        return jnp.clip(reward, -self.clip_rewards, self.clip_rewards)
 
 
 def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:

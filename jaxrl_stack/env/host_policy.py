@@ -303,11 +303,7 @@ class HostPolicy:
 
     def _current(self, settings: Any, timesteps: Any) -> dict[str, dict[str, Any]]:
         """The settings at a time."""
-        values = jax.tree.map(
-            lambda s: schedules.value_at(s, timesteps) if isinstance(s, schedules.ScheduleArrays) else s,
-            settings,
-            is_leaf=lambda s: isinstance(s, schedules.ScheduleArrays),
-        )
+        values = schedules.values_at(settings, timesteps)
         return {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}
 
     def _context(self, params, rest, settings, key, reset, prev_actions, prev_rewards, timesteps, **static) -> Any:

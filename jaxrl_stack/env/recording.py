@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.host_policy import Layout
+from jaxrl_stack.ops.returns import clipped_rewards
 
 
 @dataclasses.dataclass
@@ -152,19 +153,13 @@ class Recording:
                 row[t][where] = leaf[where]
         out |= {
             Columns.FINAL_OBS: final,
-            Columns.REWARDS: self._clipped(self.rewards[:end]),
+            Columns.REWARDS: clipped_rewards(self.rewards[:end], self._clip_rewards),
             Columns.TERMINATEDS: self.terminateds[:end],
             Columns.TRUNCATEDS: self.truncateds[:end],
         }
         if self._valid is not None:
             out[Columns.LOSS_MASK] = self._valid[:end]
         return out
-
-    def _clipped(self, rewards: np.ndarray) -> np.ndarray:
-        bound = self._clip_rewards
-        if bound is None or bound is False:
-            return rewards
-        return np.sign(rewards) if bound is True else np.clip(rewards, -bound, bound)
 
 
 def _canonical(dtype: np.dtype) -> np.dtype:

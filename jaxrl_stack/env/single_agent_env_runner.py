@@ -17,7 +17,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, episode_quota
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.host_policy import HostPolicy, Mode
 from jaxrl_stack.env.live_episodes import LiveEpisodes
@@ -28,7 +28,7 @@ from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, ma
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.spaces import validate_batch, zeros
+from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -107,7 +107,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._resets = 0
         self._ended: list[tuple[int, float, int, float]] = []
         self._last_sample: float | None = None
-        self._seed = self._seed_of(config)
+        self._seed = self.seed_of(config)
         beside_actors = worker_index == 0 and self.num_workers > 0 and not config.create_env_on_local_worker
         if not beside_actors:
             self.make_env()
@@ -120,7 +120,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self.make_module()
 
     @staticmethod
-    def _seed_of(config: AlgorithmConfig) -> int:
+    def seed_of(config: AlgorithmConfig) -> int:
+        """The seed that everything random in a runner of this config follows from."""
         return (0 if config.seed is None else int(config.seed)) + (EVALUATION_SEED if config.in_evaluation else 0)
 
     # -------------------------------------------------------------------------------------------------- building
@@ -209,7 +210,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._weights_seq_no = self._num_env_steps = self._others_env_steps = self._num_env_steps_reported = 0
         self._ended, self._last_sample = [], None
         self.metrics.reset()
-        self.reseed(self._seed_of(config))
+        self.reseed(self.seed_of(config))
 
     def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
         if self._vector_env is not None:
@@ -350,16 +351,11 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             ValueError: If the observation does not fit the observation space.
         """
-        space = self._single_spaces()[0]
-        if isinstance(observation, list | tuple) and not isinstance(space, gym.spaces.Tuple):
-            observation = np.asarray(observation, space.dtype)
-        validate_batch(space, observation, batch_dims=0, name="observation")
+        batch = {Columns.OBS: checked_observation(self._single_spaces()[0], observation)}
         if self._has_host_pieces:
             episode = SingleAgentEpisode()
-            episode.add_env_reset(observation)
+            episode.add_env_reset(jax.tree.map(lambda x: x[0], batch[Columns.OBS]))
             batch = self._run_host_front([episode], "explore" if explore else "greedy")
-        else:
-            batch = {Columns.OBS: jax.tree.map(lambda x: np.asarray(x)[None], observation)}
         outputs = self._policy.act_once(self._connectors[0], batch, key, self._timesteps(), explore=explore)
         return jax.tree.map(lambda x: x[0], outputs)
 

@@ -6,9 +6,24 @@ taken; ``rewards[t]``, ``terminateds[t]`` and ``truncateds[t]`` are what that ac
 
 from __future__ import annotations
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
+
+
+def clipped_rewards(rewards: Any, bound: bool | float | None) -> Any:
+    """Rewards as a learner sees them.
+
+    Args:
+        rewards: Array of JAX or NumPy; the result is of the same library.
+        bound: None or False: as they are; True: their sign; a number c: clipped to ``[-c, c]``.
+    """
+    if bound is None or bound is False:
+        return rewards
+    xp = rewards.__array_namespace__()
+    return xp.sign(rewards) if bound is True else xp.clip(rewards, -bound, bound)
 
 
 def gae(

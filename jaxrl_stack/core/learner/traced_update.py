@@ -350,11 +350,7 @@ class TracedUpdate:
 
         Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
         """
-        values = jax.tree.map(
-            lambda s: schedules.value_at(s, timesteps) if isinstance(s, schedules.ScheduleArrays) else s,
-            settings,
-            is_leaf=lambda s: isinstance(s, schedules.ScheduleArrays),
-        )
+        values = schedules.values_at(settings, timesteps)
         for module_id, own in values["modules"].items():
             config = self._config_for(module_id)
             own |= {name: config.static_value(name) for name in config._static_settings}

@@ -7,6 +7,7 @@ from jaxrl_stack.utils.schedules.arrays import (
     is_schedule,
     validate_schedule,
     value_at,
+    values_at,
 )
 from jaxrl_stack.utils.schedules.constant_schedule import ConstantSchedule
 from jaxrl_stack.utils.schedules.exponential_schedule import ExponentialSchedule
@@ -30,4 +31,5 @@ __all__ = [
     "is_schedule",
     "validate_schedule",
     "value_at",
+    "values_at",
 ]

@@ -110,6 +110,15 @@ def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCH
     )
 
 
+def values_at(settings: Any, counter: Any) -> Any:
+    """A pytree with every schedule in it replaced by its value at a counter (``uint32[2]``)."""
+    return jax.tree.map(
+        lambda leaf: value_at(leaf, counter) if isinstance(leaf, ScheduleArrays) else leaf,
+        settings,
+        is_leaf=lambda leaf: isinstance(leaf, ScheduleArrays),
+    )
+
+
 def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
     """The value of a schedule at a counter: linear between its points, the last value afterwards.
 
