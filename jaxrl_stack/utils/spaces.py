@@ -171,7 +171,15 @@ def validate_batch(
     """
     batch_shape, first = None, ""
     for path, leaf, value in _zip_leaves(space, batch, name):
-        shape, dtype = np.shape(value), jnp.result_type(value)
+        array = value if isinstance(value, jax.Array | jax.ShapeDtypeStruct) else np.asarray(value)
+        shape, dtype = array.shape, array.dtype
+        if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+            shown = " ".join(repr(value).split())
+            raise ValueError(
+                f"{path} is {shown if len(shown) <= 60 else shown[:59] + '…'}, which is no array of numbers as {leaf} "
+                "needs it."
+            )
+        dtype = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
         if batch_dims is None:
             batch_dims = len(shape) - len(_shape(leaf))
         leading = _leading_shape(leaf, shape, batch_dims, path)
@@ -213,6 +221,90 @@ def conform(space: Space, value: Any, name: str = "value") -> Any:
         return jax.lax.convert_element_type(part, _leaf_dtype(leaf))
 
     return map_leaves(convert, space)
+
+
+def check_space(space: Any, name: str) -> None:
+    """Makes sure that compiled code can work with a space.
+
+    Args:
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+        name: What to call it in errors.
+
+    Raises:
+        TypeError: It is, or holds, something else.
+        ValueError: It holds no numbers, numbers that are not real, or bounds that are NaN or the wrong way round.
+    """
+    leaves = _leaves(space, name)
+    if not leaves:
+        raise ValueError(f"{name} is {space!r}, which is empty: give it at least one part with a number in it.")
+    for path, leaf in leaves:
+        if np.dtype(leaf.dtype).kind not in "biuf":
+            raise ValueError(
+                f"{path} is {leaf!r}, whose dtype {leaf.dtype} is none of numbers: use float32, an integer type or "
+                "bool."
+            )
+        counts = {"n": leaf.n} if isinstance(leaf, Discrete) else {}
+        counts |= {"nvec": leaf.nvec} if isinstance(leaf, MultiDiscrete) else {}
+        for attribute, count in counts.items():
+            if np.min(count, initial=1) < 1:
+                raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}: every choice needs at least 1 option.")
+        if 0 in _shape(leaf):
+            raise ValueError(f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: leave it out.")
+        if isinstance(leaf, Box):
+            if np.isnan(leaf.low).any() or np.isnan(leaf.high).any():
+                raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
+            if (leaf.low > leaf.high).any():
+                raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")
+
+
+def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
+    match space:
+        case Dict() | Tuple():
+            return [leaf for key, child in _children(space) for leaf in _leaves(child, f"{path}[{key!r}]")]
+        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
+            return [(path, space)]
+        case _:
+            raise _unsupported(space, path)
+
+
+def difference(space: Space, other: Space) -> str | None:
+    """How arrays of two spaces differ, apart from bounds; None if elements of one have the form of the other's.
+
+    Compares structure, shapes, kinds of dtype (bool, integer, float), and the numbers of options of discrete parts.
+
+    Args:
+        space: A space.
+        other: Another one.
+
+    Returns:
+        "at ['key'] Discrete(2) is not Discrete(3)", for example.
+    """
+    mine, others = (_leaves(s, "") for s in (space, other))
+    if [path for path, _ in mine] != [path for path, _ in others] or _nesting(space) != _nesting(other):
+        return f"{space} has another structure than {other}"
+    for (path, leaf), (_, that) in zip(mine, others, strict=True):
+        if _form(leaf) != _form(that):
+            return f"{f'at {path} ' if path else ''}{leaf} has another form than {that}"
+    return None
+
+
+def _nesting(space: Space) -> Any:
+    match space:
+        case Dict() | Tuple():
+            return type(space).__name__, [(key, _nesting(child)) for key, child in _children(space)]
+        case _:
+            return None
+
+
+def _form(leaf: Any) -> tuple[Any, ...]:
+    kind = {"u": "i"}.get(np.dtype(leaf.dtype).kind, np.dtype(leaf.dtype).kind)
+    match leaf:
+        case Discrete():
+            return "Discrete", int(leaf.n), int(leaf.start)
+        case MultiDiscrete():
+            return "MultiDiscrete", leaf.nvec.tolist(), leaf.start.tolist()
+        case _:
+            return type(leaf).__name__, _shape(leaf), kind
 
 
 def space_to_dict(space: Space) -> dict[str, Any]:

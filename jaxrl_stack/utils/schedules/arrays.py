@@ -43,40 +43,37 @@ def validate_schedule(value: Any, setting_name: str) -> None:
     Raises:
         ValueError: If `value` is neither, with the setting, the value and the remedy.
     """
-    remedy = (
-        f"Use a number or a list of at least two pairs, such as {setting_name}=[[0, 0.001], [100000, 0.0]]."
-    )
-    if not is_schedule(value):
-        if (
-            isinstance(value, bool)
-            or not np.isscalar(value)
-            or not np.isreal(value)
-            or isinstance(value, str)
-        ):
-            raise ValueError(f"{setting_name}={value!r} is neither a number nor a schedule. {remedy}")
-        return
-    if len(value) < 2:
-        raise ValueError(f"The schedule {setting_name}={value!r} has fewer than 2 points. {remedy}")
+    if is_schedule(value):
+        problem = schedule_problem(value)
+    else:
+        is_number = np.isscalar(value) and np.isreal(value) and not isinstance(value, (bool, str))
+        problem = None if is_number else "it is neither a number nor a schedule"
+    if problem is not None:
+        raise ValueError(
+            f"{setting_name}={value!r}: {problem}. Use a number or a list of at least two pairs, such as "
+            f"{setting_name}=[[0, 0.001], [100000, 0.0]]."
+        )
+
+
+def schedule_problem(points: Sequence[Any]) -> str | None:
+    """What is wrong with a list of points as a schedule; None if nothing is."""
+    if len(points) < 2:
+        return "the schedule has fewer than 2 points"
     last_time = 0
-    for i, point in enumerate(value):
+    for i, point in enumerate(points):
         if not isinstance(point, (list, tuple)) or len(point) != 2:
-            raise ValueError(
-                f"Point {i} of {setting_name}={value!r} is not a [timestep, value] pair. {remedy}"
-            )
+            return f"point {i} of the schedule is not a [timestep, value] pair"
         time, point_value = point
         if not _is_number(time) or not _is_number(point_value):
-            raise ValueError(f"Point {i} of {setting_name}={value!r} is not a pair of numbers. {remedy}")
-        if time != int(time) or not 0 <= time < 2**63:
-            raise ValueError(
-                f"Timestep {time!r} of {setting_name}={value!r} is not an integer in [0, 2**63). {remedy}"
-            )
+            return f"point {i} of the schedule is not a pair of numbers"
+        if not 0 <= time < 2**63 or time != int(time):
+            return f"timestep {time!r} of the schedule is not an integer in [0, 2**63)"
         if i == 0 and time != 0:
-            raise ValueError(
-                f"The schedule {setting_name}={value!r} starts at timestep {time}, not at 0. {remedy}"
-            )
+            return f"the schedule starts at timestep {time}, not at 0"
         if time < last_time:
-            raise ValueError(f"The timesteps of {setting_name}={value!r} decrease at point {i}. {remedy}")
+            return f"the timesteps of the schedule decrease at point {i}"
         last_time = time
+    return None
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,109 @@
+"""Classes and functions as text, and back: only what the caller trusts is imported."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+PACKAGE = "jaxrl_stack"
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_MAX_LENGTH = 300
+_registered: dict[str, Any] = {}
+
+T = TypeVar("T")
+
+
+def path_of(thing: type | Callable[..., Any]) -> str:
+    """``"module:Qualified.Name"`` of a class or function.
+
+    Raises:
+        ValueError: If it cannot be found under that name again: a lambda, or something defined inside a function.
+    """
+    name = getattr(thing, "__qualname__", None)
+    module = getattr(thing, "__module__", None)
+    if not isinstance(name, str) or not isinstance(module, str):
+        raise ValueError(f"{thing!r} is neither a class nor a function.")
+    if "<" in name:
+        raise ValueError(f"{name} is defined inside a function: define it at the top level of a module.")
+    return f"{module}:{name}"
+
+
+def register_class(thing: T) -> T:
+    """Let checkpoints name a class or function of yours: loading one then finds it without being told.
+
+    Works as a decorator. Nothing is imported when a checkpoint names it: the object given here is used.
+
+    Raises:
+        ValueError: If it is a lambda, or defined inside a function.
+    """
+    _registered[path_of(thing)] = thing  # pyright: ignore[reportArgumentType]
+    return thing
+
+
+class ClassLoader:
+    """Finds classes and functions by the text that a checkpoint holds.
+
+    Classes of this package are imported. Everything else must have been registered (`register_class`) or be given
+    here; it is never imported.
+
+    Args:
+        allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments.
+    """
+
+    def __init__(self, allow: Iterable[Any] = ()):
+        allow = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
+        self._texts = frozenset(thing for thing in allow if isinstance(thing, str))
+        self._known = _registered | {path_of(thing): thing for thing in allow if not isinstance(thing, str)}
+
+    def allows_text(self, text: str) -> bool:
+        """Whether the caller named this text, such as ``"my_module:MyEnv"``."""
+        return text in self._texts
+
+    def load(self, path: Any, *, what: str, base: type | None = None) -> Any:
+        """The class or function of a text that `path_of` made.
+
+        Args:
+            path: The text.
+            what: What needs it, for messages.
+            base: What it must be a subclass of; None for any class, or a function that the caller allowed.
+
+        Raises:
+            ValueError: If it is not allowed, not there, or not of that kind.
+        """
+        if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
+            shown = repr(path)[:100]
+            raise ValueError(f"{what} names the class {shown}, which is no 'module:Name'. The checkpoint is damaged.")
+        found = self._known[path] if path in self._known else self._own(path, what)
+        if base is not None and not (isinstance(found, type) and issubclass(found, base)):
+            raise ValueError(
+                f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or not of this kind."
+            )
+        return found
+
+    def _own(self, path: str, what: str) -> type:
+        module_name, _, qualname = path.partition(":")
+        parts = module_name.split(".")
+        if parts[0] != PACKAGE or "__main__" in parts:
+            name = qualname.split(".")[-1]
+            raise ValueError(
+                f"{what} needs {path!r}, which is no part of {PACKAGE}; loading a checkpoint imports nothing else. "
+                f"Pass it, if you trust it: from_checkpoint(path, allow=[{name}]), or register it: "
+                f"{PACKAGE}.utils.checkpoints.register_class({name})."
+            )
+        try:
+            found: Any = importlib.import_module(module_name)
+            for part in qualname.split("."):
+                found = vars(found)[part]
+        except (ImportError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{what} needs {path!r}, which this release of {PACKAGE} does not have. Load the checkpoint with the "
+                f"release that wrote it."
+            ) from error
+        if path in _registered:  # functions, by the module that has just been imported
+            return _registered[path]
+        # What such a module has imported from elsewhere is none of its own.
+        if not isinstance(found, type) or found.__module__ != module_name or found.__qualname__ != qualname:
+            raise ValueError(f"{what} names {path!r}, which is no class of {PACKAGE}. The checkpoint is damaged.")
+        return found

@@ -1,0 +1,57 @@
+"""Pytrees of arrays as flat dicts of NumPy arrays, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """``{"path/to/leaf": array}`` of a pytree. PRNG keys stay what they are; other leaves come as NumPy arrays."""
+    return {
+        name: leaf if _is_key(leaf) else np.asarray(leaf)
+        for name, leaf in ((_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(tree))
+    }
+
+
+def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any:
+    """The pytree whose `named_leaves` are given.
+
+    Args:
+        template: A pytree of the structure, shapes and dtypes to expect.
+        named: Its leaves by name.
+        what: What it is, for messages.
+
+    Raises:
+        ValueError: Naming the first difference.
+    """
+    expected = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(template)}
+    missing, unknown = sorted(expected.keys() - named.keys()), sorted(named.keys() - expected.keys())
+    if missing or unknown:
+        raise ValueError(
+            f"The state of {what} does not fit: it lacks {missing[:5]} and has {unknown[:5]} besides. Load it where "
+            f"modules, optimizers, connectors and environment are the same."
+        )
+    leaves = []
+    for name, like in expected.items():
+        leaf = named[name]
+        if np.shape(leaf) != np.shape(like) or leaf.dtype != like.dtype:
+            raise ValueError(
+                f"The state of {what} does not fit: {name} is {leaf.dtype}{list(np.shape(leaf))}, and should be "
+                f"{like.dtype}{list(np.shape(like))}. Load it where modules, optimizers, connectors and environment "
+                f"are the same."
+            )
+        leaves.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,410 @@
+"""Values as JSON and arrays, and back, for checkpoints: data only, no code."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.utils.class_paths import ClassLoader, path_of
+from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
+
+KIND = "__kind__"
+_DTYPES = frozenset(
+    [
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    ]
+)
+_NO_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_JSON_TYPES = {"b": bool, "i": int, "u": int, "f": float}
+MAX_SPACE_ELEMENTS = 1 << 24
+"""Entries of all spaces together that a checkpoint describes; an image of 1024 x 1024 x 3 has a fifth of it."""
+NOT_STORED = "not_stored"
+"""Key in the metadata of dataclass fields that are no part of checkpoints, such as paths to other files."""
+DAMAGES = (
+    *(KeyError, TypeError, AttributeError, IndexError, AssertionError),
+    *(OverflowError, ZeroDivisionError, MemoryError, RecursionError),
+)
+"""What code raises that gets values of a wrong kind out of a damaged checkpoint."""
+
+
+class NotDataError(TypeError):
+    """A value holds code or an object that a checkpoint cannot describe."""
+
+
+class Plain:
+    """Base of classes that say themselves what an object consists of."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """What `from_plain` needs: names and values, which may be anything that `Encoder` can write."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Any:
+        """The object again.
+
+        Args:
+            data: What `to_plain` returned.
+            loader: Knows what the caller trusts, for values that name code in ways of their own.
+        """
+        raise NotImplementedError
+
+
+class Constructible:
+    """Base of classes whose objects are arguments of others, and are built again from arguments of their own."""
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments of the constructor."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """Stands for what a checkpoint left out.
+
+    Attributes:
+        where: Its name in the checkpoint, such as "config.env_to_module_connector".
+        what: A description, such as "a lambda".
+    """
+
+    where: str
+    what: str
+
+
+class Encoder:
+    """Turns values into JSON; arrays are put aside.
+
+    Args:
+        leave_out: Note what is no data in `left_out`, instead of raising.
+
+    Attributes:
+        arrays: ``{name: array}`` of what was put aside.
+        left_out: ``{where: description}`` of what the JSON lacks.
+    """
+
+    def __init__(self, *, leave_out: bool = False):
+        self.arrays: dict[str, np.ndarray] = {}
+        self.left_out: dict[str, str] = {}
+        self._leave_out = leave_out
+        self._space_elements = 0
+
+    def encode(self, value: Any, where: str = "") -> Any:
+        """JSON for a value.
+
+        Args:
+            value: None, numbers, strings, arrays, PRNG keys, spaces, classes, functions at the top level of a module,
+                dataclasses, `Plain` and `Constructible` objects; lists, tuples, sets and dicts of these.
+            where: Its name, for messages and for the names of arrays.
+
+        Raises:
+            NotDataError: For anything else, unless it is left out.
+        """
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, int) and not isinstance(value, np.generic):
+            return int(value)
+        if isinstance(value, float) and not isinstance(value, np.generic):
+            return float(value) if math.isfinite(value) else {KIND: "float", "value": str(float(value))}
+        if isinstance(value, np.ndarray | np.generic | jax.Array):
+            return self._array(value, where)
+        # Before mappings, which spaces.Dict is one of.
+        if isinstance(value, gym.Space):
+            return {KIND: "space", "value": self._space(value, where)}
+        if isinstance(value, Mapping):
+            return self._mapping(value, where)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._sequence(value, where)
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            try:
+                return {KIND: "class" if isinstance(value, type) else "function", "value": path_of(value)}
+            except ValueError as error:
+                return self._no_data(value, where, str(error))
+        return self._object(value, where)
+
+    def _array(self, value: Any, where: str) -> Any:
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            data = self._array(np.asarray(jax.random.key_data(value)), where)
+            return {KIND: "key", "impl": str(jax.random.key_impl(value)), "value": data}
+        array = np.asarray(value)
+        if array.dtype.name not in _DTYPES:
+            return self._no_data(value, where, f"an array of dtype {array.dtype}")
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        node = {KIND: "array", "dtype": array.dtype.name, "shape": list(array.shape)}
+        if array.ndim == 0:
+            # Exact: every float32 and float16 is a float64, which JSON writes with all its digits.
+            if array.dtype.kind in _JSON_TYPES and np.isfinite(array):
+                return node | {"value": array.item()}
+            return node | {"hex": array.tobytes().hex()}
+        if array.size == 0:
+            return node
+        name = where or "value"
+        while name in self.arrays:
+            name += "_"
+        self.arrays[name] = array
+        return node | {"name": name, "crc32": checksum(array)}
+
+    def _space(self, space: gym.Space, where: str) -> dict[str, Any]:
+        description = space_to_dict(space)
+        self._space_elements += sum(_space_sizes(description))
+        if self._space_elements > MAX_SPACE_ELEMENTS:
+            raise NotDataError(f"{where} is {space}, which is too large for a checkpoint.")
+        return description
+
+    def _mapping(self, value: Mapping[Any, Any], where: str) -> Any:
+        if all(isinstance(key, str) for key in value) and KIND not in value:
+            return {key: self.encode(item, f"{where}/{key}" if where else key) for key, item in value.items()}
+        pairs = [
+            [self.encode(key, f"{where}/key{i}"), self.encode(item, f"{where}/{i}")]
+            for i, (key, item) in enumerate(value.items())
+        ]
+        return {KIND: "dict", "value": pairs}
+
+    def _sequence(self, value: Any, where: str) -> Any:
+        members = value
+        if isinstance(value, set | frozenset):
+            members = sorted(value, key=lambda item: (str(type(item)), str(item)))
+        items = [self.encode(item, f"{where}/{i}") for i, item in enumerate(members)]
+        if isinstance(value, list):
+            return items
+        return {KIND: "tuple" if isinstance(value, tuple) else "set", "value": items}
+
+    def _object(self, value: Any, where: str) -> Any:
+        cls = type(value)
+        try:
+            path = path_of(cls)
+        except ValueError as error:
+            return self._no_data(value, where, str(error))
+        if isinstance(value, Plain):
+            return {KIND: "plain", "class": path, "value": self._mapping(value.to_plain(), where)}
+        if isinstance(value, Constructible):
+            args, kwargs = value.get_ctor_args_and_kwargs()
+            return {
+                KIND: "object",
+                "class": path,
+                "args": self._sequence(list(args), where),
+                "kwargs": self._mapping(kwargs, where),
+            }
+        if dataclasses.is_dataclass(value):
+            stored = [f.name for f in dataclasses.fields(value) if f.init and not f.metadata.get(NOT_STORED)]
+            fields = {name: getattr(value, name) for name in stored}
+            return {KIND: "object", "class": path, "args": [], "kwargs": self._mapping(fields, where)}
+        return self._no_data(value, where, f"an object of {cls.__qualname__}")
+
+    def _no_data(self, value: Any, where: str, what: str) -> Any:
+        if isinstance(value, types.FunctionType):
+            what = "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__qualname__}"
+        if not self._leave_out:
+            raise NotDataError(f"{where} is {what}, which a checkpoint cannot hold.")
+        self.left_out[where] = what
+        return {KIND: "missing", "where": where, "value": what}
+
+
+class Decoder:
+    """The inverse of `Encoder`.
+
+    Args:
+        loader: Finds classes.
+        arrays: Gives the array of a name.
+        what: What is decoded, for messages.
+        accept_missing: Decode what was left out as `Missing`, instead of raising.
+    """
+
+    def __init__(
+        self,
+        loader: ClassLoader,
+        *,
+        arrays: Callable[[str], np.ndarray] | None = None,
+        what: str = "The checkpoint",
+        accept_missing: bool = False,
+    ):
+        self.loader = loader
+        self._arrays = arrays
+        self._what = what
+        self._accept_missing = accept_missing
+        self._space_elements = 0
+        self._kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "float": lambda node: _NO_FLOATS[node["value"]],
+            "array": self._array,
+            "key": self._key,
+            "dict": lambda node: {self.decode(key): self.decode(item) for key, item in node["value"]},
+            "tuple": lambda node: tuple(self.decode(item) for item in node["value"]),
+            "set": lambda node: {self.decode(item) for item in node["value"]},
+            "space": self._space,
+            "class": self._class,
+            "function": lambda node: self.loader.load(node["value"], what=self._what),
+            "plain": self._plain,
+            "object": self._object,
+            "missing": self._missing,
+        }
+
+    def decode(self, node: Any) -> Any:
+        """The value of a JSON node.
+
+        Raises:
+            ValueError: If the node is damaged, names a class that is not allowed, or stands for what was left out.
+        """
+        if isinstance(node, list):
+            return [self.decode(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if KIND not in node:
+            return {key: self.decode(item) for key, item in node.items()}
+        kind = node[KIND]
+        if not isinstance(kind, str) or kind not in self._kinds:
+            raise ValueError(f"{self._what} holds a value of the unknown kind {kind!r}: it is damaged, or newer.")
+        try:
+            return self._kinds[kind](node)
+        except DAMAGES as error:
+            raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error!r}.") from error
+        except ValueError as error:
+            if str(error).startswith(self._what):
+                raise
+            raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
+
+    def _array(self, node: dict[str, Any]) -> np.ndarray:
+        shape, dtype = checked_shape_and_dtype(node, self._what)
+        if "name" in node:
+            if self._arrays is None:
+                raise ValueError(f"{self._what} refers to an array where there can be none: it is damaged.")
+            return self._arrays(node["name"])
+        if shape == () and "hex" in node:
+            return np.frombuffer(bytes.fromhex(node["hex"]), dtype).reshape(()).copy()
+        if shape == () and "value" in node:
+            value = node["value"]
+            if type(value) is not _JSON_TYPES.get(dtype.kind):
+                raise ValueError(f"{self._what} holds {value!r} as a {dtype}: it is damaged.")
+            with np.errstate(over="ignore"):
+                array = np.asarray(value, dtype)
+            if array.item() != value:
+                raise ValueError(f"{self._what} holds {value!r} as a {dtype}, which cannot be: it is damaged.")
+            return array
+        if 0 not in shape:
+            raise ValueError(f"{self._what} holds an array of shape {list(shape)} without content: it is damaged.")
+        return np.zeros(shape, dtype)
+
+    def _key(self, node: dict[str, Any]) -> jax.Array:
+        bits: Any = np.asarray(self.decode(node["value"]))  # a JAX array would have to be compiled for
+        return jax.random.wrap_key_data(bits, impl=node["impl"])
+
+    def _space(self, node: dict[str, Any]) -> gym.Space:
+        description = node["value"]
+        self._space_elements += sum(_space_sizes(description))
+        if self._space_elements > MAX_SPACE_ELEMENTS:
+            raise ValueError(
+                f"{self._what} holds spaces of {self._space_elements:,} entries, more than the {MAX_SPACE_ELEMENTS:,} "
+                f"that there can be: it is damaged."
+            )
+        return space_from_dict(description)
+
+    def _class(self, node: dict[str, Any]) -> type:
+        found = self.loader.load(node["value"], what=self._what)
+        if not isinstance(found, type):
+            raise ValueError(f"{self._what} names {node['value']!r}, which is no class: it is damaged.")
+        return found
+
+    def _plain(self, node: dict[str, Any]) -> Any:
+        cls = self.loader.load(node["class"], what=self._what)
+        if not isinstance(cls, type) or not issubclass(cls, Plain):
+            raise ValueError(f"{self._what} names {node['class']!r}, which cannot be made from data: it is damaged.")
+        return cls.from_plain({name: self.decode(item) for name, item in node["value"].items()}, self.loader)
+
+    def _object(self, node: dict[str, Any]) -> Any:
+        cls = self.loader.load(node["class"], what=self._what)
+        if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
+            raise ValueError(f"{self._what} names {node['class']!r}, which cannot be made from data: it is damaged.")
+        args = [self.decode(item) for item in node["args"]]
+        kwargs = {name: self.decode(item) for name, item in node["kwargs"].items()}
+        if dataclasses.is_dataclass(cls) and not issubclass(cls, Constructible):
+            refused = [f.name for f in dataclasses.fields(cls) if f.metadata.get(NOT_STORED) and f.name in kwargs]
+            if args or refused:
+                raise ValueError(
+                    f"{self._what} sets {refused or args!r} of a {cls.__name__}, which no checkpoint holds. Somebody "
+                    f"has changed it."
+                )
+        try:
+            return cls(*args, **kwargs)
+        except DAMAGES as error:
+            raise ValueError(f"{self._what} does not fit {cls.__name__}: {error}") from error
+
+    def _missing(self, node: dict[str, Any]) -> Any:
+        missing = Missing(str(node["where"]), str(node["value"]))
+        if self._accept_missing:
+            return missing
+        raise ValueError(
+            f"{self._what} does not hold {missing.where}, which was {missing.what}. Pass it again: "
+            f"from_checkpoint(path, {missing.where.split('/')[0].split('.')[-1]}=...)."
+        )
+
+
+def checked_shape_and_dtype(node: Mapping[str, Any], what: str) -> tuple[tuple[int, ...], np.dtype]:
+    """What a node says of its array.
+
+    Raises:
+        ValueError: If that cannot be.
+    """
+    shape, dtype = node.get("shape"), node.get("dtype")
+    is_shape = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
+    if not is_shape or not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ValueError(f"{what} holds an array of shape {shape!r} and dtype {dtype!r}: it is damaged.")
+    assert shape is not None
+    return tuple(shape), jnp.dtype(dtype)
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array's bytes."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+
+
+def _space_sizes(description: Any) -> Iterator[int]:
+    """Entries of the parts of a described space, before any of it is built."""
+    waiting = [description]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            for name in ("shape", "n", "nvec"):
+                # A count of choices, n of a Discrete, takes no memory.
+                if name in item and item.get("type") != "Discrete":
+                    yield _num_entries(item[name], is_shape=name != "nvec")
+            waiting += [part for part in item.values() if isinstance(part, list | dict)]
+
+
+def _num_entries(form: Any, *, is_shape: bool) -> int:
+    if not is_shape:
+        return len(form) if isinstance(form, list) else 1
+    sizes = form if isinstance(form, list) else [form]
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(f"A checkpoint holds a space of shape {form!r}: it is damaged.")
+    return math.prod(sizes)
+
+
+def array_nodes(node: Any, what: str) -> dict[str, dict[str, Any]]:
+    """``{name: node}`` of all arrays that JSON refers to.
+
+    Raises:
+        ValueError: If two of one name differ.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    waiting = [node]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            if item.get(KIND) == "array" and "name" in item:
+                name = item["name"]
+                if not isinstance(name, str) or found.setdefault(name, item) != item:
+                    raise ValueError(f"{what} is damaged: it describes the array {name!r} in several ways.")
+            waiting += item.values()
+    return found
