@@ -1,0 +1,234 @@
+"""What a policy computes: one pure step from observations to actions, its state, and its compiled programs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.policy_step import PolicyStep
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.spaces import zeros
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class PolicyState:
+    """What a policy remembers of ``B`` running episodes; frozen, a pytree.
+
+    Attributes:
+        env_to_module: State of the env-to-module pipeline: history per environment, and the statistics that these
+            episodes began with.
+        module_to_env: Likewise of the module-to-env pipeline.
+        module: Recurrent state of the module ``[B, ...]``; ``{}`` for a module without one.
+        prev_actions: The module's last actions, ``[B, ...]``.
+        starts: bool ``[B]``; True where the next observation is the first of its episode.
+        episodes: The episodes as objects, where host connectors want to see them; else None.
+    """
+
+    env_to_module: Any
+    module_to_env: Any
+    module: Any
+    prev_actions: Any
+    starts: Any
+    episodes: RunningEpisodes | None = dataclasses.field(default=None, metadata={"static": True})
+
+    @property
+    def num_envs(self) -> int:
+        """``B``."""
+        return self.starts.shape[0]
+
+
+class PolicyArrays(NamedTuple):
+    """All numbers of a policy; replaced as a whole, so that a call in another thread sees one version."""
+
+    params: Any
+    rest: Any
+    settings: Any
+    timesteps: Any
+    env_to_module: Any
+    module_to_env: Any
+
+
+class PolicyProgram:
+    """What is fixed of a policy, and its compiled programs; policies that differ in arrays only share one.
+
+    Args:
+        pure: The MultiRLModule, taken apart.
+        env_to_module, module_to_env: The pipelines; copies are kept, so that whatever is done to them later has no
+            effect.
+        module_id: Which module acts.
+        fixed: ``{module_id: {name: number}}`` of the settings that are constants of the program.
+
+    Attributes:
+        env_to_module: The whole pipeline.
+        module_to_env: The pipeline.
+        step: The part that is compiled.
+        has_host_pieces: Whether `env_to_module` has pieces in front that run on episodes.
+    """
+
+    def __init__(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any):
+        for pipeline in (env_to_module, module_to_env):
+            if pipeline.input_observation_space is None or pipeline.input_action_space is None:
+                raise ValueError(
+                    f"{type(pipeline).__name__} has no spaces. Give it input_observation_space and "
+                    f"input_action_space, those of the environment."
+                )
+        self._made_of = (env_to_module, module_to_env, module_id, fixed)
+        self._member_names = (env_to_module.names, module_to_env.names)
+        self.env_to_module = copy.deepcopy(env_to_module)
+        self.module_to_env = copy.deepcopy(module_to_env)
+        self.module_to_env.check_pure()
+        self.has_host_pieces = bool(self.env_to_module.host_front())
+        self.fixed = fixed
+        self.step = PolicyStep(
+            module_id=module_id,
+            pure=pure,
+            env_to_module=self.env_to_module.pure_part(),
+            module_to_env=self.module_to_env,
+        )
+        self.act = jax.jit(self.traced, static_argnames="explore")
+        self.initial_state = jax.jit(self._initial_state, static_argnames="num_envs")
+
+    def serves(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any) -> bool:
+        """Whether it can serve a policy of these parts, too."""
+        own_env_to_module, own_module_to_env, own_id, own_fixed = self._made_of
+        return (
+            # Host pieces may carry state of their own: every policy has its own.
+            not self.has_host_pieces
+            and (own_env_to_module is env_to_module and own_module_to_env is module_to_env)
+            and self._member_names == (env_to_module.names, module_to_env.names)
+            and (own_id, own_fixed) == (module_id, fixed)
+            and self.step.pure.definition.same_as(pure.definition)
+        )
+
+    def pipelines(self, arrays: PolicyArrays) -> list[tuple[str, Any, Any]]:
+        """``(component, pipeline, state of its pure part)``."""
+        return [
+            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self.env_to_module, arrays.env_to_module),
+            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self.module_to_env, arrays.module_to_env),
+        ]
+
+    # ---------------------------------------------------------------------------------------------------- traced
+
+    def _recurrent_state(self, num_envs: Any) -> Any:
+        """The module's recurrent state at the start of episodes, ``[B, ...]``."""
+        own = self.step.pure.template[self.step.module_id].get_initial_state()
+        return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), own)
+
+    def _initial_state(self, connectors: tuple[Any, Any], *, num_envs: int) -> PolicyState:
+        env_to_module, module_to_env = self.step.env_to_module, self.step.module_to_env
+        return PolicyState(
+            env_to_module=env_to_module.rebatch(connectors[0], num_envs),
+            module_to_env=module_to_env.rebatch(connectors[1], num_envs),
+            module=self._recurrent_state(num_envs),
+            prev_actions=zeros(env_to_module.action_space, (num_envs,)),
+            starts=jnp.ones((num_envs,), bool),
+        )
+
+    def traced(
+        self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
+    ):
+        """``(actions, state, outputs, the module's observations if the pipeline changes them)``."""
+        step, mid = self.step, self.step.module_id
+        starts = state.starts | reset
+        values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
+        context = step.env_to_module.make_context(
+            params=arrays.params,
+            rest=arrays.rest,
+            key=jax.random.fold_in(key, count),
+            settings=values,
+            step=arrays.timesteps,
+            reset=starts,
+            prev_actions={mid: _zeroed(starts, state.prev_actions)},
+            prev_rewards={mid: _zeroed(starts, prev_rewards)},
+            pure=step.pure,
+            explore=explore,
+            update_statistics=False,
+        )
+        if jax.tree.leaves(state.module):
+            fresh = self._recurrent_state(starts.shape[0])
+            recurrent = jax.tree.map(lambda new, old: jnp.where(_like(starts, old), new, old), fresh, state.module)
+            columns = {**columns, Columns.STATE_IN: recurrent}
+        env_to_module, batch = step.env_to_module.apply(state.env_to_module, {mid: columns}, context)
+        module_to_env, outputs = step.act(state.module_to_env, batch, context)
+        # With the dtypes of before, so that the next call finds the same program.
+        prev_actions = jax.tree.map(
+            lambda old, new: new.astype(old.dtype), state.prev_actions, outputs[Columns.ACTIONS]
+        )
+        state = PolicyState(
+            env_to_module=env_to_module,
+            module_to_env=module_to_env,
+            module=outputs[Columns.STATE_OUT] if jax.tree.leaves(state.module) else state.module,
+            prev_actions=prev_actions,
+            starts=jnp.zeros_like(starts),
+        )
+        actions = outputs[Columns.ACTIONS_FOR_ENV]
+        outputs = {name: leaf for name, leaf in outputs.items() if name != Columns.ACTIONS_FOR_ENV}
+        inputs = batch[mid][Columns.OBS] if self.has_host_pieces and len(step.env_to_module) else None
+        return actions, state, outputs, inputs
+
+
+class RunningEpisodes:
+    """Running episodes for host connectors, which look at them and may rewrite them. A state's are used once.
+
+    Args:
+        running: One per environment.
+        seen: What the module acted on, ``[B, ...]``; it takes the place of the last observations.
+        outputs: The columns of the last actions.
+    """
+
+    def __init__(self, running: list[SingleAgentEpisode], seen: Any = None, outputs: Any = None):
+        self._running = running
+        self._outputs = outputs
+        self._is_used = False
+        if outputs is not None:
+            for index, episode in enumerate(running):
+                episode.set_observations(new_data=_row(seen, index), at_indices=-1)
+
+    def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
+        """The episodes with these observations behind their last ones; new ones where something starts.
+
+        Raises:
+            ValueError: If that was done before: episodes are changed in place.
+        """
+        if self._is_used:
+            raise ValueError(
+                "This state was used in another call already. Host connectors rewrite episodes in place, so that a "
+                "policy with them takes every state once: pass the state that the last call returned."
+            )
+        self._is_used = True
+        for index, reset in enumerate(resets.tolist()):
+            observation = _row(observations, index)
+            if reset or self._outputs is None:
+                self._running[index] = SingleAgentEpisode()
+                self._running[index].add_env_reset(observation)
+                continue
+            extra = {name: _row(leaf, index) for name, leaf in self._outputs.items() if name != Columns.ACTIONS}
+            self._running[index].add_env_step(
+                observation,
+                _row(self._outputs[Columns.ACTIONS], index),
+                float(rewards[index]),
+                extra_model_outputs=extra,
+            )
+        return self._running
+
+
+def _row(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda x: np.array(x[index]), tree)
+
+
+def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
+    """`mask` ``[B]`` with trailing axes added to broadcast against `leaf` ``[B, ...]``."""
+    return mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
+
+
+def _zeroed(mask: jax.Array, tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.where(_like(mask, x), jnp.zeros_like(x), x), tree)

@@ -1,0 +1,408 @@
+"""Policies as compiled programs in a folder, which run without the classes that they were made of.
+
+A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
+program reads, and the state in front of the first observation) and ``policy.json`` (spaces, shapes, dtypes). None of
+them holds Python code, and nothing is unpickled. Reading one needs jax, numpy, flatbuffers and gymnasium (for spaces).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import export as jax_export
+
+from jaxrl_stack.policy.inputs import as_key, checked_observations, checked_rows
+from jaxrl_stack.utils.spaces import shape_dtype_struct, space_from_dict, space_to_dict
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+FORMATS = ("stablehlo",)
+"""What `Policy.export` can write."""
+FORMAT_VERSION = "1.0"
+DESCRIPTION_FILE = "policy.json"
+PROGRAM_FILE = "program.jax_export"
+ARRAYS_FILE = "arrays.npz"
+
+
+def write_stablehlo(
+    path: str | os.PathLike[str],
+    act: Callable[..., Any],
+    *,
+    weights: Any,
+    initial_state: Callable[[int], Any],
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    explore: bool,
+    platforms: Sequence[str],
+    batch_size: int | None,
+    seed: int,
+    description: str,
+) -> str:
+    """Compile and write a policy; see `Policy.export`.
+
+    Args:
+        path: The folder.
+        act: ``(weights, state, observations, prev_rewards, reset, key data, count) -> (actions, state, outputs)``.
+        weights: Pytree of arrays.
+        initial_state: ``num_envs -> state``, a pytree of arrays.
+        observation_space, action_space: The environment's.
+        explore: Whether the program samples actions.
+        platforms: What it can run on.
+        batch_size: The only batch size; None for any.
+        seed: Of the random numbers of calls without a key.
+        description: For people.
+
+    Returns:
+        The folder's absolute path.
+
+    Raises:
+        ValueError: If something else is at `path`, or environments of one batch start with different states.
+    """
+    target = _checked_target(path)
+    rows = _state_rows(initial_state)
+    weight_leaves, weight_structure = jax.tree.flatten(weights)
+    _, state_structure = jax.tree.flatten(initial_state(1))
+    num_envs: Any = batch_size
+    if num_envs is None:
+        (num_envs,) = jax_export.symbolic_shape("b", constraints=["b >= 1"])
+
+    def program(weight_leaves, state_leaves, observations, prev_rewards, reset, key, count):
+        actions, state, outputs = act(
+            jax.tree.unflatten(weight_structure, weight_leaves),
+            jax.tree.unflatten(state_structure, state_leaves),
+            observations,
+            prev_rewards,
+            reset,
+            key,
+            count,
+        )
+        return actions, jax.tree.leaves(state), outputs
+
+    def shape_of(leaf: Any, leading: tuple[Any, ...] = ()) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*leading, *leaf.shape[len(leading) :]), leaf.dtype)
+
+    def exported(function: Callable[..., Any], leaves: list[Any], num_envs: Any) -> jax_export.Exported:
+        return jax_export.export(jax.jit(function), platforms=tuple(platforms))(
+            [shape_of(leaf) for leaf in leaves],
+            [shape_of(row.first, (num_envs,) if row.is_batched else ()) for row in rows],
+            shape_dtype_struct(observation_space, (num_envs,)),
+            jax.ShapeDtypeStruct((num_envs,), np.float32),
+            jax.ShapeDtypeStruct((num_envs,), np.bool_),
+            jax.ShapeDtypeStruct((2,), np.uint32),
+            jax.ShapeDtypeStruct((), np.uint32),
+        )
+
+    # Acting does not read all weights (value heads, say): those are no part of what is written. Only a program for a
+    # batch size that is known tells which.
+    kept = set(exported(program, weight_leaves, batch_size or 2).module_kept_var_idx)
+    used = [index for index in range(len(weight_leaves)) if index in kept]
+
+    def pruned(given, *arguments):
+        leaves = [jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in weight_leaves]
+        for index, leaf in zip(used, given, strict=True):
+            leaves[index] = leaf
+        return program(leaves, *arguments)
+
+    try:
+        final = exported(pruned, [weight_leaves[index] for index in used], num_envs)
+    except Exception as error:
+        if batch_size is None:
+            error.add_note(
+                "The policy was traced with a batch size that is not known. If the module or a connector needs to know "
+                "it, export for one size: policy.export(path, batch_size=1)."
+            )
+        raise
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(weights)]
+    arrays = {f"weight_{i}": np.asarray(weight_leaves[index]) for i, index in enumerate(used)}
+    arrays |= {f"state_{i}": row.first for i, row in enumerate(rows)}
+    about = {
+        "format": "stablehlo",
+        "format_version": FORMAT_VERSION,
+        "jax_version": jax.__version__,
+        "description": description,
+        "platforms": list(final.platforms),
+        "explore": bool(explore),
+        "batch_size": batch_size,
+        "seed": seed,
+        "observation_space": space_to_dict(observation_space),
+        "action_space": space_to_dict(action_space),
+        "weights": [
+            {"name": names[index], **_shape_and_dtype(arrays[f"weight_{i}"])} for i, index in enumerate(used)
+        ],
+        "state": [{"is_batched": row.is_batched, **_shape_and_dtype(row.first)} for row in rows],
+        "outputs": _described(jax.tree.unflatten(final.out_tree, final.out_avals)),
+    }
+    _write(target, about, bytes(final.serialize()), arrays)
+    return str(target)
+
+
+@dataclasses.dataclass(frozen=True)
+class _StateRow:
+    """A leaf of the state: the part of one environment, or the whole where all environments share it."""
+
+    first: np.ndarray
+    is_batched: bool
+
+
+def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
+    two, three = (jax.tree.leaves(initial_state(n)) for n in (2, 3))
+    rows = []
+    for a, b in zip(two, three, strict=True):
+        if jax.numpy.issubdtype(a.dtype, jax.dtypes.prng_key):
+            raise ValueError(
+                "The state of a connector or module holds a PRNG key, which an exported policy cannot keep: draw from "
+                "`ctx.key` instead."
+            )
+        if a.shape == b.shape:
+            rows.append(_StateRow(np.array(a), False))
+            continue
+        leaf = np.array(b)
+        if a.shape[1:] != b.shape[1:] or not all(np.array_equal(leaf[:1], leaf[i : i + 1]) for i in range(3)):
+            raise ValueError(
+                f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector or module is another one in each "
+                f"environment of a batch, so that the environments of an exported policy could not start alike."
+            )
+        rows.append(_StateRow(leaf[:1], True))
+    return rows
+
+
+def _shape_and_dtype(array: Any) -> dict[str, Any]:
+    return {"shape": list(array.shape), "dtype": str(array.dtype)}
+
+
+def _described(tree: Any) -> Any:
+    """Shapes and dtypes of the results, as JSON for people."""
+    actions, state, outputs = jax.tree.map(lambda aval: f"{aval.dtype}{list(map(str, aval.shape))}", tree)
+    return {"actions": actions, "state": state, "outputs": outputs}
+
+
+def _checked_target(path: str | os.PathLike[str]) -> Path:
+    target = Path(path).absolute()
+    is_export = (target / DESCRIPTION_FILE).is_file()
+    if target.exists() and not is_export and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} exists and is no exported policy; choose another path.")
+    return target
+
+
+def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the folder aside, and put it in its place when it is complete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as aside:
+        folder = Path(aside) / "new"
+        folder.mkdir()
+        (folder / DESCRIPTION_FILE).write_text(json.dumps(about, indent=2), encoding="utf-8")
+        (folder / PROGRAM_FILE).write_bytes(program)
+        # Bytes, whatever the dtype: a file of NumPy's has no bfloat16.
+        np.savez(
+            folder / ARRAYS_FILE,
+            allow_pickle=False,
+            **{name: np.frombuffer(array.tobytes(), np.uint8) for name, array in arrays.items()},
+        )
+        if target.exists():
+            os.rename(target, Path(aside) / "old")
+        os.rename(folder, target)
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExportedState:
+    """What an exported policy remembers of running episodes; frozen, a pytree.
+
+    Attributes:
+        leaves: Arrays, as the program wants them.
+        num_envs: How many environments they are of.
+    """
+
+    leaves: tuple[Any, ...]
+    num_envs: int = dataclasses.field(metadata={"static": True})
+
+
+class ExportedPolicy:
+    """A policy that was written by `Policy.export`; `load_exported` reads it. Calls from several threads are fine.
+
+    Attributes:
+        observation_space: The environment's.
+        action_space: The environment's.
+        explore: Whether the program samples actions.
+        platforms: What it can run on.
+        batch_size: The only batch size that it takes; None for any.
+    """
+
+    def __init__(
+        self,
+        program: jax_export.Exported,
+        about: Mapping[str, Any],
+        weights: Sequence[np.ndarray],
+        state: Sequence[np.ndarray],
+    ):
+        self.observation_space: gym.Space = space_from_dict(about["observation_space"])
+        self.action_space: gym.Space = space_from_dict(about["action_space"])
+        self.explore: bool = about["explore"]
+        self.platforms: tuple[str, ...] = tuple(program.platforms)
+        self.batch_size: int | None = about["batch_size"]
+        self._description: str = about["description"]
+        self._is_batched = [leaf["is_batched"] for leaf in about["state"]]
+        self._first_state = list(state)
+        self._weights = [jax.numpy.asarray(array) for array in weights]
+        self._key = jax.random.key_data(jax.random.key(about["seed"]))
+        self._calls = itertools.count(1)
+        self._call = jax.jit(program.call)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._description}, platforms={list(self.platforms)})"
+
+    def initial_state(self, num_envs: int | None = None) -> ExportedState:
+        """The state in front of the first observations; see `Policy.initial_state`."""
+        num_envs = 1 if num_envs is None else num_envs
+        self._check_num_envs(num_envs)
+        leaves = tuple(
+            np.repeat(leaf, num_envs, axis=0) if is_batched else leaf
+            for leaf, is_batched in zip(self._first_state, self._is_batched, strict=True)
+        )
+        return ExportedState(leaves, num_envs)
+
+    def compute_actions(
+        self,
+        observations: Any,
+        state: ExportedState | None = None,
+        *,
+        prev_rewards: Any = None,
+        reset: Any = None,
+        explore: bool | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, ExportedState, dict[str, Any]]:
+        """Actions for a batch of environments; see `Policy.compute_actions`.
+
+        Raises:
+            ValueError: If an argument does not fit, or the program was exported with another `explore`.
+        """
+        if explore is not None and bool(explore) != self.explore:
+            raise ValueError(
+                f"explore={explore!r}: this policy was exported with explore={self.explore}. Export it with the other "
+                f"value: policy.export(path, explore={bool(explore)})."
+            )
+        observations = checked_observations(self.observation_space, observations, 1)
+        num_envs = jax.tree.leaves(observations)[0].shape[0]
+        self._check_num_envs(num_envs)
+        if state is None:
+            state = self.initial_state(num_envs)
+        elif state.num_envs != num_envs:
+            raise ValueError(
+                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
+                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
+            )
+        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
+        resets = checked_rows("reset", reset, num_envs, bool)
+        if key is None:
+            key_data, count = self._key, next(self._calls)
+        else:
+            key_data, count = jax.random.key_data(as_key(key)), 0
+        actions, leaves, outputs = self._call(
+            self._weights,
+            list(state.leaves),
+            observations,
+            rewards,
+            resets,
+            key_data,
+            np.uint32(count & 0xFFFFFFFF),
+        )
+        actions, outputs = jax.device_get((actions, outputs))
+        return actions, ExportedState(tuple(leaves), num_envs), outputs
+
+    def compute_single_action(
+        self,
+        observation: Any,
+        state: ExportedState | None = None,
+        *,
+        prev_reward: float = 0.0,
+        explore: bool | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, ExportedState, dict[str, Any]]:
+        """The action for one environment; see `Policy.compute_single_action`."""
+        observation = checked_observations(self.observation_space, observation, 0)
+        actions, state, outputs = self.compute_actions(
+            jax.tree.map(lambda x: x[None], observation),
+            state,
+            prev_rewards=np.array([prev_reward], np.float32),
+            explore=explore,
+            key=key,
+        )
+        action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
+        return action, state, outputs
+
+    def _check_num_envs(self, num_envs: int) -> None:
+        if num_envs < 1 or self.batch_size not in (None, num_envs):
+            takes = "1 or more environments" if self.batch_size is None else f"exactly {self.batch_size} environment(s)"
+            raise ValueError(f"This exported policy acts for {takes} at a time, got {num_envs}.")
+
+
+def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
+    """Read what `Policy.export` wrote.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FileNotFoundError: If there is no exported policy.
+        ValueError: If its version is unknown, or it is damaged.
+    """
+    folder = Path(path).absolute()
+    if not (folder / DESCRIPTION_FILE).is_file():
+        raise FileNotFoundError(f"No exported policy at {folder}: it has no {DESCRIPTION_FILE}.")
+    try:
+        about = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
+        version = about["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / DESCRIPTION_FILE} is damaged: {error!r}. Export the policy again.") from error
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"The exported policy at {folder} has version {version!r}; this release reads {FORMAT_VERSION!r}. Load it "
+            f"with the release that wrote it."
+        )
+    try:
+        program = jax_export.deserialize(bytearray((folder / PROGRAM_FILE).read_bytes()))
+        with open(folder / ARRAYS_FILE, "rb") as file, np.load(file, allow_pickle=False) as stored:
+            weights = [_array(stored, f"weight_{i}", leaf) for i, leaf in enumerate(about["weights"])]
+            state = [_array(stored, f"state_{i}", leaf) for i, leaf in enumerate(about["state"])]
+        _check_arguments(program, weights, state, [leaf["is_batched"] for leaf in about["state"]])
+        return ExportedPolicy(program, about, weights, state)
+    except Exception as error:  # whatever a damaged file makes the readers of three formats raise
+        raise ValueError(f"The exported policy at {folder} is damaged: {error}. Export the policy again.") from error
+
+
+def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:
+    """Raise a ValueError if the arrays are not those that the program takes first."""
+    (arguments, _) = jax.tree.unflatten(program.in_tree, program.in_avals)
+    for name, given, wanted, batched in (
+        ("weights", weights, arguments[0], [False] * len(weights)),
+        ("states", state, arguments[1], is_batched),
+    ):
+        expected = [(tuple(aval.shape), aval.dtype) for aval in wanted]
+        # The first axis of what is batched has one row here, and any number in the program.
+        fits = len(given) == len(expected) and all(
+            array.shape[row:] == shape[row:] and array.ndim == len(shape) and array.dtype == dtype
+            for array, row, (shape, dtype) in zip(given, map(int, batched), expected, strict=True)
+        )
+        if not fits:
+            raise ValueError(f"its {name} are not those that the program takes")
+
+
+def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:
+    shape, dtype = tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"])
+    data = stored[name]
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise ValueError(f"{name} is {data.dtype}{list(data.shape)}, not bytes")
+    return np.frombuffer(data.tobytes(), dtype).reshape(shape)

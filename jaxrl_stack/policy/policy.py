@@ -1,0 +1,518 @@
+"""Serving: connector pipelines, module and their states as one object with RLlib's old name, `Policy`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.connectors.host_pieces import run_host_front
+from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+from jaxrl_stack.core import (
+    COMPONENT_ENV_RUNNER,
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_LEARNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.functional import PureModule, copy_array
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.policy import export as exporting
+from jaxrl_stack.policy.acting import PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
+from jaxrl_stack.policy.inputs import as_key, checked_observations, checked_rows
+from jaxrl_stack.utils import counters, schedules
+from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE
+from jaxrl_stack.utils.checkpoints import Checkpointable, opened, selected
+from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.plain_data import Decoder
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+COMPONENTS = (
+    COMPONENT_RL_MODULE,
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    "settings",
+)
+"""Parts of what `Policy.get_state` returns."""
+
+
+class Policy(Checkpointable):
+    """Acts: environment observations in, environment actions out, with everything in between.
+
+    A snapshot: it holds copies of all weights and statistics, and nothing that is done to the objects it was made of
+    changes it. Running statistics of connectors (MeanStdFilter) are used and not updated. Calls from several threads
+    are fine.
+
+    ``Algorithm.get_policy()`` makes one of a running algorithm, `from_checkpoint` of files.
+
+    Args:
+        module: The module with its weights, or a MultiRLModule that holds it.
+        env_to_module: Pipeline from the environment's observations to the module's batch, with spaces and statistics.
+        module_to_env: Pipeline from the module's outputs to the environment's actions.
+        module_id: Which module acts.
+        settings: ``{module_id: {name: number or schedule}}``: the traced settings that connectors and modules may
+            read. Python numbers are constants of the program.
+        timesteps: Lifetime env steps, which schedules are evaluated at and exploring modules get.
+        seed: Of the random numbers of calls without a key.
+        device: Where it runs; None for JAX's default device.
+        like: A policy with the same module and pipelines, whose compiled programs to use.
+
+    Raises:
+        ValueError: If a pipeline has no spaces, or there is no such module.
+        TypeError: If a host connector (RLlib's ``__call__``) stands where only pure ones can.
+
+    Attributes:
+        module_id: Which module acts.
+        observation_space: The environment's.
+        action_space: The environment's.
+    """
+
+    def __init__(
+        self,
+        module: RLModule,
+        env_to_module: EnvToModulePipeline,
+        module_to_env: ModuleToEnvPipeline,
+        *,
+        module_id: str = DEFAULT_MODULE_ID,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        timesteps: int = 0,
+        seed: int = 0,
+        device: Any = None,
+        like: Policy | None = None,
+    ):
+        if isinstance(module, MultiRLModule):
+            modules = module
+        else:
+            modules = MultiRLModule(inference_only=module.inference_only)
+            modules.add_module(module_id, module)
+        if module_id not in modules:
+            raise ValueError(f"Policy(module_id={module_id!r}): the modules are {list(modules.keys())}.")
+        pure = PureModule(modules)
+        values = schedules.values_at(dict(settings or {}), counters.from_int(timesteps))
+        fixed = {mid: {n: v for n, v in own.items() if isinstance(v, int | float)} for mid, own in values.items()}
+        traced = {mid: {n: v for n, v in own.items() if n not in fixed[mid]} for mid, own in values.items()}
+        program = None if like is None else like._program
+        if program is None or not program.serves(pure, env_to_module, module_to_env, module_id, fixed):
+            program = PolicyProgram(pure, env_to_module, module_to_env, module_id, fixed)
+        self._program = program
+        self.module_id = module_id
+        self.observation_space: gym.Space = program.env_to_module.input_observation_space
+        self.action_space: gym.Space = program.env_to_module.input_action_space
+        self._timesteps = int(timesteps)
+        self._seed = int(seed)
+        self._device = device
+        # `next` on it is one step of the interpreter: threads never get the same number.
+        self._calls = itertools.count(1)
+        self._key = self._place(jax.random.key(self._seed))
+        self._arrays = PolicyArrays(
+            params=self._place(pure.params),
+            rest=self._place(pure.rest),
+            settings=self._place(jax.tree.map(lambda x: np.asarray(x, np.float32), traced)),
+            timesteps=self._place(counters.from_int(timesteps)),
+            env_to_module=self._place(program.step.env_to_module.rebatch(env_to_module.pure_part().state, 1)),
+            module_to_env=self._place(program.step.module_to_env.rebatch(module_to_env.state, 1)),
+        )
+        self._bound: tuple[PolicyArrays, MultiRLModule] | None = None
+
+    def _place(self, tree: Any) -> Any:
+        """Copies on the policy's device."""
+        copies = jax.tree.map(lambda leaf: copy_array(jnp.asarray(leaf)), tree)
+        return copies if self._device is None else jax.device_put(copies, self._device)
+
+    def __repr__(self) -> str:
+        program = self._program
+        return (
+            f"{type(self).__name__}({type(self.module).__name__} {self.module_id!r}, {self.observation_space} -> "
+            f"{self.action_space}, env_to_module={program.env_to_module.names}, "
+            f"module_to_env={program.module_to_env.names})"
+        )
+
+    # ---------------------------------------------------------------------------------------------------- acting
+
+    def initial_state(self, num_envs: int | None = None) -> PolicyState:
+        """The state in front of the first observations.
+
+        Args:
+            num_envs: How many environments the policy acts for; None for one.
+
+        Raises:
+            ValueError: If `num_envs` is below 1.
+        """
+        num_envs = 1 if num_envs is None else num_envs
+        if num_envs < 1:
+            raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
+        arrays = self._arrays
+        state = self._program.initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=num_envs)
+        if self._program.has_host_pieces:
+            episodes = RunningEpisodes([SingleAgentEpisode() for _ in range(num_envs)])
+            state = dataclasses.replace(state, episodes=episodes)
+        return state
+
+    def compute_actions(
+        self,
+        observations: Any,
+        state: PolicyState | None = None,
+        *,
+        prev_rewards: Any = None,
+        reset: Any = None,
+        explore: bool | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, PolicyState, dict[str, Any]]:
+        """Actions for a batch of environments.
+
+        One program is compiled per batch size and value of `explore`.
+
+        Args:
+            observations: ``[B, ...]``, as the environments give them.
+            state: What the last call returned, for the same environments; None if all of these observations are the
+                first of their episodes.
+            prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. They matter to
+                connectors that use them, and not where an episode starts.
+            reset: bool ``[B]``, which observations are the first of their episodes; None for those of the first call.
+            explore: Sample actions; False and None take the greedy ones.
+            key: PRNG key; None takes the next one of the policy's own.
+
+        Returns:
+            ``(actions, state, outputs)``: the environments' actions, NumPy ``[B, ...]``; the state for the next call;
+            all other columns behind the module-to-env pipeline, NumPy.
+
+        Raises:
+            ValueError: If an argument does not fit the observation space or the number of environments.
+        """
+        observations = checked_observations(self.observation_space, observations, 1)
+        num_envs = jax.tree.leaves(observations)[0].shape[0]
+        if state is None:
+            state = self.initial_state(num_envs)
+        elif state.num_envs != num_envs:
+            raise ValueError(
+                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
+                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
+            )
+        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
+        resets = checked_rows("reset", reset, num_envs, bool)
+        explore = bool(explore)
+        key, count = (self._key, next(self._calls)) if key is None else (as_key(key), 0)
+        arrays, program = self._arrays, self._program
+        columns = {Columns.OBS: observations}
+        episodes = state.episodes
+        if program.has_host_pieces:
+            if episodes is None:
+                raise ValueError(
+                    "This state was not made by a policy with host connectors. Start with state=None or "
+                    "policy.initial_state(num_envs)."
+                )
+            running = episodes.extended(observations, rewards, resets)
+            columns = run_host_front(
+                program.env_to_module, episodes=running, rl_module=self.module, explore=explore
+            )
+        after: PolicyState
+        actions, after, outputs, inputs = program.act(
+            arrays,
+            dataclasses.replace(state, episodes=None),
+            columns,
+            rewards,
+            resets,
+            key,
+            np.uint32(count & 0xFFFFFFFF),
+            explore=explore,
+        )
+        actions, outputs = jax.device_get((actions, outputs))
+        if program.has_host_pieces:
+            seen = columns[Columns.OBS] if inputs is None else jax.device_get(inputs)
+            after = dataclasses.replace(after, episodes=RunningEpisodes(running, seen, outputs))
+        return actions, after, outputs
+
+    def compute_single_action(
+        self,
+        observation: Any,
+        state: PolicyState | None = None,
+        *,
+        prev_reward: float = 0.0,
+        explore: bool | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, PolicyState, dict[str, Any]]:
+        """The action for one environment; see `compute_actions`.
+
+        Args:
+            observation: Without batch axis.
+            state: What the last call returned; None at the first observation of an episode.
+            prev_reward: The reward that came with the observation.
+            explore: Sample the action; False and None take the greedy one.
+            key: PRNG key; None takes the next one of the policy's own.
+
+        Returns:
+            ``(action, state, outputs)``, action and outputs without batch axis.
+
+        Raises:
+            ValueError: If the observation does not fit the observation space.
+        """
+        observation = checked_observations(self.observation_space, observation, 0)
+        actions, state, outputs = self.compute_actions(
+            jax.tree.map(lambda x: x[None], observation),
+            state,
+            prev_rewards=np.array([prev_reward], np.float32),
+            explore=explore,
+            key=key,
+        )
+        action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
+        return action, state, outputs
+
+    # ----------------------------------------------------------------------------------------------------- state
+
+    @property
+    def module(self) -> RLModule:
+        """The module with the policy's weights; one object until others are set. Changing it changes nothing here."""
+        return self._modules[self.module_id]
+
+    @property
+    def _modules(self) -> MultiRLModule:
+        arrays, bound = self._arrays, self._bound
+        if bound is None or bound[0] is not arrays:
+            bound = self._bound = (arrays, self._program.step.pure.bind(arrays.params, arrays.rest))
+        return bound[1]
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """The module's weights, ``{name: array}``: copies."""
+        return self.module.get_state()
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Take over weights of the module: what `get_weights` returned, or ``Algorithm.get_weights()[module_id]``.
+
+        Raises:
+            ValueError: For a name or shape that the module does not have.
+        """
+        self.set_state({COMPONENT_RL_MODULE: dict(weights)})
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Weights, statistics and settings as nested dicts of NumPy arrays.
+
+        Args:
+            components: Only these of `COMPONENTS`; None for all.
+            not_components: Leave these out.
+            **kwargs: None.
+
+        Raises:
+            ValueError: For unknown components.
+        """
+        wanted = selected(COMPONENTS, components, not_components, "a Policy")
+        arrays, program = self._arrays, self._program
+        state: dict[str, Any] = {}
+        if COMPONENT_RL_MODULE in wanted:
+            state[COMPONENT_RL_MODULE] = self.get_weights()
+        for name, pipeline, own in program.pipelines(arrays):
+            if name in wanted:
+                state[name] = _with_state(pipeline, own).get_state()
+        if "settings" in wanted:
+            state["settings"] = jax.device_get(arrays.settings)
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over parts of what `get_state` returned. Running episodes keep the statistics that they began with.
+
+        Raises:
+            ValueError: For unknown components, or parts that do not fit; nothing is changed then.
+        """
+        selected(COMPONENTS, list(state), None, "a Policy")
+        arrays, program = self._arrays, self._program
+        changed: dict[str, Any] = {}
+        if COMPONENT_RL_MODULE in state:
+            pure = program.step.pure
+            modules = pure.bind(self._place(arrays.params), self._place(arrays.rest))
+            modules[self.module_id].set_state(state[COMPONENT_RL_MODULE])
+            params, rest = pure.unbind(modules)
+            changed |= {"params": self._place(params), "rest": self._place(rest)}
+        for name, pipeline, own in program.pipelines(arrays):
+            if state.get(name):
+                pipeline = _with_state(pipeline, own)
+                pipeline.set_state(state[name])
+                pure_part = pipeline.pure_part()
+                changed[_FIELD[name]] = self._place(pure_part.rebatch(pure_part.state, 1))
+        if "settings" in state:
+            given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
+            if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
+                raise ValueError(
+                    f"The settings {given} do not fit this policy, which has {jax.device_get(arrays.settings)}."
+                )
+            changed["settings"] = self._place(given)
+        if program.has_host_pieces and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
+            # Those keep their states themselves.
+            program.env_to_module.set_state(state[COMPONENT_ENV_TO_MODULE_CONNECTOR])
+        self._arrays = arrays._replace(**changed)
+
+    # ----------------------------------------------------------------------------------------------- checkpoints
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """What a policy is built of besides its components; settings that are arrays are part of the state."""
+        return (), {
+            "module_id": self.module_id,
+            "settings": self._program.fixed,
+            "timesteps": self._timesteps,
+            "seed": self._seed,
+        }
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Module and pipelines, each of which is saved in a folder of its own."""
+        pipelines = self._program.pipelines(self._arrays)
+        return [
+            (COMPONENT_RL_MODULE, self.module),
+            *((name, _with_state(pipeline, own)) for name, pipeline, own in pipelines),
+        ]
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        module_id: str = DEFAULT_MODULE_ID,
+        *,
+        filesystem: Any = None,
+        allow: Iterable[Any] = (),
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        device: Any = None,
+    ) -> Self:
+        """The policy of a checkpoint, without its algorithm.
+
+        Args:
+            path: What `save_to_path` of an Algorithm or of a Policy wrote.
+            module_id: Which module of an algorithm's checkpoint acts.
+            filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
+            allow: Classes and functions of yours that modules and connectors are made of; those of this package are
+                found without.
+            settings: Traced settings; see `Policy`. An algorithm's checkpoint holds them with the config, which is not
+                read here, so that they are only needed for connectors or modules of your own that read some.
+            device: Where to run; None for JAX's default device.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If it is damaged, of something else, or needs a class that is not allowed.
+        """
+        with opened(path, filesystem) as stored:
+            what = f"The checkpoint at {stored.path}"
+            about: dict[str, Any]
+            if stored.metadata_file == ALGORITHM_METADATA_FILE:
+                learner = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER)
+                module, runner = learner.part(COMPONENT_RL_MODULE).part(module_id), stored.part(COMPONENT_ENV_RUNNER)
+                num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
+                about = {"module_id": module_id, "timesteps": num_env_steps}
+            else:
+                component, loader = stored.component(), ClassLoader()
+                cls._stored_class(component, loader, what)
+                module, runner = stored.part(COMPONENT_RL_MODULE), stored
+                decoder = Decoder(loader, what=what)
+                about = {name: decoder.decode(node) for name, node in component.ctor["kwargs"].items()}
+                about["settings"] = _merged(about.get("settings"), stored.state(loader).get("settings"), what)
+            if settings is not None:
+                about["settings"] = settings
+            parts = (
+                RLModule.from_checkpoint(module.path, allow=allow),
+                EnvToModulePipeline.from_checkpoint(runner.part(COMPONENT_ENV_TO_MODULE_CONNECTOR).path, allow=allow),
+                ModuleToEnvPipeline.from_checkpoint(runner.part(COMPONENT_MODULE_TO_ENV_CONNECTOR).path, allow=allow),
+            )
+            try:
+                return cls(*parts, device=device, **about)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{what} does not fit a Policy: {error}") from error
+
+    # ---------------------------------------------------------------------------------------------------- export
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "stablehlo",
+        *,
+        explore: bool = False,
+        platforms: Collection[str] = ("cpu", "cuda", "tpu"),
+        batch_size: int | None = None,
+    ) -> str:
+        """Write the policy as a compiled program, which runs without its classes; see `load_exported`.
+
+        Args:
+            path: Folder; a former export there is replaced.
+            format: ``"stablehlo"``.
+            explore: Whether the program samples actions.
+            platforms: What it can run on.
+            batch_size: The only batch size that it takes; None for any.
+
+        Returns:
+            The folder's absolute path.
+
+        Raises:
+            ValueError: For another format, or a policy with host connectors, which are no part of a program.
+        """
+        if format not in exporting.FORMATS:
+            raise ValueError(f"export(format={format!r}): the formats are {list(exporting.FORMATS)}.")
+        front = self._program.env_to_module.host_pieces
+        if front:
+            raise ValueError(
+                f"Connectors {list(front)} of the env-to-module pipeline are Python code that runs on episodes "
+                f"(they override __call__), which no exported program can hold. Write them as pure functions "
+                f"(`init` and `apply`), or serve the policy itself."
+            )
+        arrays, program = self._arrays, self._program
+
+        def act(weights, state, observations, prev_rewards, reset, key, count):
+            used = arrays._replace(params=weights["params"], rest={**arrays.rest, **weights["rest"]})
+            key = jax.random.wrap_key_data(key, impl="threefry2x32")
+            columns = {Columns.OBS: observations}
+            actions, state, outputs, _ = program.traced(
+                used, state, columns, prev_rewards, reset, key, count, explore=explore
+            )
+            return actions, state, outputs
+
+        streams = program.step.pure.stream_refs
+        return exporting.write_stablehlo(
+            path,
+            act,
+            weights={
+                "params": arrays.params,
+                "rest": {ref: leaf for ref, leaf in arrays.rest.items() if ref not in streams},
+            },
+            initial_state=self.initial_state,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            explore=explore,
+            platforms=tuple(platforms),
+            batch_size=batch_size,
+            seed=self._seed,
+            description=repr(self),
+        )
+
+
+_FIELD = {
+    COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module",
+    COMPONENT_MODULE_TO_ENV_CONNECTOR: "module_to_env",
+}
+
+
+def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
+    """The settings of a checkpoint: its numbers, and the arrays of its state."""
+    parts = (fixed, traced)
+    if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):
+        raise ValueError(f"{what} is damaged: its settings are no {{module_id: {{name: value}}}}.")
+    return {mid: {**fixed.get(mid, {}), **traced.get(mid, {})} for mid in {**fixed, **traced}}
+
+
+def _with_state(pipeline: Any, pure_state: Any) -> Any:
+    """A copy of a pipeline that holds this state of its pure part."""
+    pipeline = copy.deepcopy(pipeline)
+    pipeline.pure_part().state = jax.device_get(pure_state)
+    return pipeline
