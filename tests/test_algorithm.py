@@ -745,7 +745,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path, algo):
 
 def test_an_algorithm_from_its_checkpoint(tmp_path, algo):
     path = algo.save_to_path(tmp_path / "checkpoint")
-    with pytest.raises(ValueError, match="does not store the settings \\['env'\\].*Pass the config"):
+    with pytest.raises(ValueError, match=r"needs 'envs.counter:CounterEnv', which is no part.*allow=\[CounterEnv\]"):
         PPO.from_checkpoint(path)
     copy = PPO.from_checkpoint(path, config=tiny())
     assert copy.config.env_config == algo.config.env_config and copy.iteration == algo.iteration

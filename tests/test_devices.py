@@ -210,8 +210,8 @@ def test_devices_draw_their_own_numbers_and_share_their_statistics():
     assert metrics["min"] != metrics["max"], "equal rows, other draws"
     learner.update(batch={"obs": obs})
     assert_replicated(learner.state)
-    rest = learner.get_state()["rl_module"]["rest"]
-    np.testing.assert_allclose(rest[f"{DEFAULT_MODULE_ID}/norm/mean"], [2.0, 2.0, 6.0])
+    state = learner.get_state()["rl_module"][DEFAULT_MODULE_ID]
+    np.testing.assert_allclose(state["norm/mean"], [2.0, 2.0, 6.0])
 
 
 # -------------------------------------------------------------------------------------------------------- whole runs

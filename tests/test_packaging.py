@@ -29,6 +29,7 @@ LAYERS = (
     ("connectors",),
     # The hooks' interface: runners and algorithms call them. Callbacks that use algorithms are above those.
     ("env", "callbacks.callbacks", "callbacks.utils"),
+    ("policy",),
     ("execution",),
     ("algorithms",),
     ("offline", "callbacks", "tune", "cli"),

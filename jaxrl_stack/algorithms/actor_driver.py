@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import gymnasium as gym
 import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
-from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_ENV_RUNNER,
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_EVAL_ENV_RUNNER,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner import episode_quota
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states
+from jaxrl_stack.env.env_runner_group import (
+    EnvRunnerGroup,
+    NoHealthyEnvRunnerError,
+    merges_env_runner_states,
+)
 from jaxrl_stack.env.recording import EndedEpisodes, newest_connector_states
+from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.resources import (
     RayLease,
     bundle_index,
     check_resources,
     create_placement_group,
+    is_one_machine,
     remove_placement_group,
     start_ray_if_needed,
 )
@@ -29,6 +45,15 @@ from jaxrl_stack.execution.rollout_ops import sample_rounds
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import prepare_host_process
+from jaxrl_stack.utils.memory import (
+    HOST_ENV_BYTES,
+    MemoryEstimate,
+    available_host_bytes,
+    available_memory,
+    host_memory,
+    require_memory,
+    train_batch_memory,
+)
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 
@@ -36,6 +61,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+
+logger = logging.getLogger(__name__)
 
 SEED_STRIDE = 100_003
 """Between the seeds of two evaluations; prime, and more than any number of environments."""
@@ -61,9 +88,12 @@ class ActorDriver(Driver):
         self._placement_group: Any = None
         self._eval_group: EnvRunnerGroup | None = None
         try:
+            self._estimate_memory(None, None)
             if uses_actors:
                 self._lease = start_ray_if_needed(config)
                 check_resources(config)
+                # Once more: only now is it known which machines there are.
+                self._estimate_memory(None, None)
                 self._placement_group = create_placement_group(config)
             self.env_runner_group = self._make_group(
                 config,
@@ -72,6 +102,8 @@ class ActorDriver(Driver):
             )
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
+            self._estimate_memory(*self.spaces[DEFAULT_MODULE_ID])
+            self._log_memory()
             spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
             self.learner_group = LearnerGroup(
                 config=config,
@@ -79,6 +111,7 @@ class ActorDriver(Driver):
                 placement_group=self._placement_group if config.num_learners else None,
             )
             self.learner = self.learner_group.local_learner
+            self._check_memory_of_learner()
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 self._make_eval_group()
         except BaseException:
@@ -87,6 +120,68 @@ class ActorDriver(Driver):
         self._samples_blocks = self._can_sample_blocks()
         self._start()
 
+    def _estimate_memory(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Work out what sampling takes, and refuse what cannot fit.
+
+        Args:
+            observation_space, action_space: The module's; None before there are environments, when only what every
+                batch has can be counted.
+        """
+        config = self.config
+        num_envs, length = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
+        spaces = (observation_space, action_space)
+        self.rollout_memory = train_batch_memory(*spaces, num_envs=num_envs, num_steps=length, what="rollout")
+        num_columns = num_envs * self._num_blocks
+        self.train_batch_memory = train_batch_memory(*spaces, num_envs=num_columns, num_steps=length)
+        self.available_memory = available_host_bytes()
+        free, on_actors = (self.available_memory, "are free on this machine"), (None, "")
+        if (config.num_env_runners or config.num_learners) and is_one_machine():
+            host = host_memory()
+            on_actors = (None if host is None else host.total, "are all that this machine has")
+        # Other machines of a cluster may have more than this one: what never comes here is not judged.
+        self._require_memory_of_batch(self.train_batch_memory, *(on_actors if config.num_learners else free))
+        if self._makes_env_objects:
+            num_runners = max(1, config.num_env_runners)
+            environments = MemoryEstimate(
+                "environments",
+                {"env runner(s)": num_runners, "envs": num_envs},
+                {"Python object": HOST_ENV_BYTES},
+                is_complete=False,
+            )
+            limit, where = on_actors if config.num_env_runners else free
+            fewer_runners = f" or num_env_runners={config.num_env_runners}" if config.num_env_runners else ""
+            remedy = f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}."
+            require_memory(environments, limit, where=where, remedy=remedy)
+
+    @property
+    def _makes_env_objects(self) -> bool:
+        """Whether every environment is known to be a Python object of its own."""
+        config = self.config
+        if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
+            return False
+        # What a registered creator makes is seen only when it is called.
+        is_registered = isinstance(config.env, str) and get_env_creator(config.env) is not None
+        return not is_registered and not resolve_env(config.env, config.env_config).is_vector
+
+    def _check_memory_of_learner(self) -> None:
+        """Refuse a train batch that the accelerators of this process's learner cannot hold."""
+        accelerators = [] if self.learner is None else [d for d in self.learner.devices if d.platform != "cpu"]
+        for device in accelerators:
+            part = dataclasses.replace(
+                self.train_batch_memory,
+                what=f"train batch, of which each of {len(accelerators)} devices holds a part,",
+            )
+            limit = available_memory(device)
+            self._require_memory_of_batch(part, None if limit is None else limit * len(accelerators), "are free there")
+
+    @property
+    def _num_blocks(self) -> int:
+        """``[T, B]`` blocks of a train batch: as many from every runner, and as few as cover it."""
+        config = self.config
+        num_runners = max(1, config.num_env_runners)
+        per_round = num_runners * config.num_envs_per_env_runner * config.get_rollout_fragment_length(1)
+        return num_runners * max(1, -(-config.total_train_batch_size // per_round))
+
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
         self.num_env_steps = 0
@@ -94,6 +189,7 @@ class ActorDriver(Driver):
             maxlen=self.config.metrics_num_episodes_for_smoothing
         )
         self._num_episodes = 0
+        self._num_evaluations_skipped = 0
         self._learned: list[dict[str, Any]] = []
         self._timers: dict[str, float] = {}
         self._runner_metrics = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
@@ -135,8 +231,9 @@ class ActorDriver(Driver):
         super().start_iteration()
         self._timers = {}
         started = time.perf_counter()
-        if self.env_runner_group.num_remote_env_runners():
-            self.env_runner_group.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        for group in (self.env_runner_group, self._eval_group):
+            if group is not None and group.num_remote_env_runners():
+                group.probe_unhealthy_env_runners(timeout_seconds=0.0)
         self._clock("restore_env_runners", started)
 
     def _clock(self, name: str, started: float) -> float:
@@ -164,13 +261,9 @@ class ActorDriver(Driver):
         del state, settings
         config = self.config
         started = time.perf_counter()
-        length = config.get_rollout_fragment_length(1)
-        num_runners = max(1, config.num_env_runners)
-        per_round = num_runners * config.num_envs_per_env_runner * length
-        wanted = num_runners * max(1, -(-config.total_train_batch_size // per_round))
         blocks = self.env_runner_group.sample_blocks(
-            wanted,
-            num_steps=length,
+            self._num_blocks,
+            num_steps=config.get_rollout_fragment_length(1),
             keep_remote=self.learner_group.is_remote,
             timeout_seconds=config.sample_timeout_s,
         )
@@ -310,19 +403,60 @@ class ActorDriver(Driver):
         )
 
     def _training_connector_state(self) -> dict[str, Any]:
-        if self.env_runner is not None:
+        group = self.env_runner_group
+        if self.env_runner is not None and not self._runners_keep_their_own:
             return _connector_state(self.env_runner)
-        states = self.env_runner_group.foreach_env_runner(_connector_state)
+        ids = group.healthy_env_runner_ids()[:1]
+        states = group.foreach_env_runner(_connector_state, local_env_runner=False, remote_worker_ids=ids)
         return states[0] if states else {}
+
+    @property
+    def _runners_keep_their_own(self) -> bool:
+        """Whether actors have statistics that nobody merges: the first one's stand for all then."""
+        return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def evaluate(self, iteration: int, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
         group = self._make_eval_group()
-        config = group.config
         started = time.perf_counter()
         if is_training is None:
             self.sync_evaluation()
+        try:
+            results = self._sample_evaluation(group, iteration, is_training)
+            self._num_evaluations_skipped = 0
+        except NoHealthyEnvRunnerError as error:
+            self._note_skipped_evaluation(iteration, error)
+            empty = episode_results(np.zeros(0), np.zeros(0, int))
+            results = {**empty, "num_episodes": 0, "num_env_steps_sampled": 0}
+        results["sample"] = time.perf_counter() - started
+        return {
+            "env_runners": results,
+            "num_healthy_workers": group.num_healthy_remote_env_runners(),
+            "num_remote_worker_restarts": group.num_remote_worker_restarts(),
+            "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
+            "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
+        }
+
+    def _note_skipped_evaluation(self, iteration: int, reason: NoHealthyEnvRunnerError) -> None:
+        self._num_evaluations_skipped += 1
+        skipped, most = self._num_evaluations_skipped, self.config.evaluation_error_after_n_consecutive_skips
+        if most is not None and skipped > most:
+            raise RuntimeError(
+                f"{skipped} evaluations in a row found no healthy EnvRunner actor, more than "
+                f"evaluation_error_after_n_consecutive_skips={most}. Wait longer for actors with "
+                f"evaluation(evaluation_unhealthy_workers_timeout_s=...), or repair what ends them."
+            ) from reason
+        logger.warning(
+            "The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason
+        )
+
+    def _sample_evaluation(
+        self, group: EnvRunnerGroup, iteration: int, is_training: Callable[[], bool] | None
+    ) -> dict[str, Any]:
+        """What ``result["evaluation"]["env_runners"]`` holds."""
+        config = group.config
+        started = time.perf_counter()
         seed = SingleAgentEnvRunner.seed_of(config) + SEED_STRIDE * iteration
-        logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        metrics_logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         ended: list[EndedEpisodes] = []
         num_env_steps = 0
 
@@ -333,7 +467,7 @@ class ActorDriver(Driver):
             ):
                 num_env_steps += steps
                 ended.append(episodes)
-                logger.aggregate([metrics])
+                metrics_logger.aggregate([metrics])
 
         reset_seed = seed if config.evaluation_force_reset_envs_before_iteration else None
         ids = group.sampling_ids()
@@ -362,23 +496,16 @@ class ActorDriver(Driver):
         returns = np.concatenate([e.returns for e in ended]) if ended else np.zeros(0)
         lengths = np.concatenate([e.lengths for e in ended]) if ended else np.zeros(0, int)
         durations = np.concatenate([e.durations for e in ended]) if ended else np.zeros(0)
-        results = logger.compile()
+        results = metrics_logger.compile()
         merge_nested(
             results,
             {
                 **episode_results(returns, lengths, durations=durations),
                 "num_episodes": len(returns),
                 "num_env_steps_sampled": num_env_steps,
-                "sample": time.perf_counter() - started,
             },
         )
-        return {
-            "env_runners": results,
-            "num_healthy_workers": group.num_healthy_remote_env_runners(),
-            "num_remote_worker_restarts": group.num_remote_worker_restarts(),
-            "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
-            "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
-        }
+        return results
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -394,12 +521,21 @@ class ActorDriver(Driver):
             return dict(self.learner.module.items())
         return {DEFAULT_MODULE_ID: self._local_runner("get_module()").module}
 
+    def acting_parts(self) -> tuple[Any, Any, Any]:
+        return self._local_runner("get_policy()").acting_parts()
+
+    def env_to_module_state(self) -> dict[str, Any]:
+        return self._training_connector_state()
+
     @property
     def module_ids(self) -> tuple[str, ...]:
         return (DEFAULT_MODULE_ID,) if self.learner is None else self.learner.module_ids
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
-        return self._local_runner("compute_single_action()").act(observation, explore=explore, key=key)
+        runner = self._local_runner("compute_single_action()")
+        if self._runners_keep_their_own:
+            runner.set_state({COMPONENT_ENV_TO_MODULE_CONNECTOR: self._training_connector_state()})
+        return runner.act(observation, explore=explore, key=key)
 
     @property
     def description(self) -> str:
@@ -412,20 +548,73 @@ class ActorDriver(Driver):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return {"driver": "actors", "num_devices": None}
+    kind = "actors"
 
-    def state(self) -> dict[str, Any]:
+    def _described_env_runner(self) -> Any:
+        return _ask_one(self.env_runner_group, "describe_component")
+
+    def components(self) -> list[tuple[str, Any]]:
+        own = super().components()
+        if self._eval_group is None:
+            return own
+        return [*own, (COMPONENT_EVAL_ENV_RUNNER, _ask_one(self._eval_group, "describe_component"))]
+
+    def _sampling_state(self) -> dict[str, Any]:
+        runner = _ask_one(self.env_runner_group, "get_state", not_components=COMPONENT_RL_MODULE)
+        if self._runners_keep_their_own:
+            runner[COMPONENT_ENV_TO_MODULE_CONNECTOR] = self._training_connector_state()
+        sampling = {COMPONENT_ENV_RUNNER: runner}
+        if self._eval_group is None:
+            return sampling
+        # For those who look into a checkpoint: every evaluation starts from what training has.
+        names = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
+        return {**sampling, COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
+
+    def _own_state(self) -> dict[str, Any]:
+        ended = EndedEpisodes.of(list(self._window))
         return {
-            "learner_group": self.learner_group.get_state(),
-            "env_runner": {COMPONENT_ENV_TO_MODULE_CONNECTOR: self._training_connector_state()},
+            "episodes": {"returns": ended.returns, "lengths": ended.lengths, "durations": ended.durations},
+            "num_episodes_lifetime": self._num_episodes,
+            "runner_metrics": self._runner_metrics.get_state(),
+            "remote_env_runners": self._remote_states(),
         }
 
-    def set_state(self, state: dict[str, Any], num_env_steps: int) -> None:
-        self.learner_group.set_state(state["learner_group"])
-        self.num_env_steps = num_env_steps
-        self._sync_weights(state["env_runner"][COMPONENT_ENV_TO_MODULE_CONNECTOR] or None)
+    def _remote_states(self) -> dict[str, dict[str, Any]]:
+        """``{id: state}`` of the actors, as far as it is not the same in all runners."""
+        # Between iterations all have the same statistics, unless these are not to be merged.
+        parts = ["random", "metrics_logger", COMPONENT_MODULE_TO_ENV_CONNECTOR]
+        if self._runners_keep_their_own:
+            parts.append(COMPONENT_ENV_TO_MODULE_CONNECTOR)
+        states = self.env_runner_group.foreach_env_runner(
+            "get_state", kwargs={"components": parts}, return_actor_ids=True, local_env_runner=False
+        )
+        return {str(i): state for i, state in states}
+
+    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
+        if own is not None:
+            episodes = own["episodes"]
+            columns = (episodes["returns"].tolist(), episodes["lengths"].tolist(), episodes["durations"].tolist())
+            self._window = collections.deque(zip(*columns, strict=True), maxlen=self._window.maxlen)
+            self._num_episodes = int(own["num_episodes_lifetime"])
+            self._runner_metrics.set_state(own["runner_metrics"])
+        runner = dict(state.get(COMPONENT_ENV_RUNNER, {}))
+        others = {} if own is None else own["remote_env_runners"]
+        self._sync_weights(runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR) or None)
+        group = self.env_runner_group
+        parts = {"random", "metrics_logger", COMPONENT_MODULE_TO_ENV_CONNECTOR} & runner.keys()
+        if not parts:
+            return
+        # Once more with the random numbers, with which no episode goes on: histories and all.
+        connector = {n: runner[n] for n in (COMPONENT_ENV_TO_MODULE_CONNECTOR,) if n in runner}
+        if self.env_runner is not None:
+            self.env_runner.set_state({**connector, **{name: runner[name] for name in parts}})
+        ids = group.healthy_env_runner_ids()
+        for i in ids:
+            # Another number of runners: those that were not there before draw from numbers of their own.
+            own_parts = connector | (others.get(str(i)) or {"random": _for_runner(runner["random"], i)})
+            group.foreach_env_runner(
+                "set_state", kwargs={"state": own_parts}, local_env_runner=False, remote_worker_ids=[i]
+            )
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights in learners and runners."""
@@ -461,6 +650,18 @@ class ActorDriver(Driver):
             self._placement_group = None
         if self._lease is not None:
             self._lease.release()
+
+
+def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
+    """The state of random numbers for a runner that had none, from another one's."""
+    seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
+    return {**random, "key": seeds.generate_state(2)}
+
+
+def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
+    """A method of one runner: the one of this process, or else the first actor that is well."""
+    ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
+    return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
 
 
 def _connector_state(runner: Any) -> dict[str, Any]:

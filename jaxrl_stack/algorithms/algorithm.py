@@ -8,31 +8,46 @@ import datetime
 import logging
 import os
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.actor_driver import ActorDriver
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.config_data import config_from_data, config_to_data
 from jaxrl_stack.algorithms.device_driver import DeviceDriver
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
-from jaxrl_stack.algorithms.registry import get_algorithm_class, get_algorithm_config_class
 from jaxrl_stack.algorithms.settings import short
+from jaxrl_stack.algorithms.stored_run import (
+    CheckpointFolder,
+    SavedCheckpoint,
+    check_modules,
+    stored_config,
+    stored_module_spec,
+)
 from jaxrl_stack.callbacks.utils import CallbackList
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_LEARNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_METRICS_LOGGER,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.utils import checkpoints
+from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE, Stored
+from jaxrl_stack.utils.checkpoints import Checkpointable, as_list, if_named, opened, read_state, selected
+from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.plain_data import DAMAGES
 from jaxrl_stack.utils.results import empty_result, merge_nested
 
 if TYPE_CHECKING:
@@ -44,10 +59,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_USE_MODULE = "Use algorithm.get_module(module_id), or algorithm.compute_single_action(observation)."
+_USE_MODULE = "Use algorithm.get_policy(module_id) to act, or algorithm.get_module(module_id) for the network."
 _USE_CHECKPOINTS = "Use algorithm.save_to_path(path) and Algorithm.from_checkpoint(path)."
 OLD_MEMBERS = {
-    "get_policy": _USE_MODULE,
     "policy_map": _USE_MODULE,
     "add_policy": "Use algorithm.learner.add_module(module_id=..., module_spec=...).",
     "remove_policy": "Use algorithm.learner.remove_module(module_id).",
@@ -71,7 +85,7 @@ class _Progress:
     time_total: float = 0.0
 
 
-class Algorithm:
+class Algorithm(Checkpointable):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -88,6 +102,11 @@ class Algorithm:
     def __init__(self, config: AlgorithmConfig, env: Any = None, **kwargs: Any):
         if kwargs:
             raise TypeError(f"{type(self).__name__}() got unknown arguments {sorted(kwargs)}; it takes config and env.")
+        if not isinstance(config, dict | AlgorithmConfig):
+            raise TypeError(
+                f"{type(self).__name__}(config={short(config)}): must be an AlgorithmConfig, such as "
+                f"{type(self.get_default_config()).__name__}(), or a dict of settings."
+            )
         if isinstance(config, dict):
             config = self.get_default_config().update_from_dict(config)
         config = config.copy(copy_frozen=False)
@@ -168,6 +187,16 @@ class Algorithm:
     def eval_env_runner_group(self) -> EnvRunnerGroup:
         """All EnvRunners that evaluate."""
         return self.driver.eval_env_runner_group
+
+    def memory_estimate(self) -> dict[str, Any]:
+        """What sampling and learning need, as worked out from the spaces before anything was allocated.
+
+        Returns:
+            ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: what one EnvRunner records at a time, the
+            batch of one update, both as `MemoryEstimate.to_dict` gives them (``num_bytes``, ``num_rows``,
+            ``bytes_per_row``, ``counts``, ``columns``), and what was free for it at build time (None if unknown).
+        """
+        return self.driver.memory_estimate()
 
     # --------------------------------------------------------------------------------------------------- training
 
@@ -328,7 +357,13 @@ class Algorithm:
     def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
         function = self.config.custom_evaluation_function
         if function is not None:
-            metrics, num_steps, _ = function(self, self.eval_env_runner_group)
+            outcome = function(self, self.eval_env_runner_group)
+            if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], dict):
+                raise ValueError(
+                    f"evaluation(custom_evaluation_function={short(function)}) returned {short(outcome)}. Return the "
+                    f"tuple (results as a dict, env steps, agent steps)."
+                )
+            metrics, num_steps, _ = outcome
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
         with self._eager_if_asked():
             metrics = self.driver.evaluate(self._iteration, is_training)
@@ -369,6 +404,11 @@ class Algorithm:
         return self._iteration
 
     @property
+    def num_env_steps_sampled_lifetime(self) -> int:
+        """Env steps sampled so far."""
+        return self._num_env_steps
+
+    @property
     def training_iteration(self) -> int:
         """Iterations done so far."""
         return self._iteration
@@ -387,6 +427,50 @@ class Algorithm:
         if module_id not in modules:
             raise KeyError(f"No module {module_id!r}; there are {list(modules)}.")
         return modules[module_id]
+
+    def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
+        """Everything that acts, as one object: both connector pipelines and the module with their current states.
+
+        A snapshot; further training does not change it. Its greedy actions are those of `evaluate`.
+
+        Args:
+            policy_id: Which module acts.
+
+        Raises:
+            KeyError: If there is no such module.
+            ValueError: If this process has no EnvRunner, whose connectors it would take.
+        """
+        self._check_is_running()
+        driver, config = self.driver, self.config
+        if policy_id not in driver.module_ids:
+            raise KeyError(f"No module {policy_id!r}; there are {list(driver.module_ids)}.")
+        module, env_to_module, module_to_env = driver.acting_parts()
+        settings = {}
+        for mid in driver.module_ids:
+            own = config.get_config_for_module(mid)
+            settings[mid] = own.traced_values() | {n: own.static_value(n) for n in config._static_settings}
+        with self._eager_if_asked():
+            policy = Policy(
+                module,
+                env_to_module,
+                module_to_env,
+                module_id=policy_id,
+                settings=settings,
+                timesteps=self._num_env_steps,
+                seed=self._seed,
+                like=self._served,
+            )
+            # The learners' weights: a runner gets them when it samples next.
+            policy.set_state(
+                {
+                    COMPONENT_RL_MODULE: self.get_weights([policy_id])[policy_id],
+                    COMPONENT_ENV_TO_MODULE_CONNECTOR: driver.env_to_module_state(),
+                }
+            )
+        self._served = policy
+        return policy
+
+    _served: Policy | None = None
 
     def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
         """``{module_id: {name: array}}``: copies of the current weights of the named modules, or of all."""
@@ -443,86 +527,162 @@ class Algorithm:
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
-    def save_to_path(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Write the whole training state: weights, optimizers, filters, environments, PRNG keys, counters.
+    STATE_FILE_NAME = "algorithm_state"
+    METADATA_FILE_NAME = ALGORITHM_METADATA_FILE
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The whole training state: weights, optimizers, filters, environments, PRNG keys, counters, metrics.
+
+        What gymnasium environments keep inside is not among it: nothing in their interface gives it.
 
         Args:
-            path: Directory; None makes a new one in the temporary folder.
-
-        Returns:
-            The directory's path.
+            components: Only these of ``learner_group, env_runner`` and the names at the top; None for all.
+            not_components: Leave these out.
+            **kwargs: None.
         """
         self._check_is_running()
-        if path is None:
-            path = os.path.join(tempfile.mkdtemp(prefix=f"{type(self).__name__}_"), "checkpoint")
-        settings, left_out = config_to_data(self.config)
-        if left_out:
-            notice_once(
-                f"The checkpoint does not store these settings, which hold code or objects: {left_out}. Pass the "
-                f"config to from_checkpoint(path, config=...) when loading it."
-            )
-        metadata = {
-            "algorithm": self.config.algo_class if isinstance(self.config.algo_class, str) else type(self).__name__,
-            "config": settings,
-            "config_left_out": left_out,
-            "iteration": self._iteration,
-            "num_env_steps_sampled_lifetime": self._num_env_steps,
+        state = {
+            **self.driver.get_state(),
+            "training_iteration": self._iteration,
             "time_total_s": self._time_total,
-            **self.driver.metadata,
+            "evaluation": {"num_env_steps": self._evaluated_steps, "num_episodes": self._evaluated_episodes},
+            "num_actions_computed": self._action_count,
+            COMPONENT_METRICS_LOGGER: self.metrics.get_state(),
         }
-        return checkpoints.save(path, self.driver.state(), metadata)
+        return {n: state[n] for n in selected(list(state), components, not_components, type(self).__name__)}
 
-    def restore_from_path(self, path: str | os.PathLike[str]) -> None:
-        """Take over a training state written by `save_to_path` of an algorithm with the same settings.
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; what is left out stays as it is.
 
         Raises:
-            FileNotFoundError: If there is no checkpoint.
-            ValueError: If it does not fit; nothing is changed then.
+            ValueError: If it does not fit: other modules, environment or connectors.
         """
         self._check_is_running()
-        metadata = checkpoints.load_metadata(path)
-        self.driver.check_state(path, metadata)
-        state = checkpoints.load_arrays(path, self.driver.state())
-        self.driver.set_state(state, metadata["num_env_steps_sampled_lifetime"])
-        self._iteration = metadata["iteration"]
-        self._time_total = metadata["time_total_s"]
-        self._restored_at = _Progress(self._iteration, self._num_env_steps, self._time_total)
+        self.driver.set_state(state)
+        if "training_iteration" in state:
+            self._iteration = int(state["training_iteration"])
+            self._time_total = float(state["time_total_s"])
+            self._restored_at = _Progress(self._iteration, self._num_env_steps, self._time_total)
+            self._evaluated_steps = int(state["evaluation"]["num_env_steps"])
+            self._evaluated_episodes = int(state["evaluation"]["num_episodes"])
+            self._action_count = int(state["num_actions_computed"])
+        if COMPONENT_METRICS_LOGGER in state:
+            self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """The config."""
+        return (), {"config": self.config}
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What to know of a run without loading it."""
+        return {
+            "algorithm": type(self).__name__,
+            "training_iteration": self._iteration,
+            "num_env_steps_sampled_lifetime": self._num_env_steps,
+            "driver": self.driver.kind,
+        }
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """``"learner_group"`` and ``"env_runner"``."""
+        return self.driver.components()
+
+    def restore_from_path(
+        self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
+    ) -> None:
+        """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
+
+        A JAX environment goes on where it was, bit for bit on as many devices. On another number of devices everything
+        that is stored is the same, and the environments, dealt out anew in their order, go on with their episodes; but
+        every device draws random numbers of its own, so those for environments, exploration and random layers differ
+        from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
+        and gymnasium's, start with new episodes, with other seeds than those that the run started with.
+        """
+        self._check_is_running()
+        super().restore_from_path(path, component=component, filesystem=filesystem)
         self.callbacks.on_checkpoint_loaded(algorithm=self)
 
     @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike[str], config: AlgorithmConfig | None = None) -> Algorithm:
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        filesystem: Any = None,
+        *,
+        config: AlgorithmConfig | None = None,
+        allow: Iterable[Any] = (),
+        **settings: Any,
+    ) -> Self:
         """Build the algorithm of a checkpoint and restore its state.
 
         Args:
-            path: A directory written by `save_to_path`.
-            config: The config to build from; None for the one in the checkpoint. Needed if that one held functions
-                or classes of your own, which a checkpoint does not store.
+            path: A folder written by `save_to_path`.
+            filesystem: See `save_to_path`.
+            config: The config to build from; None for the one in the checkpoint.
+            allow: Classes and functions of yours that the checkpoint names; see `Checkpointable.from_checkpoint`.
+            **settings: Settings in place of the stored ones; lambdas and local classes, which a checkpoint does not
+                hold, have to be among them.
 
         Raises:
-            ValueError: If the checkpoint is of another algorithm, or needs `config`.
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If it is damaged, of another algorithm, or needs something that is not allowed or was left out.
         """
-        metadata = checkpoints.load_metadata(path)
-        if config is None:
-            algorithm_class = get_algorithm_class(metadata["algorithm"])
-            if not issubclass(algorithm_class, cls):
-                raise ValueError(f"The checkpoint at {path} is of {algorithm_class.__name__}, not of {cls.__name__}.")
-            if metadata["config_left_out"]:
+        with opened(path, filesystem) as stored:
+            loader = ClassLoader([*as_list(allow), *if_named(cls)])
+            component = stored.component()
+            actual = cls._stored_class(component, loader, f"The checkpoint at {stored.path}")
+            if config is None:
+                config, missing = stored_config(stored, loader, settings)
+                if missing:
+                    raise ValueError(
+                        f"The checkpoint at {stored.path} does not hold the settings {sorted(missing)}, which are "
+                        f"code ({', '.join(f'{name}: {what}' for name, what in missing.items())}). Pass them again: "
+                        f"from_checkpoint(path, {next(iter(missing))}=...), or pass the whole config=..."
+                    )
+            elif settings:
+                config = config.copy(copy_frozen=False).update_from_dict(settings)
+            # All of it is read, and is known to fit, before anything is built.
+            state = read_state(stored, is_weights=False)
+            modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
+            states = state[COMPONENT_LEARNER_GROUP][COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+            check_modules(config, modules, loader, states)
+            try:
+                algorithm = actual(config)
+            except (ValueError, *DAMAGES) as error:
                 raise ValueError(
-                    f"The checkpoint at {path} does not store the settings {metadata['config_left_out']}, which hold "
-                    f"code or objects. Pass the config: from_checkpoint(path, config=...)."
-                )
-            config = config_from_data(get_algorithm_config_class(metadata["algorithm"]), metadata["config"])
-        algorithm = config.build_algo()
-        algorithm.restore_from_path(path)
+                    f"The algorithm of the checkpoint at {stored.path} cannot be built: {error or repr(error)}"
+                ) from error
+            try:
+                algorithm._match_modules(modules, loader, states)
+                algorithm._take_over(state, stored)
+                algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
+            except BaseException:
+                algorithm.stop()
+                raise
         return algorithm
 
-    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> str:
-        """See `save_to_path`."""
-        return self.save_to_path(checkpoint_dir)
+    def _match_modules(self, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]) -> None:
+        """Add and remove modules until they are those of a checkpoint, which may have changed during its run."""
+        present = set(self.driver.module_ids)
+        for module_id in modules.parts:
+            if module_id not in present:
+                spec = stored_module_spec(modules.part(module_id), loader, states[module_id])
+                self.learner_group.add_module(module_id=module_id, module_spec=spec)
+        for module_id in present - set(modules.parts):
+            self.learner_group.remove_module(module_id)
 
-    def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
-        """See `restore_from_path`."""
-        self.restore_from_path(checkpoint_path)
+    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
+        """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""
+        return SavedCheckpoint(CheckpointFolder(self.save_to_path(checkpoint_dir)))
+
+    def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
+        """See `restore_from_path`; also takes what `save` returned."""
+        saved = checkpoint_path
+        self.restore_from_path(saved.checkpoint.path if isinstance(saved, SavedCheckpoint) else saved)
 
     # ------------------------------------------------------------------------------------------------------- life
 

@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Hashable, ItemsView, KeysView,
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, OLD_NAMES, default_policy_mapping_fn
+from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.settings import (
     Declarations,
@@ -30,6 +32,7 @@ from jaxrl_stack.algorithms.settings import (
     short,
     traced_value,
 )
+from jaxrl_stack.connectors.checks import check_env_to_module, check_pieces
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
@@ -41,9 +44,12 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import get_env_creator, register_env, resolve_env
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.plain_data import Plain
 from jaxrl_stack.utils.policy_spec import PolicySpec
+from jaxrl_stack.utils.spaces import check_space, difference
 
 if TYPE_CHECKING:
     from typing import Self
@@ -74,7 +80,31 @@ _INTERNAL_DEFAULTS: dict[str, Any] = {
 """Attributes that are no settings but may be set by subclasses and builders."""
 
 
+NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir"})
+"""Settings that say nothing of a run. Compiled programs are read, and run, from where this one points to."""
+
 _CACHES = ("_configs_of_modules", "_resolved_env")
+
+
+def _check_trusted(value: Any, loader: ClassLoader) -> None:
+    """Refuse settings of a checkpoint that lead to code outside of it."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_trusted(item, loader)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if not isinstance(value, Mapping):
+        return
+    for name, item in value.items():
+        if name in NOT_IN_CHECKPOINTS:
+            raise ValueError(f"The checkpoint sets {name}, which is never taken from one. Somebody has changed it.")
+        # "env_id" is what gymnasium's wrappers for environments of older APIs call it.
+        if name in ("env", "env_id") and isinstance(item, str) and ":" in item and not loader.allows_text(item):
+            raise ValueError(
+                f"The checkpoint names the environment {item!r}, which is imported from a module of that name. Say "
+                f"that you trust it, from_checkpoint(path, allow=[{item!r}]), or pass another one: env=..."
+            )
+        _check_trusted(item, loader)
 
 
 class _ConfigMeta(type):
@@ -92,7 +122,7 @@ class _ConfigMeta(type):
         return config
 
 
-class AlgorithmConfig(metaclass=_ConfigMeta):
+class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     """The settings of an algorithm: set them by section, then build.
 
     ::
@@ -330,6 +360,26 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
         restored._explicitly_set.update(explicitly_set)
         return restored
 
+    def to_plain(self) -> dict[str, Any]:
+        """The settings that were set, for checkpoints; those of this machine alone are left out."""
+        data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
+        if self.in_evaluation:
+            data["in_evaluation"] = True
+        if self.algo_class != type(self)().algo_class:
+            data["algo_class"] = self.algo_class
+        return data
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
+        """The inverse of `to_plain`.
+
+        Raises:
+            ValueError: If there is a setting that this class does not know, or one that would import code or read
+                executables which the caller has not named.
+        """
+        _check_trusted(data, loader)
+        return cls().update_from_dict(data)
+
     def stored_value(self, name: str) -> Any:
         """The value of a setting as it was given, where the attribute of that name resolves it further."""
         attribute = self._attribute_of(name)
@@ -479,6 +529,17 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
         """
         if not self._validate_config:
             return
+        self._check_values()
+        self._validate_static_settings()
+        self._validate_modules()
+        self._validate_model_config()
+        self._validate_connectors()
+        self._validate_evaluation()
+        if self.samples_on_device:
+            self._validate_for_device()
+
+    def _check_values(self) -> None:
+        """Every setting on its own."""
         for setting in self._declarations.by_name.values():
             value = vars(self)[setting.attribute]
             if setting.name != "env" and is_search_space(value):
@@ -492,12 +553,6 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                     f"{self._declarations.call(setting, short(value))} comes later: {setting.instead} "
                     f"The default is {setting.default!r}."
                 )
-        self._validate_static_settings()
-        self._validate_modules()
-        self._validate_model_config()
-        self._validate_evaluation()
-        if self.samples_on_device:
-            self._validate_for_device()
 
     def _value_error(self, message: str) -> None:
         """Raises a ValueError; with ``experimental(_validate_config=False)`` only says so."""
@@ -532,7 +587,13 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 f"multi_agent(policy_mapping_fn={short(self.policy_mapping_fn)}) has no effect: there is one "
                 f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
             )
+        self._validate_acting_modules(ids)
         if self.policies_to_train is not None and not callable(self.policies_to_train):
+            if not self.policies_to_train:
+                self._value_error(
+                    f"multi_agent(policies_to_train={self.policies_to_train!r}) leaves nothing to train. Name at least "
+                    f"one of {sorted(ids)}, or use None for all."
+                )
             unknown = sorted(set(self.policies_to_train) - ids)
             if unknown:
                 self._value_error(
@@ -559,9 +620,37 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                         f"for all modules and cannot be overridden for {module_id!r}. These can: "
                         f"{', '.join(able)}."
                     )
+                elif setting is not None and (problem := setting.problem_with(overrides[key])) is not None:
+                    self._value_error(
+                        f"rl_module(algorithm_config_overrides_per_module=...): module {module_id!r} has "
+                        f"{setting.name}={short(overrides[key])}, which must be {problem}."
+                    )
+
+    def _validate_acting_modules(self, ids: Collection[str]) -> None:
+        """The policies are both trained and acted with."""
+        spec = self._rl_module_spec
+        if isinstance(spec, MultiRLModuleSpec) and spec.rl_module_specs and not ids & spec.rl_module_specs.keys():
+            self._value_error(
+                f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
+                f"{sorted(spec.rl_module_specs)}, none of which is a policy. Call it one of {sorted(ids)}."
+            )
+        specs = dict.fromkeys(ids, spec) if isinstance(spec, RLModuleSpec) else {}
+        if isinstance(spec, MultiRLModuleSpec):
+            specs = {module_id: own for module_id, own in (spec.rl_module_specs or {}).items() if module_id in ids}
+        for module_id, own in specs.items():
+            for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
+                if getattr(own, flag):
+                    self._value_error(
+                        f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
+                        f"{other}. Leave {flag} out; runners and learners build it as they need it."
+                    )
 
     def _validate_model_config(self) -> None:
         if not self._uses_default_module():
+            return
+        problem = problem_with_model_config(as_dict(self._model_config))
+        if problem is not None:
+            self._value_error(f"rl_module(model_config=...): {problem}.")
             return
         defaults = as_dict(DefaultModelConfig())
         for key, value in as_dict(self._model_config).items():
@@ -572,6 +661,13 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                     "on flattened observations. Leave it out, or give rl_module_spec= with a module of your "
                     "own."
                 )
+
+    def _validate_connectors(self) -> None:
+        if not (self.add_default_connectors_to_module_to_env_pipeline or self._module_to_env_connector):
+            self._value_error(
+                "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nobody to turn the "
+                "module's outputs into actions. Give module_to_env_connector= with pieces that do, or leave it out."
+            )
 
     def _validate_evaluation(self) -> None:
         if self.evaluation_duration == "auto" and not self.evaluation_parallel_to_training:
@@ -584,8 +680,28 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
                 "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
             )
+        low = self.evaluation_auto_duration_min_env_steps_per_sample
+        high = self.evaluation_auto_duration_max_env_steps_per_sample
+        if low > high:
+            self._value_error(
+                f"evaluation(evaluation_auto_duration_min_env_steps_per_sample={low}) is above "
+                f"evaluation_auto_duration_max_env_steps_per_sample={high}. Lower it, or raise the other."
+            )
         if self.evaluation_config is not None and not self.in_evaluation:
-            self.get_evaluation_config_object()
+            try:
+                evaluation = self.get_evaluation_config_object()
+                assert evaluation is not None
+                evaluation._check_values()
+                is_other_kind = evaluation.samples_on_device is not self.samples_on_device
+            except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+                raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
+            if is_other_kind and self.env is not None:
+                kinds = ["a host environment", "a JAX environment"]
+                self._value_error(
+                    f"evaluation(evaluation_config=...): env={short(evaluation.env)} is "
+                    f"{kinds[evaluation.samples_on_device]}, and {short(self.env)} is "
+                    f"{kinds[self.samples_on_device]}. Evaluate in an environment of the same kind."
+                )
 
     def _validate_for_device(self) -> None:
         if self.batch_mode != "truncate_episodes":
@@ -917,12 +1033,24 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 )
             pipeline = self.build_env_to_module_connector(env=env, spaces=spaces)
             known = (pipeline.observation_space, pipeline.action_space)
+        for kind, given, own in (("observation", observation_space, known[0]), ("action", action_space, known[1])):
+            problem = None if given is None or own is None else difference(given, own)
+            if problem is not None:
+                raise ValueError(
+                    f"RLModuleSpec({kind}_space={given}) of module {module_id!r} does not fit the {kind} space "
+                    f"{own} behind the env-to-module connectors: {problem}. Leave it out, or let the connector that "
+                    f"changes the space override recompute_output_{kind}_space()."
+                )
         return observation_space or known[0], action_space or known[1]
 
     def _env_spaces(
         self, env: Any, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None
     ) -> tuple[gym.Space | None, gym.Space | None]:
-        """Spaces of one environment: this config's own, else those in `spaces`, else the environment's."""
+        """Spaces of one environment: this config's own, else those in `spaces`, else the environment's.
+
+        Raises:
+            ValueError: If this config's own have another form than the environment's.
+        """
         found: tuple[Any, Any] = (None, None)
         for key in ("__env_single__", "__env__"):
             if spaces and key in spaces:
@@ -933,7 +1061,21 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 found = (env.single_observation_space, env.single_action_space)
             elif env is not None:
                 found = (env.observation_space, env.action_space)
+        if env is not None and (self.observation_space is not None or self.action_space is not None):
+            self._check_given_spaces(env)
         return self.observation_space or found[0], self.action_space or found[1]
+
+    def _check_given_spaces(self, env: Any) -> None:
+        """Only the bounds of spaces can be overridden."""
+        prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
+        for name in ("observation_space", "action_space"):
+            given = vars(self)[name]
+            problem = None if given is None else difference(given, getattr(env, prefix + name))
+            if problem is not None:
+                raise ValueError(
+                    f"environment({name}={given}) does not fit the environment's own {name}: {problem}. Leave it out, "
+                    f"or change no more than the bounds of Box spaces; connectors change observations."
+                )
 
     # ------------------------------------------------------------------------------------------------ modules
 
@@ -1095,7 +1237,9 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             device: Goes to the user's function.
 
         Raises:
-            ValueError: If the user's function returns no connectors, or the observation space is not known.
+            ValueError: If the user's function returns no connectors, the observation space is not known, or what
+                comes out of the pieces does not fit the space that they declare.
+            TypeError: If a piece has the wrong form.
         """
         observation_space, action_space = self._env_spaces(env, spaces)
         if observation_space is None and spaces and DEFAULT_MODULE_ID in spaces:
@@ -1111,9 +1255,20 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             input_action_space=action_space,
             connectors=self._pieces("env_to_module_connector", (env, spaces, device)),
         )
+        if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
+            where = f"the observation_space behind the env-to-module pieces {pipeline.names}"
+            check_space(pipeline.observation_space, where)
         if self.add_default_connectors_to_env_to_module_pipeline:
             for piece in self._default_env_to_module_pieces(pipeline.observation_space):
                 pipeline.append(piece)
+        if self._env_to_module_connector is not None:
+            check_pieces(pipeline)
+            is_pure = not pipeline.host_pieces and not pipeline.is_host_piece
+            if is_pure and isinstance(observation_space, gym.Space):
+                scalar = jax.ShapeDtypeStruct((), np.float32)
+                settings = {setting.name: scalar for setting in self._traced_settings()}
+                fixed = {name: self.static_value(name) for name in self._static_settings}
+                check_env_to_module(pipeline, settings | fixed)
         return pipeline
 
     def build_module_to_env_connector(
@@ -1131,7 +1286,7 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
         observation_space, action_space = self._env_spaces(env, spaces)
         add_defaults = self.add_default_connectors_to_module_to_env_pipeline
         defaults = self._default_module_to_env_pieces() if add_defaults else []
-        return ModuleToEnvPipeline(
+        pipeline = ModuleToEnvPipeline(
             input_observation_space=observation_space,
             input_action_space=action_space,
             connectors=[
@@ -1140,6 +1295,8 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 *defaults[-1:],
             ],
         )
+        check_pieces(pipeline)
+        return pipeline
 
     def build_learner_connector(
         self,
@@ -1158,7 +1315,7 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
             ValueError: If the user's function returns no connectors.
         """
         add_defaults = self.add_default_connectors_to_learner_pipeline
-        return LearnerConnectorPipeline(
+        pipeline = LearnerConnectorPipeline(
             input_observation_space=input_observation_space,
             input_action_space=input_action_space,
             connectors=[
@@ -1166,6 +1323,8 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
                 *(self._default_learner_pieces() if add_defaults else []),
             ],
         )
+        check_pieces(pipeline)
+        return pipeline
 
     def _pieces(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
         """What the user's connector function returns, as a list."""
@@ -1174,7 +1333,12 @@ class AlgorithmConfig(metaclass=_ConfigMeta):
         if function is None:
             return []
         call = self._declarations.call(setting)
-        made = function(*arguments[: _num_arguments(function, arguments, call)])
+        count = _num_arguments(function, arguments, call)
+        try:
+            made = function(*arguments[:count])
+        except Exception as error:
+            error.add_note(f"Raised by the function of {call}.")
+            raise
         pieces = list(made) if isinstance(made, (list, tuple)) else [made]
         for piece in pieces:
             if not isinstance(piece, ConnectorV2):
@@ -1372,10 +1536,16 @@ def _num_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], cal
     if isinstance(function, type) and issubclass(function, ConnectorV2):
         return 0
     names = ("env", "spaces", "device") if "learner" not in call else ("observation_space", "action_space")
+    names = names[: len(arguments)]
     count = 0
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
             return len(arguments)
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            raise ValueError(
+                f"{call}: the function takes {parameter.name!r} by keyword only, without a default; it is called with "
+                f"{', '.join(names)} by position. Write them in front of the *."
+            )
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             continue
         if parameter.default is not parameter.empty and not any(name in parameter.name for name in names):
@@ -1383,7 +1553,8 @@ def _num_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], cal
         count += 1
     if count > len(arguments):
         raise ValueError(
-            f"{call}: the function takes {count} arguments; it is called with {', '.join(names)}."
+            f"{call}: the function takes {count} arguments; it is called with {', '.join(names)}. Give the others a "
+            f"default."
         )
     return count
 

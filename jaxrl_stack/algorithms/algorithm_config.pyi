@@ -20,10 +20,13 @@ import warnings
 from collections.abc import Callable, Collection, Hashable, ItemsView, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any
 import gymnasium as gym
+import jax
 import numpy as np
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, OLD_NAMES, default_policy_mapping_fn
+from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting, as_dict, copy_value, fingerprint_of, fluent_method, is_search_space, same, short, traced_value
+from jaxrl_stack.connectors.checks import check_env_to_module, check_pieces
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
@@ -35,9 +38,12 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import get_env_creator, register_env, resolve_env
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.plain_data import Plain
 from jaxrl_stack.utils.policy_spec import PolicySpec
+from jaxrl_stack.utils.spaces import check_space, difference
 from typing import Self
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.core.learner.learner import Learner
@@ -46,7 +52,11 @@ __all__ = ['AlgorithmConfig', 'NotProvided', 'PolicySpec']
 KEY_TRANSLATIONS: Any
 ATTRIBUTE_TRANSLATIONS: Any
 _INTERNAL_DEFAULTS: dict[str, Any]
+NOT_IN_CHECKPOINTS: Any
 _CACHES: Any
+def _check_trusted(value: Any, loader: ClassLoader) -> None:
+    """Refuse settings of a checkpoint that lead to code outside of it."""
+    ...
 class _ConfigMeta(type):
     "Closes a config for new names once its whole constructor, subclasses' included, has run."
     @property
@@ -54,7 +64,7 @@ class _ConfigMeta(type):
         ...
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         ...
-class AlgorithmConfig:
+class AlgorithmConfig(Plain):
     'The settings of an algorithm: set them by section, then build.\n\n::\n\n    config = PPOConfig().environment("gymnax/CartPole-v1").training(lr=0.0003)\n    algo = config.build_algo()\n\nEvery section is a method that takes its settings as keywords and returns the config. A subclass declares\nsettings of its own in `_sections` (they get signature, documentation and checks), changes defaults in\n`_defaults`, or does both in its ``__init__`` by plain assignment.\n\nArgs:\n    algo_class: The Algorithm class that `build_algo` makes, or its name in the registry.'
     extra_python_environs_for_driver: dict[str, str]
     extra_python_environs_for_worker: dict[str, str]
@@ -217,8 +227,8 @@ class AlgorithmConfig:
     count_steps_by: str
     metrics_num_episodes_for_smoothing: int
     min_time_s_per_iteration: float | None
-    min_train_timesteps_per_iteration: int
-    min_sample_timesteps_per_iteration: int
+    min_train_timesteps_per_iteration: int | None
+    min_sample_timesteps_per_iteration: int | None
     log_gradients: bool
     stats_cls_lookup: dict[str, type[StatsBase]]
     log_level: str
@@ -620,8 +630,8 @@ class AlgorithmConfig:
             evaluation_auto_duration_max_env_steps_per_sample: Most steps per round with evaluation_duration='auto'. Default: 2000.
             evaluation_sample_timeout_s: Longest duration of one evaluation, in seconds. Default: 120.0.
             evaluation_parallel_to_training: Evaluate while training goes on, with the weights of before the iteration. Needs evaluation_num_env_runners > 0. Default: False.
-            evaluation_unhealthy_workers_timeout_s: Wait for a healthy evaluation actor before an evaluation is skipped, in seconds. Default: 0.0. Other values come later; an evaluation waits for its actors; leave it out.
-            evaluation_error_after_n_consecutive_skips: Raise after that many skipped evaluations. Default: None. Other values come later; no evaluation is skipped; leave it out.
+            evaluation_unhealthy_workers_timeout_s: Wait for a healthy evaluation actor before an evaluation is skipped, in seconds. Default: 0.0.
+            evaluation_error_after_n_consecutive_skips: Most evaluations that may be skipped in a row; one more raises. None: any number. Default: None.
             evaluation_force_reset_envs_before_iteration: Reset all environments at the start of each evaluation. Default: True.
             evaluation_config: Settings that differ in evaluation, such as {'explore': False}. Merged into the present ones. Default: None.
             evaluation_num_env_runners: EnvRunner actors for evaluation; 0 evaluates in the main process. Default: 0.
@@ -765,8 +775,8 @@ class AlgorithmConfig:
         *,
         metrics_num_episodes_for_smoothing: int | type[NotProvided] = ...,
         min_time_s_per_iteration: float | None | type[NotProvided] = ...,
-        min_train_timesteps_per_iteration: int | type[NotProvided] = ...,
-        min_sample_timesteps_per_iteration: int | type[NotProvided] = ...,
+        min_train_timesteps_per_iteration: int | None | type[NotProvided] = ...,
+        min_sample_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         log_gradients: bool | type[NotProvided] = ...,
         custom_stats_cls_lookup: dict[str, type[StatsBase]] | type[NotProvided] = ...,
     ) -> Self:
@@ -845,12 +855,12 @@ class AlgorithmConfig:
         """Sets what happens when actors or environments fail.
 
         Args:
-            restart_failed_env_runners: Restart lost EnvRunner actors. Default: True.
-            ignore_env_runner_failures: Go on without lost actors. Default: False.
+            restart_failed_env_runners: Restart EnvRunner actors that are lost, or whose environments fail. Default: True.
+            ignore_env_runner_failures: Go on without such actors where they are not restarted. Default: False.
             max_num_env_runner_restarts: Restarts per actor. Default: 1000.
-            delay_between_env_runner_restarts_s: Seconds between restarts. Default: 60.0. Other values come later; actors come back as soon as Ray has restarted them; leave it out.
-            restart_failed_sub_environments: Rebuild failing environments. Default: False. Other values come later; an error of an environment is raised in the algorithm's process; leave it out.
-            num_consecutive_env_runner_failures_tolerance: Consecutive failures before an error is raised. Default: 100. Other values come later; what an actor's code raises is an error at once, unless ignore_env_runner_failures is set.
+            delay_between_env_runner_restarts_s: Least time between two restarts of an actor whose environments fail, in seconds. The first restart and those of lost processes are immediate. Default: 60.0.
+            restart_failed_sub_environments: Make an environment anew that raises, or returns NaN or infinity, and start the sample over. Default: False.
+            num_consecutive_env_runner_failures_tolerance: Failures of actors or environments in a row, without a successful sample, before an error is raised. Default: 100.
             env_runner_health_probe_timeout_s: Longest wait for a sign of life. Default: 30.0.
             env_runner_restore_timeout_s: Longest wait for a restored state. Default: 1800.0.
 
@@ -981,6 +991,17 @@ class AlgorithmConfig:
     def from_state(cls, state: Mapping[str, Any]) -> AlgorithmConfig:
         """The config whose `get_state` returned `state`; of the class that is named there."""
         ...
+    def to_plain(self) -> dict[str, Any]:
+        """The settings that were set, for checkpoints; those of this machine alone are left out."""
+        ...
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
+        """The inverse of `to_plain`.
+
+    Raises:
+        ValueError: If there is a setting that this class does not know, or one that would import code or read
+            executables which the caller has not named."""
+        ...
     def stored_value(self, name: str) -> Any:
         """The value of a setting as it was given, where the attribute of that name resolves it further."""
         ...
@@ -1051,6 +1072,9 @@ class AlgorithmConfig:
         ValueError: Names the setting, its value and the remedy.
         NotImplementedError: If a setting asks for something that comes later."""
         ...
+    def _check_values(self) -> None:
+        """Every setting on its own."""
+        ...
     def _value_error(self, message: str) -> None:
         """Raises a ValueError; with ``experimental(_validate_config=False)`` only says so."""
         ...
@@ -1058,7 +1082,12 @@ class AlgorithmConfig:
         ...
     def _validate_modules(self) -> None:
         ...
+    def _validate_acting_modules(self, ids: Collection[str]) -> None:
+        """The policies are both trained and acted with."""
+        ...
     def _validate_model_config(self) -> None:
+        ...
+    def _validate_connectors(self) -> None:
         ...
     def _validate_evaluation(self) -> None:
         ...
@@ -1190,7 +1219,13 @@ class AlgorithmConfig:
         """The spaces of one module: given ones, those in `spaces`, or what the pipeline makes of the env's."""
         ...
     def _env_spaces(self, env: Any, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None) -> tuple[gym.Space | None, gym.Space | None]:
-        """Spaces of one environment: this config's own, else those in `spaces`, else the environment's."""
+        """Spaces of one environment: this config's own, else those in `spaces`, else the environment's.
+
+    Raises:
+        ValueError: If this config's own have another form than the environment's."""
+        ...
+    def _check_given_spaces(self, env: Any) -> None:
+        """Only the bounds of spaces can be overridden."""
         ...
     def get_default_rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
         """The spec of the algorithm's default module. Algorithms override it."""
@@ -1254,7 +1289,9 @@ class AlgorithmConfig:
         device: Goes to the user's function.
 
     Raises:
-        ValueError: If the user's function returns no connectors, or the observation space is not known."""
+        ValueError: If the user's function returns no connectors, the observation space is not known, or what
+            comes out of the pieces does not fit the space that they declare.
+        TypeError: If a piece has the wrong form."""
         ...
     def build_module_to_env_connector(self, env: Any=None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None=None) -> ModuleToEnvPipeline:
         """The pipeline from the module's outputs to the environment's actions.

@@ -5,6 +5,8 @@ Pure data; see `settings.py` for what follows from it. RLlib's names, defaults a
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +15,7 @@ from jaxrl_stack.algorithms.settings import (
     OldName,
     Section,
     Setting,
+    amounts,
     boolean,
     function,
     functions,
@@ -20,15 +23,26 @@ from jaxrl_stack.algorithms.settings import (
     integer,
     number,
     one_of,
+    short,
+    subclass_of,
 )
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import DEFAULT_POLICY_ID
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.models.catalog import Catalog
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.utils.class_paths import register_class
 from jaxrl_stack.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP
+from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.policy_spec import PolicySpec
+from jaxrl_stack.utils.signatures import call_problem
+
+MAX_SEED = 2**32 - 1
+"""JAX makes keys of the lower 32 bits of a seed: larger ones would repeat smaller ones."""
 
 NUMBER_OR_SCHEDULE = "float | list[list[float]] | list[tuple[int, float]] | None"
 
@@ -55,9 +69,16 @@ def _vectorize_mode(value: Any) -> str | None:
 
 def _callback_class(value: Any) -> str | None:
     classes = value if isinstance(value, (list, tuple)) else [value]
-    if all(isinstance(item, type) and issubclass(item, RLlibCallback) for item in classes):
-        return None
-    return "a subclass of jaxrl_stack.callbacks.callbacks.RLlibCallback, or a list of such classes"
+    if not all(isinstance(item, type) and issubclass(item, RLlibCallback) for item in classes):
+        return "a subclass of jaxrl_stack.callbacks.callbacks.RLlibCallback, or a list of such classes"
+    for item in classes:
+        problem = call_problem(item)
+        if problem is not None:
+            return (
+                f"a class that can be made without arguments; {item.__name__}() cannot ({problem}). Bind them with a "
+                f"subclass"
+            )
+    return None
 
 
 def _policies(value: Any) -> str | None:
@@ -99,11 +120,62 @@ def _model_config(value: Any) -> str | None:
 def _rl_module_spec(value: Any) -> str | None:
     if isinstance(value, MultiRLModuleSpec) and not isinstance(value.rl_module_specs, dict):
         return "a MultiRLModuleSpec whose rl_module_specs is a dict from module id to RLModuleSpec"
-    return (
-        None
-        if isinstance(value, (RLModuleSpec, MultiRLModuleSpec))
-        else "an RLModuleSpec or a MultiRLModuleSpec"
-    )
+    if isinstance(value, RLModuleSpec):
+        return _problem_with_spec(value)
+    if not isinstance(value, MultiRLModuleSpec):
+        return "an RLModuleSpec or a MultiRLModuleSpec"
+    if subclass_of(MultiRLModule, "")(value.multi_rl_module_class) is not None:
+        return (
+            "a MultiRLModuleSpec whose multi_rl_module_class is a subclass of MultiRLModule, not "
+            f"{short(value.multi_rl_module_class)}"
+        )
+    for module_id, spec in (value.rl_module_specs or {}).items():
+        problem = _problem_with_spec(spec)
+        if problem is not None:
+            return f"a MultiRLModuleSpec whose module {module_id!r} has {problem}"
+    return None
+
+
+_MODULE_ARGUMENTS = dict.fromkeys(
+    ("observation_space", "action_space", "inference_only", "learner_only", "model_config", "catalog_class", "rngs")
+)
+
+
+def _problem_with_spec(spec: RLModuleSpec) -> str | None:
+    """What a spec must be; None if it is fine."""
+    cls = spec.module_class
+    if cls is not None:
+        if subclass_of(RLModule, "")(cls) is not None:
+            return f"an RLModuleSpec whose module_class is a subclass of RLModule, not {short(cls)}"
+        if inspect.isabstract(cls):
+            missing = ", ".join(f"{name}()" for name in sorted(cls.__abstractmethods__))
+            return f"an RLModuleSpec whose module_class defines {missing}, which {cls.__name__} does not"
+        problem = call_problem(cls.__init__, None, **_MODULE_ARGUMENTS)
+        if problem is not None:
+            return (
+                f"an RLModuleSpec whose module_class takes the keyword arguments {', '.join(_MODULE_ARGUMENTS)}; "
+                f"{cls.__name__}() does not ({problem}). Build the networks in setup() and leave the constructor alone"
+            )
+    if spec.catalog_class is not None and subclass_of(Catalog, "")(spec.catalog_class) is not None:
+        return f"an RLModuleSpec whose catalog_class is a subclass of Catalog, not {short(spec.catalog_class)}"
+    for name in ("observation_space", "action_space"):
+        value = getattr(spec, name)
+        if not (value is None or isinstance(value, gym.Space)):
+            return f"an RLModuleSpec whose {name} is a gymnasium space or None, not {short(value)}"
+    for name in ("inference_only", "learner_only"):
+        value = getattr(spec, name)
+        if not (value is None or boolean(value) is None):
+            return f"an RLModuleSpec whose {name} is True or False, not {short(value)}"
+    if not (spec.model_config is None or isinstance(spec.model_config, (Mapping, DefaultModelConfig))):
+        return f"an RLModuleSpec whose model_config is a dict or a DefaultModelConfig, not {short(spec.model_config)}"
+    return None
+
+
+def _stats_classes(value: Any) -> str | None:
+    is_stats = subclass_of(StatsBase, "")
+    if isinstance(value, dict) and all(isinstance(k, str) and is_stats(v) is None for k, v in value.items()):
+        return None
+    return "a dict from the name of a reduction to a subclass of StatsBase"
 
 
 def _overrides_per_module(value: Any) -> str | None:
@@ -159,6 +231,7 @@ def _static_names(value: Any) -> str | None:
     return None if is_names else "a list of names of traced settings"
 
 
+@register_class
 def default_policy_mapping_fn(aid: Any, episode: Any = None, worker: Any = None, **kwargs: Any) -> str:
     """Maps every agent to the module "default_policy"."""
     return DEFAULT_POLICY_ID
@@ -181,10 +254,6 @@ def _offline(
 
 def _fault(name: str, default: Any, doc: str, type_: str, check: Any) -> Setting:
     return Setting(name, default, doc, type_, "host", check=check, read_by=ACTORS)
-
-
-def _later_fault(name: str, default: Any, doc: str, type_: str, check: Any, instead: str) -> Setting:
-    return Setting(name, default, doc, type_, "later", check=check, instead=instead)
 
 
 def _callback(name: str, doc: str) -> Setting:
@@ -244,7 +313,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "Ray resources that a tuner reserves for the main process of a trial.",
                 "dict[str, float]",
                 "host",
-                check=dictionary,
+                check=amounts,
                 read_by=ACTORS,
             ),
             Setting(
@@ -435,7 +504,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "EnvRunner class; None takes the single- or multi-agent one.",
                 "type | None",
                 "host",
-                check=is_class,
+                check=subclass_of(EnvRunner, "a subclass of EnvRunner, such as SingleAgentEnvRunner"),
                 read_by="runner",
             ),
             Setting(
@@ -509,7 +578,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "Ray resources of each EnvRunner actor.",
                 "dict[str, float]",
                 "host",
-                check=dictionary,
+                check=amounts,
                 read_by=ACTORS,
             ),
             Setting(
@@ -697,7 +766,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "Ray resources of each Learner actor.",
                 "dict[str, float]",
                 "host",
-                check=dictionary,
+                check=amounts,
                 read_by=ACTORS,
             ),
             Setting(
@@ -741,7 +810,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "Learner class; None takes the algorithm's own.",
                 "type[Learner] | None",
                 attribute="_learner_class",
-                check=is_class,
+                check=subclass_of(Learner, "a subclass of Learner, such as PPOLearner"),
                 read_by="learner",
             ),
             Setting(
@@ -801,7 +870,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 NUMBER_OR_SCHEDULE,
                 "traced",
                 schedulable=True,
-                check=number(0, or_schedule=True),
+                check=number(0, or_schedule=True, finite=True),
                 check_when_set=False,
                 read_by="learner",
             ),
@@ -971,18 +1040,18 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 0.0,
                 "Wait for a healthy evaluation actor before an evaluation is skipped, in seconds.",
                 "float",
-                "later",
+                "host",
                 check=number(0),
-                instead="an evaluation waits for its actors; leave it out.",
+                read_by=ACTORS,
             ),
             Setting(
                 "evaluation_error_after_n_consecutive_skips",
                 None,
-                "Raise after that many skipped evaluations.",
+                "Most evaluations that may be skipped in a row; one more raises. None: any number.",
                 "int | None",
-                "later",
-                check=integer(1),
-                instead="no evaluation is skipped; leave it out.",
+                "host",
+                check=integer(0, also=(None,)),
+                read_by=ACTORS,
             ),
             Setting(
                 "evaluation_force_reset_envs_before_iteration",
@@ -1058,7 +1127,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
             _offline("num_cpus_per_offline_eval_runner", 1, "CPUs per actor.", "int | float", number(0)),
             _offline("num_gpus_per_offline_eval_runner", 0, "GPUs per actor.", "int | float", number(0)),
             _offline(
-                "custom_resources_per_offline_eval_runner", {}, "Ray resources per actor.", "dict", dictionary
+                "custom_resources_per_offline_eval_runner", {}, "Ray resources per actor.", "dict", amounts
             ),
             _offline(
                 "offline_evaluation_duration", 1, "Batches, or 'auto'.", "int | str", integer(1, ("auto",))
@@ -1209,7 +1278,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "min_train_timesteps_per_iteration",
                 0,
                 "Fewest trained env steps in an iteration.",
-                "int",
+                "int | None",
                 check=integer(0, also=(None,)),
                 read_by="algorithm",
             ),
@@ -1217,7 +1286,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "min_sample_timesteps_per_iteration",
                 0,
                 "Fewest sampled env steps in an iteration.",
-                "int",
+                "int | None",
                 check=integer(0, also=(None,)),
                 read_by="algorithm",
             ),
@@ -1236,7 +1305,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "dict[str, type[StatsBase]]",
                 "host",
                 attribute="stats_cls_lookup",
-                check=dictionary,
+                check=_stats_classes,
                 merge=True,
                 read_by="algorithm",
             ),
@@ -1262,7 +1331,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "Seed of everything that is random; None is 0.",
                 "int | None",
                 "host",
-                check=integer(0),
+                check=integer(0, maximum=MAX_SEED),
                 read_by="algorithm",
             ),
             Setting(
@@ -1289,32 +1358,43 @@ BASE_SECTIONS: tuple[Section, ...] = (
         "fault_tolerance",
         "Sets what happens when actors or environments fail.",
         (
-            _fault("restart_failed_env_runners", True, "Restart lost EnvRunner actors.", "bool", boolean),
-            _fault("ignore_env_runner_failures", False, "Go on without lost actors.", "bool", boolean),
-            _fault("max_num_env_runner_restarts", 1000, "Restarts per actor.", "int", integer(0)),
-            _later_fault(
-                "delay_between_env_runner_restarts_s",
-                60.0,
-                "Seconds between restarts.",
-                "float",
-                number(0),
-                "actors come back as soon as Ray has restarted them; leave it out.",
-            ),
-            _later_fault(
-                "restart_failed_sub_environments",
-                False,
-                "Rebuild failing environments.",
+            _fault(
+                "restart_failed_env_runners",
+                True,
+                "Restart EnvRunner actors that are lost, or whose environments fail.",
                 "bool",
                 boolean,
-                "an error of an environment is raised in the algorithm's process; leave it out.",
             ),
-            _later_fault(
+            _fault(
+                "ignore_env_runner_failures",
+                False,
+                "Go on without such actors where they are not restarted.",
+                "bool",
+                boolean,
+            ),
+            _fault("max_num_env_runner_restarts", 1000, "Restarts per actor.", "int", integer(0)),
+            _fault(
+                "delay_between_env_runner_restarts_s",
+                60.0,
+                "Least time between two restarts of an actor whose environments fail, in seconds. The first restart "
+                "and those of lost processes are immediate.",
+                "float",
+                number(0),
+            ),
+            _fault(
+                "restart_failed_sub_environments",
+                False,
+                "Make an environment anew that raises, or returns NaN or infinity, and start the sample over.",
+                "bool",
+                boolean,
+            ),
+            _fault(
                 "num_consecutive_env_runner_failures_tolerance",
                 100,
-                "Consecutive failures before an error is raised.",
+                "Failures of actors or environments in a row, without a successful sample, before an error is "
+                "raised.",
                 "int",
                 integer(0),
-                "what an actor's code raises is an error at once, unless ignore_env_runner_failures is set.",
             ),
             _fault(
                 "env_runner_health_probe_timeout_s",

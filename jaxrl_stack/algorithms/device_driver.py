@@ -14,7 +14,13 @@ import numpy as np
 from jaxrl_stack.algorithms.driver import EVALUATION_STREAM, Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.algorithms.settings import same
 from jaxrl_stack.callbacks.utils import overrides_episode_hooks
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_ENV_RUNNER,
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_EVAL_ENV_RUNNER,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
@@ -23,17 +29,26 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
+from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.memory import available_memory, train_batch_memory
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.utils.devices import Device
+
+
+_RUNNING = "running_evaluation"
+"""Part of an evaluation runner's state that matters where its environments are not reset."""
 
 
 class DeviceDriver(Driver):
@@ -84,6 +99,7 @@ class DeviceDriver(Driver):
             pipeline.check_pure()
         module_spaces = (env_to_module.observation_space, env_to_module.action_space)
         self.spaces[DEFAULT_MODULE_ID] = module_spaces
+        self._estimate_memory(devices)
         spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: module_spaces})
         self.learner = learner_class(config=config, module_spec=spec)
         self.learner.build()
@@ -140,6 +156,29 @@ class DeviceDriver(Driver):
             out_axes=(None, 0, None, None, 0, 0),
             donate_argnums=(0, 1, 2),
         )
+
+    def _estimate_memory(self, devices: Sequence[Device]) -> None:
+        """Report what a train batch takes, and refuse one that the devices cannot hold."""
+        length, num_rounds = self._train_batch_shape(self.config)
+        # CPU devices share the machine's memory; accelerators have their own, and a part of the environments each.
+        sharers = 1 if devices[0].platform == "cpu" else len(devices)
+        spaces, num_envs = self.spaces[DEFAULT_MODULE_ID], self._num_envs * num_rounds
+        self.train_batch_memory = train_batch_memory(*spaces, num_envs=num_envs, num_steps=length)
+        self.rollout_memory = train_batch_memory(
+            *spaces, num_envs=self._num_envs, num_steps=length * num_rounds, what="rollout"
+        )
+        known = [size for size in map(available_memory, devices) if size is not None]
+        free = min(known) if known else None
+        self.available_memory = None if free is None else free * sharers
+        self._log_memory()
+        share = train_batch_memory(
+            *spaces,
+            num_envs=num_envs // sharers,
+            num_steps=length,
+            what="train batch" if devices[0].platform == "cpu" else f"part of the train batch on {devices[0]}",
+        )
+        here = "on this machine" if devices[0].platform == "cpu" else "there"
+        self._require_memory_of_batch(share, free, f"are free {here}")
 
     def _start(self) -> None:
         """Fresh environments and counters."""
@@ -318,6 +357,12 @@ class DeviceDriver(Driver):
     def modules(self) -> dict[str, RLModule]:
         return dict(self.learner.module.items())
 
+    def acting_parts(self) -> tuple[Any, Any, Any]:
+        return self.learner.module, self.rollout.env_to_module, self.rollout.module_to_env
+
+    def env_to_module_state(self) -> dict[str, Any]:
+        return self.env_runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
+
     @property
     def module_ids(self) -> tuple[str, ...]:
         return self.learner.module_ids
@@ -331,33 +376,56 @@ class DeviceDriver(Driver):
 
     # ------------------------------------------------------------------------------------------------------ state
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return {"driver": "device", "num_devices": len(self.learner.devices)}
+    kind = "device"
 
-    def check_state(self, path: Any, metadata: dict[str, Any]) -> None:
-        super().check_state(path, metadata)
-        saved_on, here = metadata["num_devices"], len(self.learner.devices)
-        if saved_on != here:
-            raise ValueError(
-                f"The checkpoint at {path} was written on {saved_on} device(s), and this algorithm runs on {here}: its "
-                f"environments are laid out for that number. Build it with learners(num_cpus_per_learner={saved_on}) "
-                f"or as many accelerators, or move the weights alone with get_weights() and set_weights()."
-            )
+    def _sampling_state(self) -> dict[str, Any]:
+        own = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
+        rollout = stored_runner_state(all_shards(self.runner_state))
+        state = {COMPONENT_ENV_RUNNER: {**self.env_runner.get_state(own), "rollout": rollout}}
+        if self.config.evaluation_interval:
+            resets = self._eval_env_runner.config.evaluation_force_reset_envs_before_iteration
+            state[COMPONENT_EVAL_ENV_RUNNER] = self._eval_env_runner.get_state([*own, *([] if resets else [_RUNNING])])
+        return state
 
-    def state(self) -> dict[str, Any]:
+    def components(self) -> list[tuple[str, Any]]:
+        own = super().components()
+        return [*own, (COMPONENT_EVAL_ENV_RUNNER, self._eval_env_runner)] if self.config.evaluation_interval else own
+
+    def _own_state(self) -> dict[str, Any]:
         return {
-            "learner": host_view(self.learner.state),
-            "runner": all_shards(self.runner_state),
-            "timesteps": host_view(self.timesteps),
+            "timesteps": counters.to_int(np.asarray(host_view(self.timesteps))),
+            "running_episodes": self._episode_replay.get_state(),
         }
 
-    def set_state(self, state: dict[str, Any], num_env_steps: int) -> None:
-        self.learner.place(state["learner"])
-        self.runner_state = place_sharded(state["runner"], self.learner.devices)
-        self.timesteps = place_replicated(state["timesteps"], self.learner.devices)
-        self.num_env_steps = num_env_steps
-        self._window = all_shards(self.runner_state.window)
+    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
+        runner = state.get(COMPONENT_ENV_RUNNER, {})
+        runner_state = None
+        if "rollout" in runner:
+            runner_state = restored_runner_state(
+                runner["rollout"],
+                self.rollout,
+                num_devices=len(self.learner.devices),
+                num_envs=self._num_envs,
+                fresh=self._fresh_shard,
+            )
+        elif runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
+            pipeline = self.rollout.env_to_module
+            pipeline.set_state(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
+            runner_state = with_connector_states(all_shards(self.runner_state), self.rollout, pipeline.state)
+        if runner_state is not None:
+            self.runner_state = place_sharded(runner_state, self.learner.devices)
+            self._window = all_shards(self.runner_state.window)
+        if "rollout" in runner:
+            lengths = np.asarray(all_shards(self.runner_state.episode_length)).reshape(-1)
+            self._episode_replay.set_state({} if own is None else own["running_episodes"], lengths)
+        running = state.get(COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
+        if running is not None:
+            self._eval_env_runner.restore_evaluation(running)
+        if own is not None:
+            self.timesteps = place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
+
+    def _fresh_shard(self, key: jax.Array, num_envs: int, env_to_module: Any) -> Any:
+        return jax.device_get(self.rollout.init(key, num_envs, env_to_module))
 
     def reset(self, config: AlgorithmConfig) -> bool:
         self.config = config

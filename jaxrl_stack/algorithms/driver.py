@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
+from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+
+logger = logging.getLogger(__name__)
 
 _WHERE = {"device": "on the device", "actors": "on the host"}
 EVALUATION_STREAM = 4
@@ -64,6 +70,9 @@ class Driver(abc.ABC):
         episode_metrics: What callbacks on episodes of this process log into.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
+        rollout_memory: What one EnvRunner holds while it samples.
+        train_batch_memory: What one update is made from.
+        available_memory: Bytes that were free for it when this was built; None if nobody knows.
     """
 
     spaces: dict[str, tuple[Any, Any]]
@@ -71,6 +80,9 @@ class Driver(abc.ABC):
     learner_group: LearnerGroup
     env_runner: EnvRunner | None
     env_runner_group: EnvRunnerGroup
+    rollout_memory: MemoryEstimate
+    train_batch_memory: MemoryEstimate
+    available_memory: int | None
 
     def __init__(
         self,
@@ -91,6 +103,32 @@ class Driver(abc.ABC):
     def seed(self) -> int:
         """The config's seed; None counts as 0."""
         return 0 if self.config.seed is None else int(self.config.seed)
+
+    # ---------------------------------------------------------------------------------------------------- memory
+
+    def memory_estimate(self) -> dict[str, Any]:
+        """See `Algorithm.memory_estimate`."""
+        return {
+            "rollout": self.rollout_memory.to_dict(),
+            "train_batch": self.train_batch_memory.to_dict(),
+            "available_bytes": self.available_memory,
+        }
+
+    def _log_memory(self) -> None:
+        free = "" if self.available_memory is None else f"; {format_bytes(self.available_memory)} are free"
+        if self.rollout_memory.num_rows < self.train_batch_memory.num_rows:
+            logger.info("%s.", self.rollout_memory)
+        logger.info("%s%s.", self.train_batch_memory, free)
+
+    def _require_memory_of_batch(self, batch: MemoryEstimate, limit: int | None, where: str) -> None:
+        """Raise a ValueError that names the settings if more than `limit` bytes are needed."""
+        names = ("num_envs_per_env_runner", "rollout_fragment_length", "train_batch_size_per_learner")
+        given = [f"{name}={getattr(self.config, name)!r}" for name in names]
+        remedy = (
+            f"Lower {given[0]}, {given[1]} or {given[2]}, or make observations smaller (fewer or smaller frames, "
+            f"uint8 instead of float32)."
+        )
+        require_memory(batch, limit, where=where, remedy=remedy)
 
     # -------------------------------------------------------------------------------------------------- training
 
@@ -160,6 +198,14 @@ class Driver(abc.ABC):
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
         """Both pipelines and the module on one observation; columns as NumPy arrays without batch axis."""
 
+    @abc.abstractmethod
+    def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The modules, without current weights, and both pipelines, without current states."""
+
+    @abc.abstractmethod
+    def env_to_module_state(self) -> dict[str, Any]:
+        """The current state of the env-to-module pipeline, ``{piece name: its state}``."""
+
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights, ``{module_id: {name: array}}``, wherever they are used."""
         self.learner_group.set_weights(weights)
@@ -176,28 +222,65 @@ class Driver(abc.ABC):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    @abc.abstractmethod
-    def state(self) -> Any:
-        """Everything that changes during training, as one pytree of arrays in canonical form."""
+    kind: str
+    """Which driver this is, in checkpoints."""
 
-    def check_state(self, path: Any, metadata: dict[str, Any]) -> None:
-        """Raise a ValueError if a checkpoint with this metadata cannot be restored here."""
-        if metadata["driver"] != self.metadata["driver"]:
+    def components(self) -> list[tuple[str, Any]]:
+        """``(name, Checkpointable or description)`` of what has a folder of its own in checkpoints."""
+        parts: list[tuple[str, Any]] = [
+            (COMPONENT_LEARNER_GROUP, self.learner_group),
+            (COMPONENT_ENV_RUNNER, self._described_env_runner()),
+        ]
+        return parts
+
+    def _described_env_runner(self) -> Any:
+        """The EnvRunner whose connectors are those of all."""
+        return self.env_runner
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that changes during training: the states of `components`, and ``"driver"`` for the rest."""
+        return {
+            COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),
+            **self._sampling_state(),
+            "driver": {
+                "kind": self.kind,
+                "num_env_steps_sampled_lifetime": self.num_env_steps,
+                "episode_metrics": self.episode_metrics.get_state(),
+                **self._own_state(),
+            },
+        }
+
+    @abc.abstractmethod
+    def _sampling_state(self) -> dict[str, Any]:
+        """States of the runners, by component."""
+
+    @abc.abstractmethod
+    def _own_state(self) -> dict[str, Any]:
+        """What else changes, as named values."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; parts that are left out stay.
+
+        Raises:
+            ValueError: If it does not fit. Part of it may have been taken over then.
+        """
+        own = state.get("driver")
+        if own is not None and own["kind"] != self.kind:
             raise ValueError(
-                f"The checkpoint at {path} is of a run whose environments were stepped "
-                f"{_WHERE[metadata['driver']]}; those of this algorithm are stepped {_WHERE[self.metadata['driver']]}. "
-                f"Build it with the environment of that run, or move the weights alone with get_weights() and "
-                f"set_weights()."
+                f"The state is of a run whose environments were stepped {_WHERE[own['kind']]}; those of this algorithm "
+                f"are stepped {_WHERE[self.kind]}. Build it with the environment of that run, or take over what was "
+                f"learned alone: restore_from_path(path, component='learner_group')."
             )
+        if COMPONENT_LEARNER_GROUP in state:
+            self.learner_group.set_state(state[COMPONENT_LEARNER_GROUP])
+        if own is not None:
+            self.num_env_steps = int(own["num_env_steps_sampled_lifetime"])
+            self.episode_metrics.set_state(own["episode_metrics"])
+        self._set_sampling_state(state, own)
 
     @abc.abstractmethod
-    def set_state(self, state: Any, num_env_steps: int) -> None:
-        """Take over what `state` returned."""
-
-    @property
-    @abc.abstractmethod
-    def metadata(self) -> dict[str, Any]:
-        """What `check_state` wants to know."""
+    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
 
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig) -> bool:

@@ -301,16 +301,21 @@ def boolean(value: Any) -> str | None:
     return None if isinstance(value, (bool, np.bool_)) else "True or False"
 
 
-def integer(minimum: int | None = None, also: tuple[Any, ...] = ()) -> Check:
-    """An integer, at least `minimum`, or one of `also`."""
+def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
+    """An integer, at least `minimum` and at most `maximum`, or one of `also`."""
+    limits = [
+        *([f"of at least {minimum}"] if minimum is not None else []),
+        *([f"at most {maximum}"] if maximum is not None else []),
+    ]
+    wanted = " ".join(["an integer", " and ".join(limits)]).rstrip()
 
     def check(value: Any) -> str | None:
         if _is_in(value, also):
             return None
         is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if is_integer and (minimum is None or value >= minimum):
+        if is_integer and (minimum is None or value >= minimum) and (maximum is None or value <= maximum):
             return None
-        return "an integer" + ("" if minimum is None else f" of at least {minimum}") + _or(also)
+        return wanted + _or(also)
 
     return check
 
@@ -321,29 +326,34 @@ def number(
     above: float | None = None,
     also: tuple[Any, ...] = (),
     or_schedule: bool = False,
+    finite: bool = False,
 ) -> Check:
-    """A number in the given range, or one of `also`; with `or_schedule` a schedule of such numbers."""
+    """A number in the given range, or one of `also`; with `or_schedule` a schedule of such numbers.
+
+    Infinity is a number that stands for no limit; `finite` refuses it.
+    """
     limits = [
         *([f"at least {minimum:g}"] if minimum is not None else []),
         *([f"above {above:g}"] if above is not None else []),
         *([f"at most {maximum:g}"] if maximum is not None else []),
     ]
-    wanted = " ".join(["a number", " and ".join(limits)]).rstrip()
+    wanted = " ".join(["a finite number" if finite else "a number", " and ".join(limits)]).rstrip()
 
     def one(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
             return False
         in_range = (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
+        if finite and not np.isfinite(value):
+            return False
         return bool(in_range and (above is None or value > above) and value == value)
 
     def check(value: Any) -> str | None:
         if _is_in(value, also):
             return None
         if or_schedule and schedules.is_schedule(value):
-            try:
-                schedules.validate_schedule(value, "schedule")
-            except ValueError as error:
-                return f"{wanted}, or a schedule [[0, value], [timestep, value], ...]. {error}"
+            problem = schedules.schedule_problem(value)
+            if problem is not None:
+                return f"{wanted}, or a schedule [[0, value], [timestep, value], ...], but {problem}"
             return None if all(one(v) for _, v in value) else f"a schedule of numbers, each {wanted}"
         if one(value):
             return None
@@ -372,6 +382,23 @@ def instance(*types: type, what: str, also: tuple[Any, ...] = ()) -> Check:
         return None if isinstance(value, types) or _is_in(value, also) else what + _or(also)
 
     return check
+
+
+def subclass_of(base: type, what: str) -> Check:
+    """A subclass of `base`, the class itself included."""
+
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, type) and issubclass(value, base) else what
+
+    return check
+
+
+def amounts(value: Any) -> str | None:
+    """A dict from name to a number of at least 0."""
+    one = number(0, finite=True)
+    if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):
+        return None
+    return "a dict from the name of a resource to a number of at least 0, such as {'slots': 1}"
 
 
 def function(value: Any) -> str | None:

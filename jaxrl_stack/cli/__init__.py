@@ -34,7 +34,9 @@ Stop criteria name places in the result by their path; training stops when one v
   '{"training_iteration": 100}'  '{"time_total_s": 60}'  '{"evaluation/env_runners/episode_return_mean": 475}'
 Without any, training goes on until Ctrl-C.
 
-Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts.
+Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts. Go on with
+  jaxrl train --restore results/RUN/checkpoint_000031
+into a new directory of results; iterations, steps and times count on. A gymnasium environment starts new episodes.
 
 A config file is either Python that defines `config` (an AlgorithmConfig) and, if it likes, `stop` (a dict), or JSON
 with any of the keys "algo", "env", "config" (an object of settings) and "stop". Options overrule the file.
@@ -116,6 +118,11 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -
     what.add_argument("--config", metavar="JSON", help='settings by name: \'{"lr": 0.0003, "gamma": 0.99}\'')
     what.add_argument(
         "--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)"
+    )
+    what.add_argument(
+        "--restore",
+        metavar="CHECKPOINT",
+        help="go on from a checkpoint, with its settings unless --algo and --env or a file give others",
     )
     what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
     what.add_argument(

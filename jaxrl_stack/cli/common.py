@@ -31,8 +31,8 @@ def wrong_input(option: str = "") -> Iterator[None]:
         raise CliError(f"{option}: {message}" if option else message) from error
 
 
-def json_object(option: str, text: str) -> dict[str, Any]:
-    """Parses an option's value.
+def json_object(option: str, text: str, is_file: bool = False) -> dict[str, Any]:
+    """Parses an option's value, or the content of the file that an option names.
 
     Raises:
         CliError: If it is no JSON object.
@@ -40,10 +40,17 @@ def json_object(option: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
+        if is_file:
+            raise CliError(
+                f"{option}: is no JSON ({error.msg}, line {error.lineno}, character {error.colno}). Write names and "
+                "strings in double quotes."
+            ) from error
         raise CliError(
             f"{option} {text!r} is no JSON ({error.msg}, character {error.pos + 1}). Write it like "
             f"""{option} '{{"name": value}}', with double quotes inside and single quotes around."""
         ) from error
     if not isinstance(value, dict):
+        if is_file:
+            raise CliError(f"{option}: holds {value!r}, which must be a JSON object: {{\"algo\": \"PPO\", ...}}.")
         raise CliError(f"{option} {text!r} must be a JSON object: {option} '{{\"name\": value}}'.")
     return value

@@ -8,7 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
-from jaxrl_stack.cli.experiment import python_experiment, tuned_settings
+from jaxrl_stack.cli.experiment import config_of_checkpoint, python_experiment
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -60,42 +60,9 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
 
 
 def _config(path: pathlib.Path, arguments: argparse.Namespace) -> AlgorithmConfig:
-    from jaxrl_stack.algorithms.config_data import config_from_data
-    from jaxrl_stack.algorithms.registry import get_algorithm_config_class
-    from jaxrl_stack.utils.checkpoints import load_metadata
-
-    try:
-        metadata = load_metadata(path)
-    except (OSError, ValueError) as error:
-        raise CliError(
-            f"CHECKPOINT {path}: {error} `jaxrl train` prints the path of its checkpoint."
-        ) from error
     if arguments.config_file is not None:
         return python_experiment(pathlib.Path(arguments.config_file))[0]
-    config = config_from_data(get_algorithm_config_class(metadata["algorithm"]), metadata["config"])
-    left_out = metadata["config_left_out"]
-    if left_out and not _complete_from_tuned(config, metadata["algorithm"], left_out):
-        raise CliError(
-            f"CHECKPOINT {path}: does not store the settings {', '.join(left_out)}, which hold code. Name the Python "
-            f"file that defines the run's `config`: --config-file PATH."
-        )
-    return config
-
-
-def _complete_from_tuned(config: AlgorithmConfig, algo: str, left_out: list[str]) -> bool:
-    """Fills in what a checkpoint left out, if everything else says that the run used the tuned settings."""
-    from jaxrl_stack.algorithms.settings import same
-
-    tuned = tuned_settings(algo, config.env)
-    if tuned is None or not set(left_out) <= tuned.keys():
-        return False
-    expected = config.copy().update_from_dict(tuned)
-    if not all(
-        same(config.stored_value(name), expected.stored_value(name)) for name in tuned.keys() - set(left_out)
-    ):
-        return False
-    config.update_from_dict({name: tuned[name] for name in left_out})
-    return True
+    return config_of_checkpoint(f"CHECKPOINT {path}", path)
 
 
 def _moved(algo: Algorithm, config: AlgorithmConfig, env: str) -> Algorithm:

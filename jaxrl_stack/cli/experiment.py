@@ -34,7 +34,9 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     stop = None if arguments.stop is None else json_object("--stop", arguments.stop)
     settings = None if arguments.config is None else json_object("--config", arguments.config)
     criteria_from = "--stop"
-    if arguments.config_file is None:
+    if arguments.config_file is None and arguments.restore is not None and arguments.algo is None:
+        config, origin = _config_of_checkpoint(pathlib.Path(arguments.restore), arguments.env, settings)
+    elif arguments.config_file is None:
         config, origin = _config_of_options(arguments.algo, arguments.env, settings, "--config")
     else:
         path = pathlib.Path(arguments.config_file)
@@ -42,7 +44,8 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         if stop is None:
             stop, criteria_from = stop_of_file, f"stop in {path}"
     if arguments.seed is not None:
-        config.debugging(seed=arguments.seed)
+        with wrong_input("--seed"):
+            config.debugging(seed=arguments.seed)
     if arguments.evaluation_interval is not None:
         config.evaluation(evaluation_interval=arguments.evaluation_interval)
     if config.env is None:
@@ -80,6 +83,47 @@ def _config_of_options(
     return config, f"tuned example settings {shown} (--config '{{}}' starts from {algo}'s defaults instead)."
 
 
+def _config_of_checkpoint(
+    path: pathlib.Path, env: str | None, settings: Mapping[str, Any] | None
+) -> tuple[AlgorithmConfig, str]:
+    option = f"--restore {path}"
+    config = config_of_checkpoint(option, path)
+    if env is not None:
+        config.environment(env)
+    if settings:
+        with wrong_input("--config"):
+            config.update_from_dict(settings)
+    return config, f"settings of {path}{' and of --config' if settings else ''}."
+
+
+def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
+    """The config that a checkpoint holds.
+
+    Args:
+        option: What named the checkpoint, for messages.
+        path: The checkpoint.
+
+    Raises:
+        CliError: If there is none, or it does not hold all settings.
+    """
+    from jaxrl_stack.algorithms.stored_run import stored_config
+    from jaxrl_stack.utils.checkpoints import opened
+    from jaxrl_stack.utils.class_paths import ClassLoader
+
+    by_file = "name the Python file that defines the run's `config`: --config-file PATH"
+    try:
+        with opened(path) as stored:
+            config, missing = stored_config(stored, ClassLoader(), {})
+    except (OSError, ValueError) as error:
+        raise CliError(
+            f"{option}: {error} `jaxrl train` prints the path of its checkpoint; where settings are code of your own, "
+            f"{by_file}."
+        ) from error
+    if missing:
+        raise CliError(f"{option}: does not store the settings {', '.join(missing)}, which hold code; {by_file}.")
+    return config
+
+
 def tuned_settings(algo: str, env: str | None) -> dict[str, Any] | None:
     """The settings that an algorithm's folder recommends for an environment; None if it knows none."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
@@ -112,7 +156,7 @@ def _config_of_file(
         return config, f"settings of {path}{' and of --config' if settings else ''}.", stop
     if path.suffix != ".json":
         raise CliError(f"{option}: must be a .py or a .json file.")
-    content = json_object(option, _text(path, option))
+    content = json_object(option, _text(path, option), is_file=True)
     unknown = sorted(content.keys() - set(_FILE_KEYS))
     if unknown:
         raise CliError(
@@ -136,7 +180,9 @@ def _text(path: pathlib.Path, option: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CliError(f"{option}: cannot be read ({error.strerror}).") from error
+        raise CliError(f"{option}: cannot be read ({error.strerror}). Name a file that is there.") from error
+    except UnicodeDecodeError as error:
+        raise CliError(f"{option}: is no text in UTF-8 ({error.reason}). Name a .py or a .json file.") from error
 
 
 def python_experiment(path: pathlib.Path) -> tuple[AlgorithmConfig, dict[str, Any] | None]:

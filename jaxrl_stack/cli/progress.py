@@ -26,6 +26,10 @@ _LINE_EVERY = 2.0
 class RunStatistics:
     """Sums over the results of a run.
 
+    Args:
+        iteration: Iterations that an earlier run has made.
+        steps: Its environment steps.
+
     Attributes:
         iteration: Iterations so far.
         steps: Environment steps so far.
@@ -35,9 +39,9 @@ class RunStatistics:
         evaluation_return: Mean return of the last evaluation; NaN if unknown.
     """
 
-    def __init__(self) -> None:
-        self.iteration = 0
-        self.steps = 0
+    def __init__(self, iteration: int = 0, steps: int = 0) -> None:
+        self.iteration = iteration
+        self.steps = self._steps_before = steps
         self.seconds = 0.0
         self.compile_seconds = 0.0
         self.episode_return = math.nan
@@ -74,8 +78,8 @@ class RunStatistics:
 
     @property
     def steps_per_second_overall(self) -> float:
-        """Environment steps per second of the whole run, without compilation."""
-        return self.steps / max(self.steady_seconds, 1e-9)
+        """Environment steps per second of this run, without compilation."""
+        return (self.steps - self._steps_before) / max(self.steady_seconds, 1e-9)
 
 
 def duration(seconds: float) -> str:

@@ -44,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         with wrong_input():
             algo = config.build_algo()
         try:
+            if arguments.restore is not None:
+                with wrong_input(f"--restore {arguments.restore}"):
+                    algo.restore_from_path(arguments.restore)
             with interruption.caught(display.stopping):
                 closing_lines = _train(algo, criteria, directory, display, interruption, arguments)
         finally:
@@ -121,7 +124,7 @@ def _train(
     arguments: argparse.Namespace,
 ) -> list[str]:
     """Iterations until a criterion or Ctrl-C ends them, then the checkpoint; returns the closing lines."""
-    statistics = RunStatistics()
+    statistics = RunStatistics(algo.iteration, algo.num_env_steps_sampled_lifetime)
     frequency = arguments.checkpoint_freq
     with _result_writer(directory, algo.config) as writer:
         while True:

@@ -42,12 +42,14 @@ class ConnectorPipelineV2(ConnectorV2):
             piece's.
         input_action_space: Likewise for actions.
         connectors: The pieces, in order.
+        names: Their names, where these do not follow from the order: for pipelines whose pieces were moved.
 
     Raises:
         TypeError: A member is not a ConnectorV2.
-        ValueError: One object is a member twice.
+        ValueError: One object is a member twice, or there is not one name per piece.
     """
 
+    _is_optional_in_checkpoints = False
     env_axis = 0  # where the environments are in a batch's leaves
 
     def __init__(
@@ -56,6 +58,7 @@ class ConnectorPipelineV2(ConnectorV2):
         input_action_space: gym.Space | None = None,
         *,
         connectors: Sequence[ConnectorV2] | None = None,
+        names: Sequence[str] | None = None,
         **kwargs,
     ):
         pieces = list(connectors or ())
@@ -69,6 +72,10 @@ class ConnectorPipelineV2(ConnectorV2):
         self._are_spaces_chained = False
         for piece in pieces:
             self._insert(len(self._members), piece)
+        if names is not None:
+            if len(set(names)) != len(pieces) or len(names) != len(pieces):
+                raise ValueError(f"names={list(names)!r} are not one name for each of the {len(pieces)} pieces.")
+            self._members = list(zip(names, pieces, strict=True))
         self._fix_spaces()
 
     def __repr__(self) -> str:
@@ -132,6 +139,8 @@ class ConnectorPipelineV2(ConnectorV2):
         self._fix_spaces()
 
     def _index_of(self, name_or_class: str | type) -> int:
+        if not isinstance(name_or_class, str | type):
+            raise TypeError(f"{name_or_class!r} is no name or class of a piece; the pieces are {self.names}.")
         matches: Sequence[Callable[[str, ConnectorV2], bool]]
         if isinstance(name_or_class, str):
             matches = [lambda name, piece: name == name_or_class]
@@ -537,7 +546,7 @@ class ConnectorPipelineV2(ConnectorV2):
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build this pipeline again, pieces included."""
         args, kwargs = super().get_ctor_args_and_kwargs()
-        return args, {**kwargs, "connectors": self.connectors}
+        return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 
     def get_state(
         self,

@@ -15,6 +15,8 @@ from jaxrl_stack.connectors import batch_items
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+from jaxrl_stack.utils.checkpoints import Checkpointable
+from jaxrl_stack.utils.plain_data import Constructible
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -94,7 +96,7 @@ class StandaloneModule:
         return self._modules
 
 
-class ConnectorV2:
+class ConnectorV2(Checkpointable, Constructible):
     """One transform of data on its way between environment, module and learner.
 
     A connector is a pair of pure functions, ``init(num_envs) -> state`` and ``apply(state, batch, ctx) ->
@@ -117,6 +119,7 @@ class ConnectorV2:
     """
 
     _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
+    _is_optional_in_checkpoints = True
 
     def __init__(
         self,

@@ -5,21 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Hashable
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from jaxrl_stack.core import (
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    COMPONENT_RL_MODULE,
+)
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
@@ -27,6 +34,16 @@ if TYPE_CHECKING:
 
 EVALUATION_CHUNK = 128
 """Vector steps per call of the evaluation program; between calls the host can stop it."""
+
+
+STATE_COMPONENTS = (
+    COMPONENT_RL_MODULE,
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    "weights_seq_no",
+    "running_evaluation",
+)
+"""Parts of what `DeviceEnvRunner.get_state` returns."""
 
 
 class DeviceEnvRunner(EnvRunner):
@@ -112,17 +129,31 @@ class DeviceEnvRunner(EnvRunner):
     def get_metrics(self) -> dict[str, Any]:
         return self.metrics.reduce()
 
-    def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
-        pipeline = self.rollout.env_to_module
-        pipeline.state = jax.device_get(self.connector_state())
-        state = {
-            "rl_module": self.module.get_state(),
-            "env_to_module_connector": pipeline.get_state(),
-            "weights_seq_no": int(host_view(self._learner.state.num_updates)),
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The learner's weights, the connectors' states as of the first device, and counters.
+
+        Args:
+            components: Only these of `STATE_COMPONENTS`; None for all.
+            not_components: Leave these out.
+            **kwargs: None.
+        """
+        rollout = self.rollout
+        make: dict[str, Callable[[], Any]] = {
+            COMPONENT_RL_MODULE: lambda: self.module.get_state(),
+            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: _state_of(rollout.env_to_module, self.connector_state()),
+            COMPONENT_MODULE_TO_ENV_CONNECTOR: lambda: rollout.module_to_env.get_state(),
+            "weights_seq_no": lambda: self._learner.num_updates,
+            "running_evaluation": lambda: {
+                str(num_envs): named_leaves(jax.device_get(state)) for num_envs, state in self._evaluated.items()
+            },
         }
-        only = {components} if isinstance(components, str) else set(components or state)
-        without = {not_components} if isinstance(not_components, str) else set(not_components or ())
-        return {name: part for name, part in state.items() if name in only - without}
+        return {n: make[n]() for n in selected(STATE_COMPONENTS, components, not_components, "an EnvRunner")}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Weights and statistics belong to the training state on this driver.
@@ -133,6 +164,38 @@ class DeviceEnvRunner(EnvRunner):
         raise ValueError(
             "The on-device runner acts with the learner's weights and has none of its own: use "
             "algorithm.set_weights(...) or algorithm.restore_from_path(...)."
+        )
+
+    def restore_evaluation(self, running: dict[str, Any]) -> None:
+        """Go on with the environments of an evaluation that are not reset in front of the next one.
+
+        Args:
+            running: The part "running_evaluation" of what `get_state` returned.
+
+        Raises:
+            ValueError: If they are of another environment.
+        """
+        self._evaluated = {}
+        for num_envs, named in running.items():
+            init = functools.partial(self.rollout.init, num_envs=int(num_envs))
+            template = jax.eval_shape(init, jax.random.key(0))
+            self._evaluated[int(num_envs)] = from_named_leaves(template, named, "the evaluation's environments")
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """The config; this runner is built by an Algorithm only."""
+        return (), {"config": self.config}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Both connector pipelines."""
+        return [
+            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self.rollout.env_to_module),
+            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self.rollout.module_to_env),
+        ]
+
+    @classmethod
+    def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
+        raise ValueError(
+            "The on-device runner is a part of its Algorithm: Algorithm.from_checkpoint(path) builds both."
         )
 
     # -------------------------------------------------------------------------------------------------- sampling
@@ -321,8 +384,8 @@ class DeviceEnvRunner(EnvRunner):
                 timesteps,
                 num_steps=chunk,
                 explore=explore,
-                # Evaluation adapts its own copy of the statistics, as RLlib's evaluation runners do.
-                update_statistics=True,
+                # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
+                update_statistics=False,
             )
             return state, statistics
 
@@ -356,6 +419,12 @@ class DeviceEnvRunner(EnvRunner):
                 )
         self._evaluated = {num_envs: state}
         return {"returns": np.concatenate(returns), "lengths": np.concatenate(lengths), "num_env_steps": num_steps}
+
+
+def _state_of(pipeline: Any, state: Any) -> dict[str, Any]:
+    """A pipeline's `get_state` for a state that is elsewhere."""
+    pipeline.state = jax.device_get(state)
+    return pipeline.get_state()
 
 
 class _RandomActions(DeviceRollout):

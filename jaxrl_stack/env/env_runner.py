@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.utils.checkpoints import Checkpointable
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
@@ -17,13 +19,18 @@ if TYPE_CHECKING:
     from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 
-class EnvRunner(abc.ABC):
+class EnvRunner(Checkpointable, abc.ABC):
     """Steps environments with a module and hands out episodes.
 
     Attributes:
         config: The algorithm's frozen config.
         worker_index: 0 for the runner in the algorithm's own process.
+        has_failed: Set in an actor whose sampling raised: it waits for its restart.
+        is_restored: Set in an actor that may sample: it was never restarted, or got the state of the lost one.
     """
+
+    has_failed = False
+    is_restored = False
 
     def __init__(self, *, config: AlgorithmConfig, worker_index: int = 0):
         self.config = config
@@ -56,7 +63,7 @@ class EnvRunner(abc.ABC):
             ``(episodes, connector states, metrics)``.
         """
         episodes = self.sample(**kwargs)
-        state = self.get_state(not_components=["rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime"])
+        state = self.get_state([COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR])
         return episodes, state, self.get_metrics()
 
     @abc.abstractmethod
@@ -68,26 +75,78 @@ class EnvRunner(abc.ABC):
         """``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action space)}``."""
 
     @abc.abstractmethod
-    def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
         """State as nested dicts of NumPy arrays."""
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned."""
 
-    def assert_healthy(self) -> None:  # noqa: B027 - a hook: most runners have nothing to do here
+    def assert_healthy(self) -> None:
         """Raise if the runner cannot sample."""
 
     def ping(self) -> str:
-        """Answer, to show that the runner lives."""
+        """Answer, to show that the runner lives.
+
+        Raises:
+            RuntimeError: If it `has_failed`: a restarted actor is another object, so no answer comes from the old one.
+        """
+        if self.has_failed:
+            raise RuntimeError(f"EnvRunner {self.worker_index} has failed and waits for its restart.")
         return "pong"
+
+    def on_restarted(self, num_restarts: int) -> None:
+        """Called in an actor that was restarted, after it got weights and connector states: take a fresh seed.
+
+        Args:
+            num_restarts: How often this actor was restarted.
+        """
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``func(self, *args, **kwargs)``."""
         return func(self, *args, **kwargs)
 
-    def stop(self) -> None:  # noqa: B027 - a hook: most runners have nothing to do here
+    def stop(self) -> None:
         """Release what the runner holds."""
+
+
+class ConsecutiveFailuresError(RuntimeError):
+    """More failures in a row than ``num_consecutive_env_runner_failures_tolerance``; the last one is its ``__cause__``.
+
+    Args:
+        message: What to say.
+        last: The last failure.
+    """
+
+    def __init__(self, message: str, last: BaseException | None):
+        super().__init__(message)
+        self.__cause__ = last
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled exceptions lose their causes otherwise, on the way from an actor, for example.
+        return type(self), (self.args[0], self.__cause__)
+
+    @classmethod
+    def of(cls, who: str, count: int, tolerance: int, last: BaseException) -> ConsecutiveFailuresError:
+        """Say whose failures, how many and how many are tolerated."""
+        return cls(
+            f"{who}: {count} failure{'s' if count > 1 else ''} in a row, without one successful sample in between; the "
+            f"last one: {type(last).__name__}: {str(last).strip()}. More than "
+            f"num_consecutive_env_runner_failures_tolerance={tolerance} are not tolerated: repair the environment, or "
+            f"set fault_tolerance(num_consecutive_env_runner_failures_tolerance=...) higher.",
+            last,
+        )
+
+
+def fresh_seed(seed: int, *numbers: int) -> int:
+    """A seed that follows from these numbers and no others, at most 2**30."""
+    return int(np.random.SeedSequence((seed, *numbers)).generate_state(1)[0] >> 2)
 
 
 def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:

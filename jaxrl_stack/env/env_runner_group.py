@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_LEARNER, COMPONENT_RL_MODULE
-from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
+from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.resources import actor_options, scheduling_strategy
 from jaxrl_stack.utils.actor_manager import (
+    PROBE_INTERVAL_S,
     CallResult,
     FaultTolerantActorManager,
     Func,
     Kwargs,
     RemoteCallResults,
+    original_error,
 )
+from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
@@ -41,8 +45,17 @@ class EnvRunnerGroup:
 
     Lost actors are restarted by Ray (``restart_failed_env_runners``, at most ``max_num_env_runner_restarts`` times
     each) and, once `probe_unhealthy_env_runners` finds them back, get the weights and connector states that were sent
-    last. Without restarts an actor's loss is an error, or it is dropped (``ignore_env_runner_failures``). What an
-    actor's code raises is raised here, with the actor's traceback; with ``ignore_env_runner_failures`` it is logged.
+    last, and a fresh seed. Without restarts an actor's loss is an error, or it is dropped
+    (``ignore_env_runner_failures``).
+
+    An actor whose sampling raises is logged with its traceback and restarted, too: the first time at once, then not
+    before ``delay_between_env_runner_restarts_s`` after it came back; the others sample its share. Without restarts
+    the exception is raised here, or the actor is dropped. The first failure before anything was sampled is always
+    raised: a mistake in an environment would only repeat itself. So is every failure that makes more than
+    ``num_consecutive_env_runner_failures_tolerance`` in a row, as a `ConsecutiveFailuresError`.
+
+    What other functions raise in an actor (`foreach_env_runner`) is raised here, with the actor's traceback; with
+    ``ignore_env_runner_failures`` it is logged.
 
     Args:
         local_env_runner: The runner in this process; True builds one, False goes without.
@@ -86,6 +99,10 @@ class EnvRunnerGroup:
         self._pipeline: EnvToModulePipeline | None = None
         self._sent: list[tuple[frozenset[str], Any]] = []
         self._num_dropped = 0
+        self._has_sampled = False
+        self._num_failures_in_a_row = 0
+        self._last_errors: dict[int, BaseException] = {}
+        self._restarts = Restarts()
         self._module_refs: frozenset[str] | None = None
         self._local: EnvRunner | None = None
         num_actors = config.num_env_runners if num_env_runners is None else num_env_runners
@@ -181,23 +198,38 @@ class EnvRunnerGroup:
         """Ids of the runners that sample: the healthy actors, or ``[0]``, the local runner, without actors.
 
         Raises:
-            RuntimeError: If no actor is healthy and none comes back in time.
+            NoHealthyEnvRunnerError: If no actor is healthy and none comes back in time: within
+                ``env_runner_health_probe_timeout_s`` after its restart, in evaluation within
+                ``evaluation_unhealthy_workers_timeout_s``.
         """
         if not self.num_remote_env_runners() and not self._num_dropped:
             return [0]
         # Those that are back already, at no cost if none is missing; and if nobody is left, somebody must come back.
         self.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
+        timeout = getattr(self.config, name)
         if not self.num_healthy_remote_env_runners():
-            self.probe_unhealthy_env_runners()
+            self._wait_for_anyone(timeout)
         ids = self.healthy_env_runner_ids()
         if not ids:
-            raise RuntimeError(
+            raise NoHealthyEnvRunnerError(
                 f"No EnvRunner actor is left: {self._num_dropped} were lost for good, "
-                f"{self.num_remote_env_runners()} did not come back within "
-                f"env_runner_health_probe_timeout_s={self.config.env_runner_health_probe_timeout_s}. The log has the "
-                f"reasons."
+                f"{self.num_remote_env_runners()} did not come back within {name}={timeout}. The log has the reasons."
             )
         return ids
+
+    def _wait_for_anyone(self, timeout_seconds: float) -> None:
+        """Wait for the first actor that is back; in training, for the one whose restart is due first, too."""
+        until = time.monotonic() + timeout_seconds
+        if not self.is_evaluation:
+            until = max(until, self._restarts.first_due() + timeout_seconds)
+        while not self.num_healthy_remote_env_runners() and self._manager.recoverable_actor_ids():
+            left = until - time.monotonic()
+            if left <= 0.0:
+                break
+            self.probe_unhealthy_env_runners(timeout_seconds=0.0)
+            if not self.num_healthy_remote_env_runners():
+                time.sleep(min(left, PROBE_INTERVAL_S))
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """The runners' `EnvRunner.get_spaces`, asked once."""
@@ -216,6 +248,7 @@ class EnvRunnerGroup:
         self._manager = FaultTolerantActorManager(
             new_remote_workers, self.config.max_requests_in_flight_per_env_runner, init_id=1
         )
+        self._restarts = Restarts()
 
     def stop(self) -> None:
         """Close all environments and end all actors."""
@@ -371,6 +404,7 @@ class EnvRunnerGroup:
 
     def _answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
         """``(id, result)`` of the calls that worked; the others are raised, or noted and left out."""
+        self._note_losses()
         answers = []
         for call in results:
             if call.ok:
@@ -383,10 +417,82 @@ class EnvRunnerGroup:
                 raise call.get()
         return answers
 
+    def _sampled(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
+        """Like `_answers`, for what sampled: an actor whose environment failed is restarted, or dropped."""
+        self._note_losses()
+        answers = [(call.actor_id, call.get()) for call in results.ignore_errors()]
+        if answers:
+            self._has_sampled = True
+            self._num_failures_in_a_row = 0
+        noted = set()
+        for call in results:
+            if call.ok or call.actor_id in noted:
+                continue  # One failure, however many shares of it an actor had.
+            noted.add(call.actor_id)
+            if call.is_ray_error:
+                self._note_loss(call)
+            elif isinstance(call.get(), NotRestoredError):
+                logger.warning("EnvRunner actor %d was lost and restarted between two calls.", call.actor_id)
+                self._manager.set_actor_state(call.actor_id, healthy=False)
+                self._count_failure(call.get())
+            else:
+                self._note_failure(call.actor_id, call.get())
+        return answers
+
+    def _note_failure(self, actor_id: int, error: Exception) -> None:
+        """What an actor raised while it sampled."""
+        config = self.config
+        if isinstance(error, ConsecutiveFailuresError):
+            original = original_error(error)
+            raise ConsecutiveFailuresError(str(original.args[0]), original.__cause__)
+        is_survivable = config.restart_failed_env_runners or config.ignore_env_runner_failures
+        if not self._has_sampled or not is_survivable:
+            raise error
+        self._count_failure(error)
+        if not config.restart_failed_env_runners:
+            logger.error("EnvRunner actor %d failed; going on without it.\n%s", actor_id, error)
+            self._drop(actor_id)
+        elif self._manager.is_actor_healthy(actor_id):
+            self._last_errors[actor_id] = error
+            delay = self._restarts.schedule(actor_id, config.delay_between_env_runner_restarts_s)
+            self._manager.set_actor_state(actor_id, healthy=False)
+            when = f"in {delay:.1f} s (delay_between_env_runner_restarts_s)" if delay else "now"
+            logger.error("EnvRunner actor %d failed and is restarted %s.\n%s", actor_id, when, error)
+            self._restart_due()
+
+    def _count_failure(self, error: Exception) -> None:
+        self._num_failures_in_a_row += 1
+        tolerance = self.config.num_consecutive_env_runner_failures_tolerance
+        if self._num_failures_in_a_row > tolerance:
+            who = "EnvRunner actors" + (" of evaluation" if self.is_evaluation else "")
+            failure = ConsecutiveFailuresError.of(who, self._num_failures_in_a_row, tolerance, original_error(error))
+            failure.__cause__ = error  # With the traceback of the actor.
+            raise failure
+
+    def _restart_due(self) -> None:
+        """Restart the actors that have failed and whose delay is over."""
+        for actor_id in self._restarts.take_due():
+            if actor_id in self._manager.actor_ids():
+                self._manager.restart_actor(actor_id)
+
+    def _drop(self, actor_id: int) -> None:
+        """Go on without an actor, which is ended if it still lives."""
+        import ray
+
+        if actor_id in self._manager.actor_ids():
+            ray.kill(self._manager.remove_actor(actor_id))
+            self._num_dropped += 1
+
+    def _note_losses(self) -> None:
+        for call in self._manager.take_losses():
+            if call.actor_id in self._manager.actor_ids():
+                self._note_loss(call)
+
     def _note_loss(self, call: CallResult) -> None:
         config, error = self.config, call.get()
         is_final = self._manager.is_lost_for_good(call)
         if config.restart_failed_env_runners and not is_final:
+            self._count_failure(error)
             return  # Ray is starting it again, and the manager has logged why.
         if not config.ignore_env_runner_failures:
             if config.restart_failed_env_runners:
@@ -400,10 +506,10 @@ class EnvRunnerGroup:
                     f"EnvRunner actor {call.actor_id} is lost. Set fault_tolerance(restart_failed_env_runners=True) "
                     f"to start it again, or ignore_env_runner_failures=True to go on without it."
                 )
-            raise error
-        if is_final and call.actor_id in self._manager.actor_ids():
-            self._manager.remove_actor(call.actor_id)
-            self._num_dropped += 1
+            raise error from self._last_errors.get(call.actor_id)
+        self._count_failure(error)
+        if is_final:
+            self._drop(call.actor_id)
 
     # ------------------------------------------------------------------------------------------------------ sampling
 
@@ -428,9 +534,11 @@ class EnvRunnerGroup:
 
         Raises:
             TimeoutError: If several rounds in a row bring nothing.
+            Exception: What environments raise, unless that is tolerated; see the class.
         """
-        kwargs = {"num_steps": num_steps, "keep_remote": keep_remote}
-        return self._sample_shares(sample_block, [kwargs] * num_blocks, timeout_seconds)
+        return self._sample_shares(
+            sample_block, [{"num_steps": num_steps}] * num_blocks, timeout_seconds, keeps_columns_remote=keep_remote
+        )
 
     def sample_evaluation(
         self,
@@ -451,6 +559,8 @@ class EnvRunnerGroup:
 
         Raises:
             TimeoutError: If several rounds in a row bring nothing.
+            NoHealthyEnvRunnerError: If no actor is left; see `sampling_ids`.
+            Exception: What environments raise, unless that is tolerated; see the class.
         """
         ids = [actor_id for actor_id, _ in amounts]
         shares = [{"amount": amount, "seed": seed} for _, amount in amounts]
@@ -461,6 +571,34 @@ class EnvRunnerGroup:
 
         return self._sample_shares(sample_for_evaluation, shares, timeout_seconds, ids=ids, repeated=repeated)
 
+    def sample_round(
+        self, func: Callable[..., Any], *, kwargs: dict[str, Any], timeout_seconds: float | None = None
+    ) -> tuple[list[Any], bool]:
+        """One round of sampling: ``func(runner, **kwargs)`` once with every runner that samples.
+
+        Args:
+            func: What samples.
+            kwargs: Its arguments.
+            timeout_seconds: Longest wait; a result that comes later is thrown away.
+
+        Returns:
+            ``(results, whether anybody answered)``; lost and failed runners are left out of the results.
+
+        Raises:
+            NoHealthyEnvRunnerError: If no actor is left; see `sampling_ids`.
+            Exception: What environments raise, unless that is tolerated; see the class.
+        """
+        ids = self.sampling_ids()
+        if ids == [0]:
+            return [func(self._local, **kwargs)], True
+        results = self._manager.foreach_actor(
+            _numbered,
+            kwargs={"number": 0, "sample": func, "share": kwargs},
+            remote_actor_ids=ids,
+            timeout_seconds=timeout_seconds,
+        )
+        return [answer for _, (_, answer) in self._sampled(results)], len(results) > 0
+
     def _sample_shares(
         self,
         func: Callable[..., Any],
@@ -469,6 +607,7 @@ class EnvRunnerGroup:
         *,
         ids: Sequence[int] | None = None,
         repeated: Callable[[dict[str, Any]], dict[str, Any]] = lambda share: share,
+        keeps_columns_remote: bool = False,
     ) -> list[Any]:
         """``func(runner, **share)`` for every share, each by some runner, in the order of the shares."""
         done: dict[int, Any] = {}
@@ -476,23 +615,33 @@ class EnvRunnerGroup:
         rounds_without_data = 0
         while open_shares:
             healthy = self.sampling_ids()
-            turn = list(ids) if ids is not None else healthy
+            turn = [i for i in ids or healthy if i in healthy] or healthy
             takers = [turn[j % len(turn)] for j in range(len(open_shares))]
-            before = len(done)
+            has_answers = True
             if takers[0] == 0:
                 assert self._local is not None
                 done |= {j: func(self._local, **share) for j, share in open_shares.items()}
+                if keeps_columns_remote:
+                    done = {j: _with_remote_columns(block) for j, block in done.items()}
             else:
                 results = self._manager.foreach_actor(
-                    _numbered,
+                    _numbered_in_parts if keeps_columns_remote else _numbered,
                     kwargs=[
                         {"number": j, "sample": func, "share": share} for j, share in open_shares.items()
                     ],
                     remote_actor_ids=takers,
                     timeout_seconds=timeout_seconds,
+                    num_returns=2 if keeps_columns_remote else 1,
                 )
-                done |= dict(answer for _, answer in self._answers(results))
-            rounds_without_data = 0 if len(done) > before else rounds_without_data + 1
+                has_answers = len(results) > 0
+                answers = [answer for _, answer in self._sampled(results)]
+                if keeps_columns_remote:
+                    answers = [
+                        (number, dataclasses.replace(block, columns=ref)) for (number, block), ref in answers
+                    ]
+                done |= dict(answers)
+            # A failure is an answer: how many of them are tolerated is another question.
+            rounds_without_data = 0 if has_answers else rounds_without_data + 1
             open_shares = {j: repeated(share) for j, share in open_shares.items() if j not in done}
             ids = None
             if open_shares:
@@ -716,16 +865,23 @@ class EnvRunnerGroup:
 
         Args:
             timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
-                those that are back already.
+                those that are back already. Nobody waits for an actor whose restart is not due yet.
 
         Returns:
             Ids of the actors that are back.
+
+        Raises:
+            Exception: The loss of an actor that does not come back, unless that is ignored.
         """
         config = self.config
+        self._note_losses()
         if self._manager.num_healthy_actors() == self._manager.num_actors():
             return []
+        self._restart_due()
         timeout = config.env_runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
-        alive = self._manager.probe_unhealthy_actors(timeout_seconds=timeout)
+        awaited = [i for i in self._manager.recoverable_actor_ids() if not self._restarts.is_pending(i)]
+        alive = self._manager.probe_unhealthy_actors(timeout_seconds=timeout, actor_ids=awaited)
+        self._note_losses()
         back = set(alive)
         for _, ref in self._sent:
             results = self._manager.foreach_actor(
@@ -736,12 +892,72 @@ class EnvRunnerGroup:
                 timeout_seconds=config.env_runner_restore_timeout_s,
             )
             back &= {actor_id for actor_id, _ in self._answers(results)}
-        restored = sorted(back)
+        results = self._manager.foreach_actor(
+            _restored,
+            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1} for i in sorted(back)],
+            remote_actor_ids=sorted(back),
+            healthy_only=False,
+            timeout_seconds=config.env_runner_restore_timeout_s,
+        )
+        restored = [actor_id for actor_id, _ in self._answers(results)]
         for actor_id in restored:
+            self._restarts.note(actor_id)
             self._manager.set_actor_state(actor_id, healthy=True)
         if restored and self._on_recreated is not None:
             self._on_recreated(self, restored)
         return restored
+
+
+class NoHealthyEnvRunnerError(RuntimeError):
+    """No EnvRunner actor is healthy, and none came back in time."""
+
+
+class NotRestoredError(RuntimeError):
+    """An actor was to sample that Ray had restarted without anybody noticing: it has no state and no seed yet."""
+
+
+class Restarts:
+    """When actors were restarted, and when those that have failed are to be."""
+
+    def __init__(self) -> None:
+        self._num: dict[int, int] = {}
+        self._last: dict[int, float] = {}
+        self._due: dict[int, float] = {}
+
+    def schedule(self, actor_id: int, delay: float) -> float:
+        """Plan a restart: at once, or that many seconds after the last one.
+
+        Returns:
+            Seconds until then.
+        """
+        now = time.monotonic()
+        self._due[actor_id] = max(now, self._last[actor_id] + delay) if actor_id in self._last else now
+        return self._due[actor_id] - now
+
+    def take_due(self) -> list[int]:
+        """The actors to restart now."""
+        now = time.monotonic()
+        ids = [actor_id for actor_id, due in self._due.items() if due <= now]
+        for actor_id in ids:
+            del self._due[actor_id]
+        return ids
+
+    def is_pending(self, actor_id: int) -> bool:
+        """Whether this actor's restart is not due yet."""
+        return actor_id in self._due
+
+    def first_due(self) -> float:
+        """The time of the first restart that is to come (``time.monotonic()``); now if there is none."""
+        return min(self._due.values(), default=time.monotonic())
+
+    def note(self, actor_id: int) -> None:
+        """This actor is back from a restart."""
+        self._num[actor_id] = self.num_of(actor_id) + 1
+        self._last[actor_id] = time.monotonic()
+
+    def num_of(self, actor_id: int) -> int:
+        """How often this actor came back."""
+        return self._num.get(actor_id, 0)
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
@@ -750,14 +966,15 @@ def merges_env_runner_states(config: AlgorithmConfig) -> bool:
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
 
-def sample_block(runner: Any, *, num_steps: int | None, keep_remote: bool) -> SampleBlock:
-    """One block of a runner, with its columns in Ray's object store if they are to stay there."""
-    block = runner.sample_block(num_steps=num_steps)
-    if keep_remote:
-        import ray
+def sample_block(runner: Any, *, num_steps: int | None) -> SampleBlock:
+    """One block of a runner."""
+    return runner.sample_block(num_steps=num_steps)
 
-        block = dataclasses.replace(block, columns=ray.put(block.columns))
-    return block
+
+def _with_remote_columns(block: SampleBlock) -> SampleBlock:
+    import ray
+
+    return dataclasses.replace(block, columns=ray.put(block.columns))
 
 
 def sample_for_evaluation(
@@ -773,7 +990,28 @@ def sample_for_evaluation(
 def _numbered(
     runner: Any, *, number: int, sample: Callable[..., Any], share: dict[str, Any]
 ) -> tuple[int, Any]:
-    return number, sample(runner, **share)
+    if not runner.is_restored:
+        if was_actor_restarted():
+            raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
+        runner.is_restored = True  # It is the first one: nothing to ask for any more.
+    try:
+        return number, sample(runner, **share)
+    except Exception:
+        # Whoever asks for a sign of life is not to take the old object for the restarted one.
+        runner.has_failed = True
+        raise
+
+
+def _restored(runner: Any, *, num_restarts: int) -> None:
+    """The last step of taking a restarted actor back."""
+    runner.on_restarted(num_restarts)
+    runner.is_restored = True
+
+
+def _numbered_in_parts(runner: Any, **kwargs: Any) -> tuple[tuple[int, SampleBlock], dict[str, Any]]:
+    """A block and its columns as two results: what an actor puts into the object store by itself dies with it."""
+    number, block = _numbered(runner, **kwargs)
+    return (number, dataclasses.replace(block, columns={})), block.columns
 
 
 def _module_refs(runner: Any) -> frozenset[str]:
@@ -786,9 +1024,7 @@ def _weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], in
     if isinstance(source, EnvRunner):
         state = source.get_state([COMPONENT_RL_MODULE, "weights_seq_no"])
         return state[COMPONENT_RL_MODULE], int(state["weights_seq_no"])
-    return source.get_state(COMPONENT_RL_MODULE)[COMPONENT_LEARNER][COMPONENT_RL_MODULE], int(
-        source.num_updates
-    )
+    return source.weights_for_runners(), int(source.num_updates)
 
 
 def _only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:

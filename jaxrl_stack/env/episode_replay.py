@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -39,6 +39,8 @@ class EpisodeReplay:
         self._call = call
         self._spaces = {"observation_space": observation_space, "action_space": action_space}
         self._running: dict[int, SingleAgentEpisode] = {}
+        # Environments in the middle of episodes whose beginning was not seen.
+        self._missed: set[int] = set()
 
     def replay(self, columns: dict[str, Any]) -> list[SingleAgentEpisode]:
         """Go through a block step by step.
@@ -55,6 +57,10 @@ class EpisodeReplay:
             row = jax.tree.map(lambda x, t=t: x[t], columns)
             for index in range(num_envs):
                 step = jax.tree.map(lambda x, i=index: x[i], row)
+                if index in self._missed:
+                    if step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS]:
+                        self._missed.remove(index)
+                    continue
                 if index not in self._running:
                     episode = self._running[index] = SingleAgentEpisode(**self._spaces)
                     self._call("on_episode_created", index, episode)
@@ -75,6 +81,57 @@ class EpisodeReplay:
                     ended.append(self._running.pop(index))
         return [*ended, *self._running.values()]
 
+    def get_state(self) -> dict[str, Any]:
+        """The running episodes, all steps of all of them in a row; empty if there are none."""
+        episodes = list(self._running.values())
+        if not episodes:
+            return {}
+        columns: dict[str, list[Any]] = {
+            name: [e.get_extra_model_outputs(name, t) for e in episodes for t in range(len(e))]
+            for name in episodes[0].extra_model_outputs
+        }
+        columns[Columns.OBS] = [e.get_observations(t) for e in episodes for t in range(len(e) + 1)]
+        columns[Columns.ACTIONS] = [e.get_actions(t) for e in episodes for t in range(len(e))]
+        columns[Columns.REWARDS] = [e.get_rewards(t) for e in episodes for t in range(len(e))]
+        return {
+            "env_indices": list(self._running),
+            "ids": [episode.id_ for episode in episodes],
+            "lengths": [len(episode) for episode in episodes],
+            "custom_data": [
+                {key: value for key, value in episode.custom_data.items() if _is_data(value)} for episode in episodes
+            ],
+            "columns": {name: jax.tree.map(lambda *x: np.stack(x), *rows) for name, rows in columns.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
+        """Go on with the episodes of `get_state`, without calling hooks for what they hold.
+
+        Args:
+            state: What `get_state` returned; ``{}`` if nobody watched these episodes.
+            lengths: int ``[B]``, steps of the environments' running episodes. Where `state` has no episode of that
+                length, the next one is the first to be watched.
+        """
+        self._running = {}
+        start = 0
+        members = [state.get(name, ()) for name in ("env_indices", "ids", "lengths", "custom_data")]
+        for number, (index, id_, length, custom_data) in enumerate(zip(*members, strict=True)):
+            outputs = dict(state["columns"])
+            # One observation more than steps, in every episode in front of this one.
+            observations = _rows(outputs.pop(Columns.OBS), start + number, length + 1)
+            actions, rewards = (_rows(outputs.pop(n), start, length) for n in (Columns.ACTIONS, Columns.REWARDS))
+            episode = SingleAgentEpisode(id_=id_, **self._spaces)
+            episode.add_env_reset(observations[0])
+            for t, extra_model_outputs in enumerate(_rows(outputs, start, length)):
+                episode.add_env_step(
+                    observations[t + 1], actions[t], float(rewards[t]), extra_model_outputs=extra_model_outputs
+                )
+            episode.custom_data.update(custom_data)
+            self._running[index] = episode
+            start += length
+        for index in [i for i, e in self._running.items() if i >= len(lengths) or len(e) != lengths[i]]:
+            del self._running[index]
+        self._missed = {*np.flatnonzero(lengths).tolist()} - self._running.keys()
+
 
 def in_time_order(columns: Any, num_devices: int, num_rounds: int) -> Any:
     """Blocks ``[D, T, R * B, ...]`` of all devices as one block ``[R * T, D * B, ...]`` of all environments."""
@@ -87,3 +144,18 @@ def in_time_order(columns: Any, num_devices: int, num_rounds: int) -> Any:
         return x.reshape(num_rounds * num_steps, -1, *x.shape[4:])
 
     return jax.tree.map(one, columns)
+
+
+def _rows(columns: Any, start: int, number: int) -> list[Any]:
+    return [jax.tree.map(lambda x, t=t: x[t], columns) for t in range(start, start + number)]
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it can be kept: numbers, text, arrays, and lists and dicts of these."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_data, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufc"
+    return value is None or isinstance(value, bool | int | float | str)

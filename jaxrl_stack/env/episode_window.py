@@ -108,9 +108,46 @@ def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         ``(returns, lengths)`` of at most W episodes, oldest first.
     """
+    returns, lengths, _ = _in_order(window)
+    return returns, lengths
+
+
+def _in_order(window: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``(returns, lengths, stamps)`` of the newest W episodes over all devices, oldest first."""
     size = window.returns.shape[1]
     valid = np.arange(size)[None] >= size - window.count[:, None]
     # Distance to now, so that the order survives the wrap-around of the step counter.
     age = (window.num_steps[:, None] - window.stamps).astype(np.uint32)[valid]
     order = np.argsort(-age.astype(np.int64), kind="stable")[-size:]
-    return window.returns[valid][order], window.lengths[valid][order]
+    return tuple(field[valid][order] for field in (window.returns, window.lengths, window.stamps))
+
+
+def redistributed(window: Any, num_devices: int, size: int) -> Any:
+    """The window of another number of devices: the first one holds all that was seen.
+
+    Args:
+        window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.
+        num_devices: The new ``D``.
+        size: The new ``W``.
+    """
+
+    def filled(values: np.ndarray) -> Any:
+        out = np.zeros((num_devices, size), values.dtype)
+        kept = values[-size:]
+        out[0, size - len(kept) :] = kept
+        return out
+
+    def on_first(number: Any) -> Any:
+        out = np.zeros(num_devices, number.dtype)
+        out[0] = number
+        return out
+
+    returns, lengths, stamps = _in_order(window)
+    return EpisodeWindow(
+        returns=filled(returns),
+        lengths=filled(lengths),
+        stamps=filled(stamps),
+        count=on_first(np.int32(min(len(returns), size))),
+        num_steps=window.num_steps[[0] * num_devices],
+        num_episodes=on_first(window.num_episodes.sum(dtype=np.uint32)),
+    )

@@ -52,11 +52,13 @@ class Layout:
     Attributes:
         width: Columns of the matrix.
         columns: ``{column: pytree of slots}``.
+        finite: Where it says, per environment, whether its observation has neither NaN nor infinity.
         loose: ``(shape, dtype)`` of the arrays ``[B, ...]`` that do not fit the matrix (frames of bytes, say).
     """
 
     width: int
     columns: dict[str, Any]
+    finite: _Slot
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
@@ -136,6 +138,16 @@ class HostPolicy:
         self._count = 0
         self._fixed_changed()
 
+    def get_random_state(self) -> dict[str, Any]:
+        """The key of the random numbers, uint32[2], and how many calls have drawn from it."""
+        return {"key": np.asarray(self._key), "num_calls": self._count}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_random_state` returned."""
+        self._key = self.place(np.asarray(state["key"], np.uint32))
+        self._count = int(state["num_calls"])
+        self._fixed_changed()
+
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over other values of the traced settings."""
         self._settings = self.place(settings)
@@ -164,6 +176,11 @@ class HostPolicy:
         streams = self._step.pure.stream_refs
         rest = {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
         return jax.device_get(self._params), jax.device_get(rest)
+
+    @property
+    def modules(self) -> Any:
+        """The MultiRLModule with the weights that it was built with."""
+        return self._step.pure.template
 
     @property
     def module(self) -> Any:
@@ -348,16 +365,18 @@ class HostPolicy:
         results = {**inputs[mid], **acted}
         if not self.records_obs:
             del results[Columns.OBS]
-        matrix, loose = self._pack(results, mode)
+        matrix, loose = self._pack(results, _all_finite(batch[Columns.OBS], reset.shape[0]), mode)
         return matrix, loose, (env_to_module, module_to_env)
 
-    def _pack(self, results: dict[str, Any], mode: Mode) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    def _pack(
+        self, results: dict[str, Any], finite: jax.Array, mode: Mode
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         leaves, treedef = jax.tree.flatten(results)
         slots: dict[int, _Slot] = {}
         packed: list[jax.Array] = []
         loose: list[jax.Array] = []
         width = 0
-        for leaf in leaves:
+        for leaf in [*leaves, finite]:
             if id(leaf) in slots:
                 continue
             num_envs, *shape = leaf.shape
@@ -376,6 +395,7 @@ class HostPolicy:
         self._layouts[mode] = Layout(
             width,
             jax.tree.unflatten(treedef, [slots[id(leaf)] for leaf in leaves]),
+            slots[id(finite)],
             tuple((tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in loose),
         )
         return jnp.concatenate(packed, axis=1), tuple(loose)
@@ -399,6 +419,15 @@ class HostPolicy:
         batch = {self._step.module_id: {Columns.OBS: observations}}
         _, out = self._step.env_to_module.apply(connectors[0], batch, context)
         return out[self._step.module_id][Columns.OBS]
+
+
+def _all_finite(observations: Any, num_envs: int) -> jax.Array:
+    """bool ``[B]``: no NaN and no infinity among an environment's observations. Integers have neither."""
+    finite = jnp.ones(num_envs, bool)
+    for leaf in jax.tree.leaves(observations):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            finite &= jnp.isfinite(leaf).reshape(num_envs, -1).all(axis=1)
+    return finite
 
 
 def _needed(jaxpr: Any) -> list[bool]:

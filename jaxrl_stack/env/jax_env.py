@@ -156,6 +156,9 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
     return step._replace(obs=obs, state=state)
 
 
+_STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
+
+
 class AutoResetJaxEnv(JaxEnv):
     """A `JaxEnv` from a reset and a step that know nothing of each other.
 
@@ -174,12 +177,14 @@ class AutoResetJaxEnv(JaxEnv):
         """One step without a reset: ``(obs, state, reward, terminated, truncated, info)``."""
 
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        obs, state = self.reset_env(key, params)
+        obs, state = _parts(f"{self.name}.reset_env", self.reset_env(key, params), ("obs", "state"))
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
         return obs, strongly_typed(state)
 
     def _step_without_reset(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        obs, state, reward, terminated, truncated, info = self.step_env(key, state, action, params)
+        obs, state, reward, terminated, truncated, info = _parts(
+            f"{self.name}.step_env", self.step_env(key, state, action, params), _STEP_ENV_PARTS
+        )
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
         reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
         return JaxStep(obs, strongly_typed(state), reward, terminated, truncated, obs, strongly_typed(info))
@@ -420,10 +425,21 @@ def check_jax_env(env: JaxEnv) -> None:
 
     Raises:
         ValueError: Names the environment, the first part that is off, and what it should be.
+        TypeError: A space that compiled code cannot work with, or code that cannot be compiled. Other errors of the
+            environment's own code come as they are, with a note.
     """
+    for kind in ("observation_space", "action_space"):
+        spaces.check_space(getattr(env, kind), f"{env.name}.{kind}")
     key = jax.eval_shape(lambda: jax.random.key(0))
-    obs, state = jax.eval_shape(env.reset, key, env.params)
-    step = jax.eval_shape(env.step, key, state, spaces.shape_dtype_struct(env.action_space), env.params)
+    outcome = _traced(env.name, "reset", env.reset, key, env.params)
+    obs, state = _parts(f"{env.name}.reset", outcome, ("obs", "state"))
+    action = spaces.shape_dtype_struct(env.action_space)
+    step = _traced(env.name, "step", env.step, key, state, action, env.params)
+    if not isinstance(step, JaxStep):
+        raise ValueError(
+            f"{env.name}.step should return a JaxStep({', '.join(JaxStep._fields)}), but returned a "
+            f"{type(step).__name__}. Return one, or derive the environment from AutoResetJaxEnv and write step_env."
+        )
     wanted = spaces.shape_dtype_struct(env.observation_space)
     for part, given in (("reset's obs", obs), ("step's obs", step.obs), ("step's final_obs", step.final_obs)):
         _expect(env.name, part, given, wanted)
@@ -438,6 +454,28 @@ def check_jax_env(env: JaxEnv) -> None:
                 "number), which compiles programs twice. Give the number a dtype, or derive the environment "
                 "from AutoResetJaxEnv."
             )
+
+
+def _traced(name: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What a method returns, as shapes and dtypes."""
+    try:
+        return jax.eval_shape(function, *args)
+    except jax.errors.JAXTypeError as error:
+        reason = str(error).split("\n", 1)[0]
+        raise TypeError(
+            f"{name}.{method} cannot be compiled: {type(error).__name__}: {reason} Python's if, while, int() and NumPy "
+            "cannot look at values there: use jnp.where, jax.lax.cond and jnp."
+        ) from error
+    except Exception as error:
+        error.add_note(f"Raised while {name}.{method} was traced with arrays of the environment's spaces.")
+        raise
+
+
+def _parts(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
+        given = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else f"a {type(outcome).__name__}"
+        raise ValueError(f"{method} should return the {len(names)} values ({', '.join(names)}), but returned {given}.")
+    return tuple(outcome)
 
 
 def strongly_typed(tree: Any) -> Any:
@@ -455,6 +493,8 @@ def _typed_signals(
     name: str, reward: Any, terminated: Any, truncated: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array):
+            raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool.")
         if jnp.shape(value) != ():
             raise ValueError(
                 f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a "
@@ -478,7 +518,7 @@ def _expect(name: str, part: str, given: Any, wanted: Any) -> None:
     if jax.tree.structure(given) != jax.tree.structure(wanted):
         raise ValueError(
             f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have that of the "
-            f"space or of reset, {jax.tree.structure(wanted)}."
+            f"space or of reset, {jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
         )
     for (path, leaf), target in zip(
         jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True
@@ -486,7 +526,8 @@ def _expect(name: str, part: str, given: Any, wanted: Any) -> None:
         if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
             raise ValueError(
                 f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should "
-                f"be {target.dtype}{list(target.shape)}, as the space or reset says."
+                f"be {target.dtype}{list(target.shape)}, as the space or reset says. Convert it with .astype or "
+                "reshape, or change what it has to agree with."
             )
 
 

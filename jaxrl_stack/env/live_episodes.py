@@ -32,6 +32,7 @@ class LiveEpisodes:
         self.episodes: list[SingleAgentEpisode] = [SingleAgentEpisode() for _ in range(num_envs)]
         self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         self._finished: list[tuple[int, SingleAgentEpisode]] = []
+        self._behind: Any = None
 
     def start(self, index: int, observation: Any, info: dict) -> None:
         """A new episode in one environment."""
@@ -79,8 +80,10 @@ class LiveEpisodes:
 
         Args:
             step: The `VectorStep`.
-            final_inputs: The module's view of the final observations, ``[B, ...]``; None if it is the same.
+            final_inputs: The module's view of what is behind the step, ``[B, ...]``; needed where an episode ends, and
+                in front of `cut`.
         """
+        self._behind = final_inputs
         for index, episode in enumerate(self.episodes):
             if step.valid is not None and not step.valid[index]:
                 continue
@@ -109,6 +112,9 @@ class LiveEpisodes:
             if episode.is_done or not len(episode):
                 continue
             self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
+            if self._behind is not None:
+                # Nothing acts on it in this piece: it is to look like the others all the same.
+                episode.set_observations(new_data=_at(self._behind, index), at_indices=-1)
             self._chunks[index].append(episode)
             pieces.append(episode)
         return pieces

@@ -49,7 +49,8 @@ class SampleBlock:
         metrics: The runner's reduced metrics.
         connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
         worker_index: The runner that sampled it.
-        serial: How many blocks that runner had sampled before.
+        serial: How many blocks that runner had sampled before, since its last restart.
+        num_restarts: How often that runner had been restarted.
     """
 
     columns: dict[str, Any]
@@ -60,13 +61,17 @@ class SampleBlock:
     connector_state: dict[str, Any] | None
     worker_index: int
     serial: int
+    num_restarts: int = 0
 
 
 def newest_connector_states(blocks: Sequence[SampleBlock]) -> list[dict[str, Any]]:
-    """One connector state per runner: a later one includes what an earlier one has counted."""
-    newest: dict[int, SampleBlock] = {}
-    for block in sorted(blocks, key=lambda block: (block.worker_index, block.serial)):
-        newest[block.worker_index] = block
+    """One connector state per runner: a later one includes what an earlier one has counted.
+
+    A restarted runner counts as another one: it knows nothing of what was counted before.
+    """
+    newest: dict[tuple[int, int], SampleBlock] = {}
+    for block in sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial)):
+        newest[block.worker_index, block.num_restarts] = block
     return [block.connector_state for block in newest.values() if block.connector_state is not None]
 
 
@@ -130,6 +135,28 @@ class Recording:
         """The module's inputs behind the last step, for the environments of a mask ``[B]``."""
         self._finals.append((self.num_steps - 1, where, observations))
 
+    def first_not_finite(self) -> tuple[int, int, str] | None:
+        """The first row with an observation or a reward that is NaN or infinite.
+
+        Returns:
+            ``(step, environment, what it is)``; None if everything is finite.
+        """
+        end = self.num_steps
+        obs_is_finite = self._layout.finite.read(self._matrix[:end], ())
+        rewards_are_finite = np.isfinite(self.rewards[:end])
+        if obs_is_finite.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
+            return None
+        # Observations in front of a step, its reward, the observations behind it where they are looked at.
+        found = [(2 * int(t), int(i), "an observation") for t, i in zip(*np.nonzero(~obs_is_finite), strict=True)]
+        for t, i in zip(*np.nonzero(~rewards_are_finite), strict=True):
+            found.append((2 * int(t) + 1, int(i), f"a reward ({self.rewards[t, i]})"))
+        for t, where, observations in self._finals:
+            for i in np.flatnonzero(where):
+                if not _is_finite((t, np.array([i]), observations)):
+                    found.append((2 * t + 1, int(i), "an observation"))
+        time, index, what = min(found)
+        return time // 2, index, what
+
     @property
     def num_env_steps(self) -> int:
         """Rows in which an environment was stepped, not only reset."""
@@ -160,6 +187,13 @@ class Recording:
         if self._valid is not None:
             out[Columns.LOSS_MASK] = self._valid[:end]
         return out
+
+
+def _is_finite(final: tuple[int, np.ndarray, Any]) -> bool:
+    """Whether observations that were added by `Recording.add_final` are numbers."""
+    _, where, observations = final
+    leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]
+    return all(bool(np.isfinite(leaf[where]).all()) for leaf in leaves)
 
 
 def _canonical(dtype: np.dtype) -> np.dtype:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.jax_env import (
@@ -22,6 +24,7 @@ from jaxrl_stack.env.jax_env import (
     GymnaxEnv,
     JaxEnv,
     as_jax_env,
+    check_jax_env,
     is_gymnax_class,
 )
 from jaxrl_stack.env.vector.suites import (
@@ -32,6 +35,7 @@ from jaxrl_stack.env.vector.suites import (
     make_atari,
     make_envpool,
 )
+from jaxrl_stack.utils.signatures import call_problem
 
 EnvCreator = Callable[[EnvContext], Any]
 
@@ -79,15 +83,18 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
             the dict has an item "num_envs" that says how many).
 
     Raises:
-        TypeError: `name` is no string or `env_creator` is not callable.
+        TypeError: `name` is no string, or `env_creator` is not callable with one argument.
         ValueError: `name` starts with "gymnax/" or "envpool/".
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"register_env(name={name!r}): the name must be a non-empty string.")
-    if not callable(env_creator):
+    problem = "it is no function"
+    if callable(env_creator):
+        problem = call_problem(env_creator, EnvContext({}, worker_index=0))
+    if problem is not None:
         raise TypeError(
             f"register_env({name!r}, {env_creator!r}): the creator must be callable with one argument, the "
-            "env_config."
+            f"env_config ({problem})."
         )
     if name.startswith(GYMNAX_PREFIX):
         raise ValueError(
@@ -138,8 +145,15 @@ class ResolvedEnv:
 
         Args:
             context: Config and place of this copy; None for the one it was resolved with.
+
+        Raises:
+            ValueError: A JAX environment does not keep its contract; see `check_jax_env`.
+            TypeError: Likewise.
         """
-        return self.creator(self.context if context is None else context)
+        env = self.creator(self.context if context is None else context)
+        if self.is_jax:
+            check_jax_env(env)
+        return env
 
     def make_vector(
         self, num_envs: int, context: EnvContext | None = None, seed: int | None = None
@@ -271,6 +285,7 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
             f"{GYMNAX_PREFIX + name!r} to sample on the device."
         )
     spec = gym.spec(name)
+    _check_arguments(spec, context)
     return ResolvedEnv(
         name,
         False,
@@ -295,6 +310,8 @@ def _vector_creator(spec: Any) -> Callable[[EnvContext, int, int | None], Any] |
 def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
     if is_gymnax_class(env):
         return ResolvedEnv(name, True, context, creator=lambda ctx: GymnaxEnv(env, ctx))
+    if issubclass(env, (gym.Env, gym.vector.VectorEnv, JaxEnv)):
+        _check_class(env)
     if issubclass(env, gym.vector.VectorEnv):
         return ResolvedEnv(
             name,
@@ -312,6 +329,50 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
     )
 
 
+def _check_class(env: type) -> None:
+    """Raises a TypeError if the class cannot be made from an env_config, or cannot be reset with a seed."""
+    if inspect.isabstract(env):
+        missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
+        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Write what is missing.")
+    problem = call_problem(env, EnvContext({}, worker_index=0))
+    if problem is not None:
+        raise TypeError(
+            f"environment(env={env!r}): the class is called with one argument, the env_config, which it does not take "
+            f"({problem}). Write def __init__(self, config=None), or register_env('my_env', lambda config: ...)."
+        )
+    if issubclass(env, gym.Env):
+        problem = call_problem(env.reset, None, seed=0, options=None)
+        if problem is not None:
+            raise TypeError(
+                f"environment(env={env!r}): {env.__name__}.reset does not take seed= and options= ({problem}). Write "
+                "def reset(self, *, seed=None, options=None)."
+            )
+
+
+def _check_arguments(spec: Any, context: EnvContext) -> None:
+    """Raises a ValueError for items of the env_config that a gymnasium id does not take as arguments."""
+    if not context or spec.namespace == ALE_PREFIX.removesuffix("/"):
+        return
+    known: dict[str, inspect.Parameter] = {}
+    for entry_point in (spec.entry_point, spec.vector_entry_point):
+        if isinstance(entry_point, str):
+            entry_point = load_env_creator(entry_point)
+        if entry_point is not None:
+            known |= inspect.signature(entry_point).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    # gym.make takes some itself.
+    taken = {*known, *inspect.signature(gym.make).parameters}
+    for name, value in context.items():
+        if name not in taken:
+            near = difflib.get_close_matches(name, taken, n=1)
+            raise ValueError(
+                f"env_config[{name!r}]={value!r}: {spec.id} takes no such argument. "
+                + (f"Did you mean {near[0]!r}? " if near else "")
+                + f"Its arguments: {', '.join(known) or 'none'}."
+            )
+
+
 def _with_num_envs(context: EnvContext, num_envs: int) -> EnvContext:
     copied = context.copy_with_overrides()
     copied["num_envs"] = num_envs
@@ -324,8 +385,12 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
     except KeyError as error:
         # Written for all copies at once, it asks how many.
         if error.args != ("num_envs",):
+            error.add_note(_raised_by(name, context))
             raise
         made = creator(_with_num_envs(context, 1))
+    except Exception as error:
+        error.add_note(_raised_by(name, context))
+        raise
     jax_env = as_jax_env(made)
     if jax_env is not None:
         # It is stateless: the one that is made already serves.
@@ -352,6 +417,10 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
         f"the creator registered as {name!r} returned {made!r}, which is neither a JaxEnv, nor a gymnax "
         "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv."
     )
+
+
+def _raised_by(name: str, context: EnvContext) -> str:
+    return f"Raised by the creator registered as {name!r}, called with env_config={dict(context)}."
 
 
 def _gymnax_ids() -> list[str]:

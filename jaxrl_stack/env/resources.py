@@ -164,6 +164,17 @@ def _roles(config: AlgorithmConfig, main_process: bool) -> list[Role]:
 # ------------------------------------------------------------------------------------------------ what a cluster has
 
 
+def _can_grow() -> bool:
+    return os.path.exists(os.path.expanduser(_AUTOSCALER_CONFIG))
+
+
+def is_one_machine() -> bool:
+    """Whether all actors run on this machine: Ray is connected to a cluster of one node that cannot grow."""
+    import ray
+
+    return ray.is_initialized() and not _can_grow() and sum(node["Alive"] for node in ray.nodes()) == 1
+
+
 def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> None:
     """Make sure that the cluster that Ray is connected to can ever hold an algorithm's actors.
 
@@ -178,7 +189,7 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
     """
     import ray
 
-    if os.path.exists(os.path.expanduser(_AUTOSCALER_CONFIG)):
+    if _can_grow():
         return
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     problem = misfit(config, nodes, main_process=main_process)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
+import logging
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gymnasium as gym
 import jax
@@ -13,26 +17,44 @@ import numpy as np
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.host_pieces import run_host_front
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
+from jaxrl_stack.env.env_runner import (
+    ConsecutiveFailuresError,
+    EnvRunner,
+    check_amounts,
+    checked_observation,
+    episode_quota,
+    fresh_seed,
+)
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.host_policy import HostPolicy, Mode
 from jaxrl_stack.env.live_episodes import LiveEpisodes
 from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.env.recording import EndedEpisodes, Recording, SampleBlock
+from jaxrl_stack.env.runner_layout import histories, with_statistics
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, make_vector_env
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
+from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 EPISODE_CHUNK = 64
 """Vector steps that are recorded at a time while whole episodes are sampled."""
@@ -44,6 +66,8 @@ STATE_COMPONENTS = (
     "module_to_env_connector",
     "weights_seq_no",
     "num_env_steps_sampled_lifetime",
+    "random",
+    "metrics_logger",
 )
 """Parts of what `SingleAgentEnvRunner.get_state` returns."""
 
@@ -56,6 +80,12 @@ class SingleAgentEnvRunner(EnvRunner):
     callback or a host connector wants to see every step.
 
     As a Ray actor: ``ray.remote(SingleAgentEnvRunner).remote(config=config)``.
+
+    When an environment raises, or returns an observation or a reward that is not finite, what was being recorded is
+    dropped: statistics of connectors, counters and metrics are those of before, and all environments are reset next
+    time. With ``restart_failed_sub_environments`` the exception is logged, the failed environment is made anew (all of
+    them where they cannot be told apart), and sampling starts over, with fresh seeds; otherwise the exception is
+    raised. The very first failure is raised in any case: before anything was sampled, it is a mistake.
 
     Args:
         config: The algorithm's config.
@@ -107,6 +137,14 @@ class SingleAgentEnvRunner(EnvRunner):
         self._resets = 0
         self._ended: list[tuple[int, float, int, float]] = []
         self._last_sample: float | None = None
+        self._env_error: BaseException | None = None
+        self._callback_error: BaseException | None = None
+        self._env_is_broken = False
+        self._failed_index: int | None = None
+        self._num_env_failures = 0
+        self._num_restarts = 0
+        # Whoever takes a lost one's place is no first one.
+        self._has_sampled = self._recreated
         self._seed = self.seed_of(config)
         beside_actors = worker_index == 0 and self.num_workers > 0 and not config.create_env_on_local_worker
         if not beside_actors:
@@ -143,6 +181,9 @@ class SingleAgentEnvRunner(EnvRunner):
         )
         self.num_envs = self._vector_env.num_envs
         self._needs_reset = True
+        self._announce_env()
+
+    def _announce_env(self) -> None:
         self.callbacks.on_environment_created(
             env_runner=self,
             metrics_logger=self.metrics,
@@ -279,21 +320,29 @@ class SingleAgentEnvRunner(EnvRunner):
             force_reset: Reset all environments first and drop running episodes.
 
         Raises:
-            ValueError: If both amounts are given, one is below 1, or this runner has no environments.
+            ValueError: If both amounts are given, one is below 1, this runner has no environments, or one of them
+                returned something that is not finite.
+            ConsecutiveFailuresError: If environments failed too often in a row.
+            Exception: What an environment raised; see the class.
         """
         check_amounts(num_timesteps, num_episodes)
         mode = self._mode(explore, random_actions)
         if num_timesteps is None and num_episodes is None and self.config.batch_mode == "complete_episodes":
             num_episodes = self.num_envs
         started = time.perf_counter()
-        self._prepare(force_reset or num_episodes is not None)
+        num_steps = self.config.get_rollout_fragment_length(self.worker_index)
+        if num_timesteps is not None:
+            num_steps = -(-num_timesteps // self.num_envs) if self.num_envs else 1
+
+        def attempt() -> list[SingleAgentEpisode]:
+            if num_episodes is not None:
+                return self._sample_episodes(num_episodes, mode)
+            return [episode for _, episode in self._record_episodes(num_steps, mode)]
+
+        episodes = self._attempted(attempt, force_reset or num_episodes is not None)
         if num_episodes is not None:
-            episodes = self._sample_episodes(num_episodes, mode)
             self._needs_reset = True
         else:
-            length = self.config.get_rollout_fragment_length(self.worker_index)
-            num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
-            episodes = [episode for _, episode in self._record_episodes(num_steps, mode)]
             episodes += (self._live or self._builder).cut()
         if self.config.episodes_to_numpy:
             for episode in episodes:
@@ -308,11 +357,16 @@ class SingleAgentEnvRunner(EnvRunner):
         Args:
             num_steps: None for ``rollout_fragment_length``.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
+
+        Raises:
+            ValueError: If this runner has no environments, or one of them returned something that is not finite.
+            ConsecutiveFailuresError: If environments failed too often in a row.
+            Exception: What an environment raised; see the class.
         """
         started = time.perf_counter()
-        num_steps = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
-        self._prepare(False)
-        recording, *_ = self._record(num_steps, self._mode(explore, False))
+        length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
+        mode = self._mode(explore, False)
+        recording, *_ = self._attempted(lambda: self._record(length, mode), False)
         if self._live is None:
             # Whoever calls sample() in between starts with episodes of their own.
             self._builder.reset()
@@ -335,6 +389,7 @@ class SingleAgentEnvRunner(EnvRunner):
             connector_state=states if any(jax.tree.leaves(state) for state in states.values()) else None,
             worker_index=self.worker_index,
             serial=self._num_blocks - 1,
+            num_restarts=self._num_restarts,
         )
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
@@ -371,6 +426,106 @@ class SingleAgentEnvRunner(EnvRunner):
         self._needs_reset = True
         self._policy.reseed(seed + 7919 * self.worker_index)
 
+    def on_restarted(self, num_restarts: int) -> None:
+        """Take a seed that no runner with this index had, so that its episodes are not repeated."""
+        self._num_restarts = num_restarts
+        self.reseed(self._fresh_seed())
+
+    def _fresh_seed(self) -> int:
+        return fresh_seed(self.seed_of(self.config), self.worker_index, self._num_restarts, self._num_env_failures)
+
+    # ------------------------------------------------------------------------------------------ failed environments
+
+    def _attempted(self, attempt: Callable[[], Result], force_reset: bool) -> Result:
+        """What `attempt` returns once no environment fails in it; leaves no traces of attempts that failed."""
+        before = _Before(
+            self._connectors,
+            self._num_env_steps,
+            list(self._ended),
+            # Only these callbacks and host pieces log anything while a recording runs, but for timers.
+            copy.deepcopy(self.metrics.get_state()) if self._watches_episodes or self._has_host_pieces else None,
+        )
+        failures = 0
+        while True:
+            self._env_error = self._callback_error = None
+            try:
+                if self._env_is_broken:
+                    self._renew_env()
+                self._prepare(force_reset)
+                result = attempt()
+            except Exception as error:
+                self._connectors = before.connectors
+                self._num_env_steps, self._ended = before.num_env_steps, list(before.ended)
+                if before.metrics is not None:
+                    self.metrics.set_state(copy.deepcopy(before.metrics))
+                self._needs_reset = True
+                if error is not self._env_error:
+                    raise
+                failures += 1
+                self._num_env_failures += 1
+                self._env_is_broken = True
+                self._tolerate(error, failures)
+            else:
+                self._has_sampled = True
+                return result
+
+    def _tolerate(self, error: Exception, failures: int) -> None:
+        """Log what an environment raised, or raise it."""
+        config = self.config
+        if not config.restart_failed_sub_environments or not self._has_sampled:
+            raise error
+        tolerance = config.num_consecutive_env_runner_failures_tolerance
+        if failures > tolerance:
+            raise ConsecutiveFailuresError.of(
+                f"Environments of EnvRunner {self.worker_index}", failures, tolerance, error
+            ) from error
+        logger.error(
+            "An environment of EnvRunner %d failed: it is made anew, and what was being sampled is dropped.",
+            self.worker_index,
+            exc_info=error,
+        )
+        self.metrics.log_value("num_env_failures", 1, reduce="sum")
+
+    def _renew_env(self) -> None:
+        """Make the failed environment anew, or all of them where nobody knows which one it is."""
+        env = self._vector_env
+        assert env is not None
+        try:
+            if env.renew(self._failed_index):
+                self._announce_env()
+            else:
+                env.discard()
+                self.make_env()
+        except Exception as error:
+            self._env_error = error
+            raise
+        self._env_is_broken, self._failed_index = False, None
+        # The random numbers of an environment that is new would start where those of the first one did.
+        self._seed, self._resets = self._fresh_seed(), 0
+
+    def _step_env(self, env: HostVectorEnv, actions: Any, before_reset: Any = None) -> VectorStep:
+        try:
+            return env.step(actions, before_reset)
+        except Exception as error:
+            if error is not self._callback_error:
+                self._env_error = error
+            raise
+
+    def _check_finite(self, recording: Recording) -> None:
+        """Look for NaN and infinity in a whole recording at once."""
+        found = recording.first_not_finite()
+        if found is None:
+            return
+        step, index, what = found
+        self._failed_index = index
+        self._env_error = ValueError(
+            f"Environment {index} of EnvRunner {self.worker_index} (env_config: worker_index={self.worker_index}, "
+            f"vector_index={index}) returned {what} that is not finite, in step {step} of the {recording.num_steps} "
+            f"that were being sampled. Repair the environment, wrap it with something that replaces NaN and infinity, "
+            f"or set fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new one."
+        )
+        raise self._env_error
+
     def _prepare(self, force_reset: bool) -> None:
         if self._vector_env is None:
             raise ValueError(
@@ -386,7 +541,11 @@ class SingleAgentEnvRunner(EnvRunner):
         # Only the first reset is seeded: from then on every environment goes its own way.
         seed = self._seed + self.worker_index * num_envs if self._resets == 0 else None
         started = time.perf_counter()
-        obs, infos = env.reset(seed=seed)
+        try:
+            obs, infos = env.reset(seed=seed)
+        except Exception as error:
+            self._env_error = error
+            raise
         self.metrics.log_value("env_reset_timer", time.perf_counter() - started)
         self._resets += 1
         self._needs_reset = False
@@ -487,7 +646,7 @@ class SingleAgentEnvRunner(EnvRunner):
             for_env = layout.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
             inputs = None
             if live is None:
-                step = env.step(for_env)
+                step = self._step_env(env, for_env)
             else:
                 columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
                 step, inputs = self._step_live(env, live, for_env, columns, connectors, timesteps, mode, is_last)
@@ -524,6 +683,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._started_at[clear] = clock()
             obs, reset = step.obs, step.resets
         assert recording is not None
+        self._check_finite(recording)
         self._obs, self._reset = obs, reset
         self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
         self._connectors = connectors
@@ -554,6 +714,13 @@ class SingleAgentEnvRunner(EnvRunner):
 
         def report(step: VectorStep) -> None:
             # Environments whose episode ended are in their final state here, for callbacks that look at them.
+            try:
+                take_in(step)
+            except Exception as error:
+                self._callback_error = error
+                raise
+
+        def take_in(step: VectorStep) -> None:
             nonlocal host_batch, inputs
             ended = step.terminateds | step.truncateds
             behind = _behind(step, ended)
@@ -566,7 +733,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 inputs = self._final_inputs(behind, connectors, columns[Columns.ACTIONS], rewards, timesteps)
             live.report(step, inputs)
 
-        step = env.step(actions_for_env, before_reset=report)
+        step = self._step_env(env, actions_for_env, report)
         live.begin(step)
         if host_batch is not None:
             self._host_batch = self._with_resets(host_batch, step.resets, live.episodes, mode)
@@ -682,36 +849,65 @@ class SingleAgentEnvRunner(EnvRunner):
         self._pure_env_to_module.state = jax.device_get(self._connectors[0])
         return self._env_to_module.get_state()
 
-    def get_state(self, components: Any = None, *, not_components: Any = None) -> dict[str, Any]:
-        """Weights, connector states and counters as nested dicts of NumPy arrays.
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
+
+        The environments' own states are not among it: nothing in gymnasium's interface gives them.
 
         Args:
             components: Only these of `STATE_COMPONENTS`; None for all.
             not_components: Leave these out.
+            **kwargs: None.
         """
-        only = {components} if isinstance(components, str) else set(components or STATE_COMPONENTS)
-        without = {not_components} if isinstance(not_components, str) else set(not_components or ())
-        wanted = only - without
-        unknown = (only | without) - set(STATE_COMPONENTS)
-        if unknown:
-            raise ValueError(f"Unknown components {sorted(unknown)} of an EnvRunner; it has {list(STATE_COMPONENTS)}.")
-        state: dict[str, Any] = {}
-        if "rl_module" in wanted:
-            params, rest = self._policy.get_weights()
-            state["rl_module"] = {"params": params, "rest": rest}
-        if "env_to_module_connector" in wanted:
-            state["env_to_module_connector"] = self._connector_state()
-        if "module_to_env_connector" in wanted:
-            self._module_to_env.state = jax.device_get(self._connectors[1])
-            state["module_to_env_connector"] = self._module_to_env.get_state()
-        if "weights_seq_no" in wanted:
-            state["weights_seq_no"] = self._weights_seq_no
-        if "num_env_steps_sampled_lifetime" in wanted:
-            state["num_env_steps_sampled_lifetime"] = self._others_env_steps + self._num_env_steps
-        return state
+        make: dict[str, Callable[[], Any]] = {
+            "rl_module": lambda: dict(zip(("params", "rest"), self._policy.get_weights(), strict=True)),
+            "env_to_module_connector": self._env_to_module_state,
+            "module_to_env_connector": self._module_to_env_state,
+            "weights_seq_no": lambda: self._weights_seq_no,
+            "num_env_steps_sampled_lifetime": lambda: self._others_env_steps + self._num_env_steps,
+            "random": self._policy.get_random_state,
+            "metrics_logger": self.metrics.get_state,
+        }
+        return {n: make[n]() for n in selected(STATE_COMPONENTS, components, not_components, "an EnvRunner")}
+
+    def _env_to_module_state(self) -> dict[str, Any]:
+        """With the states of pieces that run on the host."""
+        return self._connector_state() or (self._env_to_module.get_state() if self._has_host_pieces else {})
+
+    def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The modules, without current weights, and both pipelines, without current states."""
+        return self._policy.modules, cast(EnvToModulePipeline, self._env_to_module), self._module_to_env
+
+    def _module_to_env_state(self) -> dict[str, Any]:
+        self._module_to_env.state = jax.device_get(self._connectors[1])
+        return self._module_to_env.get_state()
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """What builds a runner in the same place, with environments of its own."""
+        return (), {
+            "config": self.config,
+            "worker_index": self.worker_index,
+            "num_workers": self.num_workers,
+            "spaces": self._given_spaces,
+        }
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Both connector pipelines."""
+        return [
+            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self._env_to_module),
+            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self._module_to_env),
+        ]
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over parts of what `get_state` returned; histories of running episodes stay.
+
+        With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
 
         Raises:
             ValueError: For unknown parts.
@@ -722,13 +918,23 @@ class SingleAgentEnvRunner(EnvRunner):
         if "rl_module" in state:
             self._policy.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
         if state.get("env_to_module_connector"):
-            self._pure_env_to_module.state = jax.device_get(self._connectors[0])
+            present = self._pure_env_to_module.state = jax.device_get(self._connectors[0])
             self._env_to_module.set_state(state["env_to_module_connector"])
-            self._connectors = (self._pure_env_to_module.state, self._connectors[1])
+            given = self._pure_env_to_module.state
+            if "random" not in state:
+                given = with_statistics(present, given, self._histories)
+            self._connectors = (given, self._connectors[1])
         if state.get("module_to_env_connector"):
             self._module_to_env.state = jax.device_get(self._connectors[1])
             self._module_to_env.set_state(state["module_to_env_connector"])
             self._connectors = (self._connectors[0], self._module_to_env.state)
+        if "random" in state:
+            # Environments start anew, unlike before: their own states are not saved.
+            key, num_calls = state["random"]["key"], state["random"]["num_calls"]
+            self.reseed(int(np.random.SeedSequence([*np.asarray(key).tolist(), num_calls]).generate_state(1)[0] >> 1))
+            self._policy.set_random_state(state["random"])
+        if "metrics_logger" in state:
+            self.metrics.set_state(state["metrics_logger"])
         if "weights_seq_no" in state:
             self._weights_seq_no = int(state["weights_seq_no"])
         if "num_env_steps_sampled_lifetime" in state:
@@ -737,10 +943,25 @@ class SingleAgentEnvRunner(EnvRunner):
             self._num_env_steps_reported -= self._num_env_steps
             self._num_env_steps = 0
 
+    @functools.cached_property
+    def _histories(self) -> Any:
+        """Which leaves of the env-to-module pipeline's state are histories."""
+        return histories(self._pure_env_to_module)
+
     def merge_connector_deltas(self) -> None:
         """Count this runner's own new statistics as known: what a group of one runner does in place of a merge."""
         merged = self._pure_env_to_module.merge(self._connectors[0], None)
         self._connectors = (jax.device_get(merged), self._connectors[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Before:
+    """What a failed attempt to sample goes back to."""
+
+    connectors: Any
+    num_env_steps: int
+    ended: list[tuple[int, float, int, float]]
+    metrics: dict[str, Any] | None
 
 
 def _behind(step: VectorStep, ended: np.ndarray) -> Any:

@@ -51,20 +51,15 @@ def sample_rounds(
         One entry per answer.
 
     Raises:
-        RuntimeError: If several rounds in a row bring no answer.
+        TimeoutError: If several rounds in a row bring no answer.
+        Exception: What environments raise, unless that is tolerated; see `EnvRunnerGroup`.
     """
     samples: list[Sampled] = []
     rounds_without_data = 0
     while sum(sampled.num_env_steps for sampled in samples) < num_env_steps:
-        answers = group.foreach_env_runner(
-            sample_once,
-            kwargs=kwargs,
-            local_env_runner=group.num_remote_env_runners() == 0,
-            timeout_seconds=timeout_seconds,
-        )
-        rounds_without_data = 0 if answers else rounds_without_data + 1
+        answers, any_answered = group.sample_round(sample_once, kwargs=kwargs, timeout_seconds=timeout_seconds)
+        rounds_without_data = 0 if any_answered else rounds_without_data + 1
         group.check_not_stalled(rounds_without_data)
-        group.probe_unhealthy_env_runners(timeout_seconds=0.0)
         samples += answers
     return samples
 

@@ -118,6 +118,7 @@ class RemoteCallResults:
 class _ActorState:
     actor: Any
     is_healthy: bool = True
+    is_lost_for_good: bool = False
     in_flight: Counter[str | None] = dataclasses.field(default_factory=Counter)
 
 
@@ -125,6 +126,7 @@ class _ActorState:
 class _Request:
     actor_id: int
     tag: str | None
+    more_refs: tuple[Any, ...] = ()
 
 
 class FaultTolerantActorManager:
@@ -161,6 +163,7 @@ class FaultTolerantActorManager:
         self._not_awaited: dict[Any, int] = {}
         self._pings: dict[Any, int] = {}
         self._num_restarts = 0
+        self._unreported: list[CallResult] = []
         self.add_actors(actors or ())
 
     # -------------------------------------------------------------------------------------------------------- actors
@@ -176,6 +179,10 @@ class FaultTolerantActorManager:
     def healthy_actor_ids(self) -> list[int]:
         """Ids of the actors that are not known to be dead or unreachable."""
         return [actor_id for actor_id, state in self._states.items() if state.is_healthy]
+
+    def recoverable_actor_ids(self) -> list[int]:
+        """Ids of the unhealthy actors that are not known to be gone for good."""
+        return [i for i, state in self._states.items() if not state.is_healthy and not state.is_lost_for_good]
 
     def num_actors(self) -> int:
         """Number of all actors."""
@@ -240,6 +247,26 @@ class FaultTolerantActorManager:
         del self._states[actor_id]
         return actor
 
+    def restart_actor(self, actor_id: int) -> None:
+        """End an actor and let Ray start it again, which is one of its ``max_restarts``; it is unhealthy until then.
+
+        Raises:
+            ValueError: If there is no such actor.
+        """
+        import ray
+
+        actor = self._state_of(actor_id).actor
+        self.set_actor_state(actor_id, healthy=False)
+        ray.kill(actor, no_restart=False)
+
+    def take_losses(self) -> list[CallResult]:
+        """Losses of actors that no call has returned, since the last call of this method.
+
+        They were found out by questions of this manager, or by calls that nobody waited for.
+        """
+        losses, self._unreported = self._unreported, []
+        return losses
+
     def clear(self) -> None:
         """End all actors at once, restarts included, and forget them."""
         import ray
@@ -272,6 +299,7 @@ class FaultTolerantActorManager:
         timeout_seconds: float | None = None,
         return_obj_refs: bool = False,
         mark_healthy: bool = False,
+        num_returns: int = 1,
     ) -> RemoteCallResults:
         """Call all actors and wait for their answers.
 
@@ -285,6 +313,8 @@ class FaultTolerantActorManager:
                 call raises, a later call of this manager raises its exception.
             return_obj_refs: Return references to results instead of results. An error shows when one is fetched.
             mark_healthy: Mark unhealthy actors that answer as healthy.
+            num_returns: With n above 1 the function returns n values, of which only the first is fetched: a result is
+                ``(value, reference, ...)``. What these refer to belongs to this process and outlives the actor.
 
         Returns:
             The outcomes in the order of the actors. Those that are not there in time are left out, and dropped when
@@ -294,12 +324,12 @@ class FaultTolerantActorManager:
             ValueError: If an id is unknown, or lists differ in length.
         """
         self._check_not_awaited()
-        calls = self._send(func, kwargs, healthy_only, remote_actor_ids)
+        calls = self._send(func, kwargs, healthy_only, remote_actor_ids, num_returns=num_returns)
         if timeout_seconds == 0.0:
-            self._not_awaited |= dict(calls)
+            self._not_awaited |= {ref: request.actor_id for ref, request in calls.items()}
             return RemoteCallResults()
         return self._wait(
-            {ref: _Request(actor_id, None) for ref, actor_id in calls},
+            calls,
             timeout_seconds=timeout_seconds,
             return_obj_refs=return_obj_refs,
             mark_healthy=mark_healthy,
@@ -330,9 +360,9 @@ class FaultTolerantActorManager:
         """
         self._check_not_awaited()
         calls = self._send(func, kwargs, healthy_only, remote_actor_ids, tag=tag, keeps_limit=True)
-        for ref, actor_id in calls:
-            self._requests[ref] = _Request(actor_id, tag)
-            self._states[actor_id].in_flight[tag] += 1
+        self._requests |= calls
+        for request in calls.values():
+            self._states[request.actor_id].in_flight[tag] += 1
         return len(calls)
 
     def fetch_ready_async_reqs(
@@ -418,7 +448,10 @@ class FaultTolerantActorManager:
     # --------------------------------------------------------------------------------------------------------- health
 
     def probe_unhealthy_actors(
-        self, timeout_seconds: float | None = None, mark_healthy: bool = False
+        self,
+        timeout_seconds: float | None = None,
+        mark_healthy: bool = False,
+        actor_ids: Sequence[int] | None = None,
     ) -> list[int]:
         """Which of the unhealthy actors answer again.
 
@@ -426,14 +459,16 @@ class FaultTolerantActorManager:
             timeout_seconds: Longest wait for those that Ray is restarting; None waits until all of them are back, 0
                 takes the answers that are there.
             mark_healthy: Mark these as healthy.
+            actor_ids: Only ask these; None asks all.
 
         Returns:
-            Their ids. An actor that is gone for good is never among them, and nobody waits for it.
+            Their ids. An actor that is gone for good is never among them, and nobody waits for it; nor one whose
+            ``ping`` raises, which says that it waits for its restart.
         """
         import ray
 
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        waiting = [actor_id for actor_id, state in self._states.items() if not state.is_healthy]
+        waiting = [i for i in self.recoverable_actor_ids() if actor_ids is None or i in actor_ids]
         back: list[int] = []
         while waiting:
             # A question stays open until it is answered: asking without waiting costs nothing, however often.
@@ -449,6 +484,8 @@ class FaultTolerantActorManager:
                     back.append(actor_id)
                     if mark_healthy:
                         self.set_actor_state(actor_id, healthy=True)
+                if outcome.error is not None and _is_final(outcome.error):
+                    self._unreported.append(CallResult(actor_id, outcome))
                 if outcome.error is None or _is_final(outcome.error):
                     waiting.remove(actor_id)
             if not waiting or (deadline is not None and time.monotonic() + PROBE_INTERVAL_S >= deadline):
@@ -491,8 +528,9 @@ class FaultTolerantActorManager:
         *,
         tag: str | None = None,
         keeps_limit: bool = False,
-    ) -> list[tuple[Any, int]]:
-        """Send the calls: ``[(reference to the result, actor id)]``."""
+        num_returns: int = 1,
+    ) -> dict[Any, _Request]:
+        """Send the calls, by reference to the first result."""
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
         all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)
@@ -501,7 +539,7 @@ class FaultTolerantActorManager:
                 raise ValueError(
                     f"{name} is a list of {len(values)} for {len(ids)} actors ({ids}): give one each."
                 )
-        calls: list[tuple[Any, int]] = []
+        calls: dict[Any, _Request] = {}
         new: Counter[int] = Counter()
         for actor_id, one_func, one_kwargs in zip(ids, funcs, all_kwargs, strict=True):
             state = self._state_of(actor_id)
@@ -510,11 +548,13 @@ class FaultTolerantActorManager:
             if keeps_limit and state.in_flight[tag] + new[actor_id] >= self._max_in_flight:
                 continue
             new[actor_id] += 1
-            if isinstance(one_func, str):
-                ref = getattr(state.actor, one_func).remote(**one_kwargs)
+            name, args = (one_func, ()) if isinstance(one_func, str) else ("apply", (one_func,))
+            method = getattr(state.actor, name)
+            if num_returns == 1:
+                calls[method.remote(*args, **one_kwargs)] = _Request(actor_id, tag)
             else:
-                ref = state.actor.apply.remote(one_func, **one_kwargs)
-            calls.append((ref, actor_id))
+                ref, *more = method.options(num_returns=num_returns).remote(*args, **one_kwargs)
+                calls[ref] = _Request(actor_id, tag, tuple(more))
         return calls
 
     def _wait(
@@ -540,6 +580,8 @@ class FaultTolerantActorManager:
         for ref in fetched:
             actor_id, tag = requests[ref].actor_id, requests[ref].tag
             outcome = ResultOrError(ref) if return_obj_refs else self._outcome(ref, actor_id)
+            if requests[ref].more_refs and outcome.ok:
+                outcome = ResultOrError((outcome.result, *requests[ref].more_refs))
             if outcome.ok and mark_healthy and not return_obj_refs and not self.is_actor_healthy(actor_id):
                 self.set_actor_state(actor_id, healthy=True)
             results.add_result(actor_id, outcome, tag)
@@ -556,22 +598,33 @@ class FaultTolerantActorManager:
                 if self.is_actor_healthy(actor_id):
                     logger.warning("Lost actor %d: %s", actor_id, error)
                 self.set_actor_state(actor_id, healthy=False)
+                self._states[actor_id].is_lost_for_good = _is_final(error)
             return ResultOrError(error=error)
 
     def _check_not_awaited(self) -> None:
-        """Raise what a call that nobody waited for has raised since; note the actors that it lost."""
+        """Raise what a call that nobody waited for has raised since; note the actors that it lost (`take_losses`)."""
         if not self._not_awaited:
             return
         import ray
 
         refs = list(self._not_awaited)
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        outcomes = [
-            self._outcome(ref, self._not_awaited.pop(ref)) for ref in ready if ref in self._not_awaited
-        ]
+        outcomes: list[CallResult] = []
+        for ref in ready:
+            if ref in self._not_awaited:
+                actor_id = self._not_awaited.pop(ref)
+                outcomes.append(CallResult(actor_id, self._outcome(ref, actor_id)))
+        self._unreported += [outcome for outcome in outcomes if outcome.is_ray_error]
         for outcome in outcomes:
-            if outcome.error is not None and not outcome.is_ray_error:
-                raise outcome.error
+            if not outcome.ok and not outcome.is_ray_error:
+                raise outcome.get()
+
+
+def original_error(error: BaseException) -> BaseException:
+    """What an actor's code raised, without Ray's wrapping and without the actor's traceback."""
+    from ray.exceptions import RayTaskError
+
+    return error.cause if isinstance(error, RayTaskError) else error
 
 
 def _is_ray_error(error: Exception) -> bool:

@@ -157,11 +157,8 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
 @pytest.mark.parametrize(
     ("section", "value"),
     [
-        ("evaluation", {"evaluation_error_after_n_consecutive_skips": 3}),
         ("evaluation", {"offline_evaluation_interval": 1}),
         ("offline_data", {"input_": "somewhere"}),
-        ("fault_tolerance", {"restart_failed_sub_environments": True}),
-        ("fault_tolerance", {"delay_between_env_runner_restarts_s": 1.0}),
         ("env_runners", {"use_env_runner_state_server": True}),
         ("multi_agent", {"policies": {"a", "b"}}),
         ("rl_module", {"model_config": {"use_lstm": True}}),

@@ -191,7 +191,7 @@ def test_every_data_argument_means_the_same():
         results.append(learner.get_weights())
     for other in results[1:]:
         assert_equal_trees(results[0], other)
-    assert (results[0][A] != initial["rl_module"]["params"][A]).any()
+    assert (results[0][A] != initial["rl_module"][DEFAULT_MODULE_ID]["a"]).any()
 
 
 def assert_equal_trees(a, b):
@@ -725,8 +725,8 @@ def test_add_and_remove_modules_keep_the_others():
     )
     assert set(spec.rl_module_specs) == {"p", "q", "r"} and set(learner.module) == {"p", "q", "r"}
     grown = learner.get_state()
-    for ref, value in state["rl_module"]["params"].items():
-        np.testing.assert_array_equal(grown["rl_module"]["params"][ref], value)
+    for module_id in ("p", "q"):
+        assert_equal_trees(grown["rl_module"][module_id], state["rl_module"][module_id])
     for module_id in ("p", "q"):
         assert_equal_trees(grown["optimizer"][module_id], state["optimizer"][module_id])
     steps = [counted["counters"].pop("steps_trained")["steps"] for counted in (grown, state)]
@@ -815,7 +815,8 @@ def test_state_goes_to_another_learner_and_on_bit_for_bit():
     update = {"num_epochs": 2, "minibatch_size": 16, "shuffle_batch_per_epoch": True}
     first.update(batch=ppo_rows(), timesteps=100, **update)
     state = first.get_state()
-    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state))
+    arrays = {name: part for name, part in state.items() if name != "metrics_logger"}
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(arrays))
     second.set_state(state)
     assert_equal_trees(second.get_state(), state)
     metrics = [learner.update(batch=ppo_rows(seed=1), timesteps=200, **update) for learner in (first, second)]
@@ -823,13 +824,14 @@ def test_state_goes_to_another_learner_and_on_bit_for_bit():
     assert_equal_trees(first.get_state(), second.get_state())
     # The first one's state was not touched by what followed.
     assert_equal_trees(state, jax.tree.map(np.array, state))
-    ref = "default_policy/pi/dense_0/kernel"
-    assert (state["rl_module"]["params"][ref] != first.get_weights()[ref]).any()
+    kernel = state["rl_module"][DEFAULT_MODULE_ID]["pi/dense_0/kernel"]
+    assert (kernel != first.get_weights()["default_policy/pi/dense_0/kernel"]).any()
 
 
 def test_components_of_the_state(squares):
     everything = squares.get_state()
-    assert set(everything) == {"rl_module", "optimizer", "extra", "connector", "counters"}
+    names = {"rl_module", "optimizer", "extra", "connector", "host_connector", "counters", "metrics_logger"}
+    assert set(everything) == names
     assert set(squares.get_state("rl_module")) == {"rl_module"}
     assert set(squares.get_state(["rl_module", "optimizer"])) == {"rl_module", "optimizer"}
     assert set(squares.get_state(not_components=["optimizer"])) == set(everything) - {"optimizer"}
@@ -846,12 +848,11 @@ def test_components_of_the_state(squares):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"rl_module": {"params": {A: np.zeros(3)}, "rest": {}}}, "'rl_module/params' has the structure"),
-        (
-            {"rl_module": {"params": {A: np.zeros(3), B: np.zeros(4)}, "rest": {}}},
-            r"default_policy/b.*has shape \(4,\)",
-        ),
-        ({"optimizer": {}}, "'optimizer' has the structure"),
+        ({"rl_module": {DEFAULT_MODULE_ID: {"a": np.zeros(3), "c": np.zeros(3)}}}, "got 'c', which this module does"),
+        ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(4)}}}, r"'b' of shape \(4,\)"),
+        ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(3, complex)}}}, "dtype complex128"),
+        ({"optimizer": {}}, r"optimizer is of \[\]; this learner has \['default_policy'\]"),
+        ({"optimizer": {DEFAULT_MODULE_ID: {"x": np.zeros(3)}}}, "optimizer 'default_policy' does not fit: it lacks"),
         ({"weights": {}}, "Unknown components \\['weights'\\]"),
     ],
 )
@@ -1121,17 +1122,18 @@ def test_modules_with_random_layers_statistics_or_linen_networks_train(module_cl
     assert np.isfinite(losses).all()
     if module_class is Wrapped:  # The other one's losses are noise, mostly.
         assert losses[-1] < losses[0]
-    for ref, value in after["rl_module"]["params"].items():
-        assert (value != before["rl_module"]["params"][ref]).any(), ref
+    states = [state["rl_module"][DEFAULT_MODULE_ID] for state in (before, after)]
+    for ref in learner.get_weights():
+        name = ref.removeprefix(f"{DEFAULT_MODULE_ID}/")
+        assert (states[1][name] != states[0][name]).any(), ref
     if module_class is Noisy:
-        assert set(after["rl_module"]["rest"]) == {"default_policy/norm/mean", "default_policy/norm/var"}
+        others = {f"{DEFAULT_MODULE_ID}/{name}" for name in states[1]} - set(learner.get_weights())
+        assert others == {"default_policy/norm/mean", "default_policy/norm/var"}
         batch_mean = (
             ppo_rows()["obs"] @ np.asarray(learner.module[DEFAULT_MODULE_ID].first.kernel[...])
         ).mean(0)
         batch_mean += np.asarray(learner.module[DEFAULT_MODULE_ID].first.bias[...])
-        np.testing.assert_allclose(
-            after["rl_module"]["rest"]["default_policy/norm/mean"], batch_mean, atol=0.2
-        )
+        np.testing.assert_allclose(states[1]["norm/mean"], batch_mean, atol=0.2)
     # A state goes on as the learner itself does, random streams included.
     learner.update(batch=ppo_rows())
     expected = learner.get_state()

@@ -233,7 +233,7 @@ def test_layers_with_batch_statistics_see_no_padding():
     config = config_of().rl_module(rl_module_spec=RLModuleSpec(module_class=Standardising))
     learner, batch = config.build_learner(), rows(11)
     learner.update(batch=batch)
-    mean = learner.get_state("rl_module")["rl_module"]["rest"]["default_policy/norm/mean"]
+    mean = learner.get_state("rl_module")["rl_module"]["default_policy"]["norm/mean"]
     np.testing.assert_allclose(mean, batch[Columns.OBS].mean(0), atol=1e-6)
 
 

@@ -85,9 +85,7 @@ def make_learner(module, settings, learner_class=None, **training):
     if learner_class is not None:
         config.learners(learner_class=learner_class)
     learner = config.build_learner()
-    state = learner.get_state()
-    state["rl_module"]["params"] = params_from(golden["parameters"], state["rl_module"]["params"])
-    learner.set_state(state)
+    learner.set_weights(params_from(golden["parameters"], learner.get_weights()))
     return learner
 
 

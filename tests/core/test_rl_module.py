@@ -404,7 +404,7 @@ def test_spec_errors():
         MultiRLModuleSpec.from_module(build())
     with pytest.raises(KeyError, match="No spec for module 'b'"):
         MultiRLModuleSpec(rl_module_specs={"a": ppo_spec()})["b"]
-    with pytest.raises(ValueError, match="load_state_path"):
+    with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         ppo_spec(load_state_path="x").build()
 
 

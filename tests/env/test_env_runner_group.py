@@ -229,7 +229,7 @@ def test_weights_of_a_runner_of_some_modules_and_to_some_actors(group):
 
 def test_a_learner_groups_weights_and_their_number(group):
     state = {"rl_module": {"params": {"a/w": np.full(2, 7.0)}, "rest": {}}}
-    learners = types.SimpleNamespace(get_state=lambda part: {"learner": {part: state[part]}}, num_updates=11)
+    learners = types.SimpleNamespace(weights_for_runners=lambda: state["rl_module"], num_updates=11)
     group.sync_weights(from_worker_or_learner_group=learners)
     assert params(group) == [{"a/w": 7.0}] * 3
     assert group.foreach_env_runner(lambda runner: runner.state["weights_seq_no"]) == [11] * 3

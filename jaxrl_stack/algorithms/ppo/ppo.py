@@ -82,7 +82,7 @@ class PPOConfig(AlgorithmConfig):
                     "Initial weight of that divergence; it then adapts.",
                     "float",
                     "traced",
-                    check=number(0),
+                    check=number(0, finite=True),
                     read_by="learner",
                 ),
                 Setting(
@@ -100,7 +100,7 @@ class PPOConfig(AlgorithmConfig):
                     "Weight of the value loss.",
                     "float",
                     "traced",
-                    check=number(0),
+                    check=number(0, finite=True),
                     read_by="learner",
                 ),
                 Setting(
@@ -110,7 +110,7 @@ class PPOConfig(AlgorithmConfig):
                     "float | list[list[float]] | list[tuple[int, float]]",
                     "traced",
                     schedulable=True,
-                    check=number(0, or_schedule=True),
+                    check=number(0, or_schedule=True, finite=True),
                     check_when_set=False,
                     read_by="learner",
                 ),

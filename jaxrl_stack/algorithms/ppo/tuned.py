@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.utils.checkpoints import register_class
 
 
+@register_class
 def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
     """Normalises observations by running statistics."""
     return MeanStdFilter()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-
-if TYPE_CHECKING:
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 
 def episodes_to_batch(
@@ -42,9 +40,12 @@ def episodes_to_batch(
 
     Raises:
         ValueError: If there is no step in any episode, or an episode belongs to an unknown module.
+        TypeError: If something is no episode.
     """
     by_module: dict[str, list[dict[str, Any]]] = {}
     for i, episode in enumerate(episodes):
+        if not isinstance(episode, SingleAgentEpisode):
+            raise TypeError(f"update(episodes=...): entry {i} is {episode!r}; give a list of SingleAgentEpisodes.")
         module_id = episode.module_id or (DEFAULT_MODULE_ID if DEFAULT_MODULE_ID in modules else next(iter(modules)))
         if module_id not in modules:
             raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")

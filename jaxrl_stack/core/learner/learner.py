@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import socket
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 
-from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
+from jaxrl_stack.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.learner_state import (
@@ -22,7 +24,6 @@ from jaxrl_stack.core.learner.learner_state import (
     LearnerState,
     kept_or_fresh,
     kept_where_it_fits,
-    same_leaves,
 )
 from jaxrl_stack.core.learner.optimizers import (
     DEFAULT_OPTIMIZER,
@@ -32,6 +33,7 @@ from jaxrl_stack.core.learner.optimizers import (
     clip_gradients,
 )
 from jaxrl_stack.core.learner.row_blocks import (
+    check_columns,
     concatenate,
     deal_out_columns,
     lay_out_rows,
@@ -47,9 +49,10 @@ from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, si
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.checkpoints import Checkpointable, selected
 from jaxrl_stack.utils.devices import (
     Device,
     all_shards,
@@ -60,7 +63,9 @@ from jaxrl_stack.utils.devices import (
 )
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.schedules import validate_schedule
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -85,7 +90,7 @@ AXIS_NAME = "devices"
 """Name of the mapped axis of every learner program."""
 
 
-class Learner(TracedUpdate):
+class Learner(TracedUpdate, Checkpointable):
     """Updates the RLModules of a config from train batches.
 
     Subclass it and override the hooks; all of them run while the update is traced, so they must be pure JAX:
@@ -394,10 +399,20 @@ class Learner(TracedUpdate):
                     f"register_optimizer({optimizer_name!r}) of module {module_id!r} needs lr_or_lr_schedule: a "
                     f"number or [[timestep, value], ...]. Set it with config.training(lr=...)."
                 )
+            if not callable(optimizer):
+                raise TypeError(
+                    f"register_optimizer({optimizer_name!r}): optimizer={optimizer!r} must be a function of the "
+                    f"learning rate that returns an optax.GradientTransformation, such as optax.adam."
+                )
+            validate_schedule(lr_or_lr_schedule, "lr_or_lr_schedule")
+            made = optimizer(jnp.float32(0.0))
+            if not isinstance(made, optax.GradientTransformation):
+                raise TypeError(
+                    f"register_optimizer({optimizer_name!r}): optimizer={optimizer!r} returned {made!r}. It must "
+                    f"return an optax.GradientTransformation, as optax.adam does."
+                )
             factory = optimizer
-        refs: list[str] = []
-        for param in params:
-            refs.extend([param] if isinstance(param, str) else self._pure.refs_of(param))
+        refs = self._refs_to_optimize(optimizer_name, params)
         taken = {ref: opt for by_name in self._optimizers.values() for opt in by_name.values() for ref in opt.refs}
         for ref in refs:
             if ref in taken:
@@ -414,6 +429,24 @@ class Learner(TracedUpdate):
             is_flat=optimizer in ELEMENTWISE_OPTIMIZERS
             and all(self._pure.params[ref].dtype == jnp.float32 for ref in refs),
         )
+
+    def _refs_to_optimize(self, optimizer_name: str, params: Any) -> list[str]:
+        """The refs of `register_optimizer`'s `params`."""
+        remedy = "Give self.get_parameters(self.module[module_id]), or submodules or refs of it."
+        call = f"register_optimizer({optimizer_name!r}, params=...)"
+        params = list(params) if isinstance(params, Iterable) and not isinstance(params, str) else params
+        if not isinstance(params, list) or not params:
+            raise ValueError(f"{call}: got {params!r} where a list of parameters belongs. {remedy}")
+        refs: list[str] = []
+        for param in params:
+            if not isinstance(param, str | nnx.Variable | nnx.Pytree):
+                raise TypeError(f"{call}: {param!r} is no parameter, submodule or ref. {remedy}")
+            refs.extend([param] if isinstance(param, str) else self._pure.refs_of(param))
+        unknown = [ref for ref in refs if ref not in self._pure.params]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], self._pure.params, n=3) or list(self._pure.params)[:6]
+            raise ValueError(f"{call}: there is no parameter {unknown[0]!r}, but for example {close}. {remedy}")
+        return refs
 
     def _check_every_module_has_an_optimizer(self) -> None:
         for module_id in self._template:
@@ -500,6 +533,12 @@ class Learner(TracedUpdate):
             raise ValueError(
                 f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
             )
+        for name, value, least in (
+            ("num_epochs", num_epochs, 1),
+            ("num_total_minibatches", num_total_minibatches, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name}={value} must be at least {least}.")
         plan = UpdatePlan(
             num_epochs,
             minibatch_size,
@@ -669,6 +708,11 @@ class Learner(TracedUpdate):
             )
         (name, value), *_ = given.items()
         if name == "training_data":
+            if isinstance(value, Mapping):
+                raise TypeError(
+                    "Learner.update(training_data=...) takes an object, TrainingData(batch=...) for example, and got a "
+                    "dict. A batch is update(batch=...)."
+                )
             inner = {k: v for k in data if k != name and (v := getattr(value, k, None)) is not None}
             return self.update(
                 **inner,
@@ -692,6 +736,11 @@ class Learner(TracedUpdate):
         else:
             if name == "data_iterators":
                 value = [next(iter(iterator)) for iterator in value]
+            if name == "batches" and (not isinstance(value, Sequence) or not value):
+                raise ValueError(
+                    f"Learner.update(batches=...) takes a list of at least one batch, got a {type(value).__name__} of "
+                    f"{len(value)}. One batch is update(batch=...)."
+                )
             parts: Any = [value] if name == "batch" else _resolve(value, name) if name == "batch_refs" else value
             rows = concatenate([self._as_multi_module_batch(b) for b in parts])
         return self._fit_rows(rows, counter, plan)
@@ -836,18 +885,32 @@ class Learner(TracedUpdate):
 
     def _timesteps_counter(self, timesteps: dict[str, Any] | int | None) -> np.ndarray:
         steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
+        if not (steps is None or isinstance(steps, int | np.integer)):
+            raise TypeError(
+                f"timesteps={timesteps!r} must be a number of env steps, or "
+                f"{{'num_env_steps_sampled_lifetime': number}}."
+            )
         return counters.from_int(int(steps or 0))
 
     def _as_multi_module_batch(self, batch: Any) -> dict[ModuleID, dict[str, Any]]:
         batch = getattr(batch, "policy_batches", batch)
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"A batch is a dict {{column: [N, ...]}} or {{module_id: {{column: [N, ...]}}}}, got a "
+                f"{type(batch).__name__}. Several batches are update(batches=[...])."
+            )
         if any(key in self._template for key in batch):
             unknown = [key for key in batch if key not in self._template]
             if unknown:
                 raise ValueError(f"The batch has modules {unknown} that this learner does not: {list(self._template)}.")
-            return {mid: dict(columns) for mid, columns in batch.items()}
-        if len(self._template) > 1:
+            columns_of = {mid: dict(columns) for mid, columns in batch.items()}
+        elif len(self._template) > 1:
             raise ValueError(f"A learner of {list(self._template)} needs batches of the form {{module_id: columns}}.")
-        return {next(iter(self._template)): dict(batch)}
+        else:
+            columns_of = {next(iter(self._template)): dict(batch)}
+        for mid, columns in columns_of.items():
+            check_columns(mid, columns, self._template[mid])
+        return columns_of
 
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> dict[ModuleID, dict[str, Any]]:
         """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
@@ -978,81 +1041,114 @@ class Learner(TracedUpdate):
 
     def get_state(
         self,
-        components: str | Sequence[str] | None = None,
+        components: str | Collection[str] | None = None,
         *,
-        not_components: str | Sequence[str] | None = None,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """The state as nested dicts of NumPy arrays.
 
         Args:
-            components: Only these of ``rl_module, optimizer, extra, connector, counters``; None for all.
+            components: Only these of `STATE_COMPONENTS`; None for all.
             not_components: Leave these out.
+            **kwargs: None.
+
+        Returns:
+            ``rl_module`` is ``{module_id: RLModule.get_state()}``; ``optimizer`` is ``{module_id: {"path/to/leaf":
+            array}}``, and ``extra`` and ``connector`` are the same for their parts.
         """
-        state = host_view(self.state)
-        streams = self._pure.stream_refs
-        state = jax.device_get(
-            state.replace(
-                key=jax.random.key_data(state.key),
-                # Random streams are re-seeded from the key in every update: they are not state.
-                rest={ref: leaf for ref, leaf in state.rest.items() if ref not in streams},
-            )
-        )
-        parts = {
-            "rl_module": {"params": state.params, "rest": state.rest},
-            "optimizer": state.optimizers,
-            "extra": state.extra,
-            "connector": state.connector,
-            "counters": {
-                "timesteps": state.timesteps,
-                "num_updates": state.num_updates,
-                "key": state.key,
+        state = self.state
+        make = {
+            "rl_module": lambda: self.module.get_state(),
+            "optimizer": lambda: _by_name(state.optimizers),
+            "extra": lambda: _by_name(state.extra),
+            "connector": lambda: _by_name(state.connector),
+            "host_connector": lambda: {n: piece.get_state() for n, piece in self._learner_connector.host_front()},
+            "counters": lambda: {
+                "timesteps": np.asarray(host_view(state.timesteps)),
+                "num_updates": np.asarray(host_view(state.num_updates)),
+                "key": np.asarray(jax.random.key_data(host_view(state.key))),
                 "steps_trained": self._steps_trained.get_state(self._template),
             },
+            "metrics_logger": lambda: self.metrics_logger.get_state(),
         }
-        only = {components} if isinstance(components, str) else set(components or parts)
-        without = {not_components} if isinstance(not_components, str) else set(not_components or ())
-        unknown = (only | without) - set(STATE_COMPONENTS)
-        if unknown:
-            raise ValueError(f"Unknown components {sorted(unknown)} of a Learner; it has {list(STATE_COMPONENTS)}.")
-        return {name: part for name, part in parts.items() if name in only - without}
+        return {name: make[name]() for name in selected(STATE_COMPONENTS, components, not_components, "a Learner")}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; components that are missing stay as they are.
 
         Raises:
-            ValueError: If names or shapes do not fit this learner's modules; nothing is changed then.
+            ValueError: If names, shapes or dtypes do not fit this learner's modules; nothing is changed then.
         """
         unknown = [name for name in state if name not in STATE_COMPONENTS]
         if unknown:
             raise ValueError(f"Unknown components {unknown} of a Learner; it has {list(STATE_COMPONENTS)}.")
         current = jax.device_get(host_view(self.state))
         if "rl_module" in state:
-            given = state["rl_module"]
-            current = current.replace(
-                params=same_leaves(given["params"], current.params, "rl_module/params"),
-                rest={
-                    **current.rest,
-                    **same_leaves(
-                        given["rest"],
-                        {r: leaf for r, leaf in current.rest.items() if r not in self._pure.stream_refs},
-                        "rl_module/rest",
-                    ),
-                },
-            )
+            params, rest = self._with_module_states(state["rl_module"])
+            current = current.replace(params=params, rest=rest)
         for part, field in (("optimizer", "optimizers"), ("extra", "extra"), ("connector", "connector")):
             if part in state:
-                current = current.replace(**{field: same_leaves(state[part], getattr(current, field), part)})
+                current = current.replace(**{field: _from_names(getattr(current, field), state[part], part)})
         trained = self._steps_trained
         if "counters" in state:
             counted = state["counters"]
-            current = current.replace(
-                timesteps=counted["timesteps"],
-                num_updates=counted["num_updates"],
-                key=jax.random.wrap_key_data(jnp.asarray(counted["key"])),
-            )
+            present = {
+                "timesteps": current.timesteps,
+                "num_updates": current.num_updates,
+                "key": jax.random.key_data(current.key),
+            }
+            given = {name: value for name, value in counted.items() if name != "steps_trained"}
+            given = from_named_leaves(present, given, "a Learner's counters")
+            key: Any = np.asarray(given["key"])
+            current = current.replace(**given | {"key": jax.random.wrap_key_data(key)})
             trained = StepsTrained.from_state(counted["steps_trained"])
+        if "host_connector" in state:
+            pieces = dict(self._learner_connector.host_front())
+            for name, piece_state in state["host_connector"].items():
+                pieces[name].set_state(piece_state)
+        if "metrics_logger" in state:
+            self.metrics_logger.set_state(state["metrics_logger"])
         self._steps_trained = trained
         self.place(current)
+
+    def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
+        """``(params, rest)`` with these states of modules in place of the present ones."""
+        unknown = [module_id for module_id in states if module_id not in self._template]
+        if unknown:
+            raise KeyError(f"No module {unknown[0]!r}; there are {list(self._template)}.")
+        module = self._synced_module()
+        # Whatever goes wrong half-way: the next reader of `module` gets the weights of the state again.
+        self._synced_updates = None
+        for module_id, state in states.items():
+            module[module_id].set_state(state)
+        return self._pure.unbind(module)
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """``config`` and ``module_spec``."""
+        return (), {"config": self.config, "module_spec": MultiRLModuleSpec.from_module(self._template)}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """The MultiRLModule, ``"rl_module"``."""
+        return [(COMPONENT_RL_MODULE, self.module)]
+
+    @classmethod
+    def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
+        if isinstance(kwargs.get("module_spec"), MultiRLModuleSpec):
+            check_fits_specs(kwargs["module_spec"], state.get("rl_module", {}))
+        learner = super()._build_from_checkpoint(args, kwargs, state)
+        learner.build()
+        return learner
+
+    def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
+        """``{"params": {ref: array}, "rest": {ref: array}}``: what env runners act with.
+
+        Random streams are not among it: every program seeds them anew from its key.
+        """
+        streams = self._pure.stream_refs
+        params, rest = self.state.params, self.state.rest
+        own = {ref: leaf for ref, leaf in rest.items() if ref not in streams}
+        return jax.device_get(host_view({"params": params, "rest": own}))
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """A copy of the trained parameters, ``{ref: array}``."""
@@ -1075,15 +1171,7 @@ class Learner(TracedUpdate):
                 module_id, _, name = ref.partition("/")
                 nested.setdefault(module_id, {})[name] = value
             weights = nested
-        unknown = [module_id for module_id in weights if module_id not in self._template]
-        if unknown:
-            raise KeyError(f"No module {unknown[0]!r}; there are {list(self._template)}.")
-        module = self._synced_module()
-        # Whatever goes wrong half-way: the next reader of `module` gets the weights of the state again.
-        self._synced_updates = None
-        for module_id, state in weights.items():
-            module[module_id].set_state(state)
-        params, rest = self._pure.unbind(module)
+        params, rest = self._with_module_states(weights)
         self.place(jax.device_get(host_view(self.state)).replace(params=params, rest=rest))
 
     def check_connector_is_pure(self) -> None:
@@ -1181,6 +1269,19 @@ class Learner(TracedUpdate):
         self._compiled.clear()
         self._state = None
         self._is_built = False
+
+
+def _by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: named_leaves(part) for name, part in jax.device_get(host_view(dict(tree))).items()}
+
+
+def _from_names(present: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
+    if set(present) != set(given):
+        raise ValueError(
+            f"The state of a Learner's {what} is of {sorted(given)}; this learner has {sorted(present)}. Load it into "
+            f"a learner of the same modules, optimizers and connectors."
+        )
+    return {n: from_named_leaves(part, given[n], f"a Learner's {what} {n!r}") for n, part in present.items()}
 
 
 def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:

@@ -215,7 +215,7 @@ def weights_for_runners(learner: Learner) -> dict[str, Any]:
     Returns:
         ``{"rl_module": {"params": {ref: array}, "rest": {ref: array}}, "weights_seq_no": updates so far}``.
     """
-    return {**learner.get_state("rl_module"), "weights_seq_no": learner.num_updates}
+    return {"rl_module": learner.weights_for_runners(), "weights_seq_no": learner.num_updates}
 
 
 def module_states(learner: Learner, module_ids: Collection[str] | None, inference_only: bool) -> dict[str, Any]:

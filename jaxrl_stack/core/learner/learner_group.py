@@ -8,12 +8,12 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 
-from jaxrl_stack.core import COMPONENT_LEARNER
+from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from jaxrl_stack.core.learner.learner import STATE_COMPONENTS, Learner
 from jaxrl_stack.core.learner.learner_actor import (
     Answer,
@@ -28,8 +28,9 @@ from jaxrl_stack.core.learner.learner_actor import (
 )
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
+from jaxrl_stack.utils.checkpoints import Checkpointable, Component
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -47,7 +48,7 @@ LEAVE_TIMEOUT_S = 5.0
 """How long learners may take to part before they are ended."""
 
 
-class LearnerGroup:
+class LearnerGroup(Checkpointable):
     """The Learner in this process, or N Learners in Ray actors that update as one.
 
     With ``num_learners=0`` the Learner lives here and its update runs on all of its devices. With ``num_learners=N``
@@ -393,17 +394,25 @@ class LearnerGroup:
 
         return ray.put(weights_for_runners(self._local)) if self._actors is None else self._actors.weights_ref()
 
+    def weights_for_runners(self) -> dict[str, Any]:
+        """``{"params": {ref: array}, "rest": {ref: array}}``; see `Learner.weights_for_runners`."""
+        if self._actors is None:
+            return self._local.weights_for_runners()
+        return self._actors.first(weights_for_runners)[COMPONENT_RL_MODULE]
+
     def get_state(
         self,
         components: str | Collection[str] | None = None,
         *,
         not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """``{"learner": state}``; the state of all learners is the same.
 
         Args:
             components: ``"learner"`` or parts of it, such as ``"learner/rl_module"`` or ``"rl_module"``; None for all.
             not_components: Leave these out.
+            **kwargs: None.
         """
         unwanted = _parts_of_learner(not_components or ())
         wanted = [part for part in _parts_of_learner(components or COMPONENT_LEARNER) if part not in unwanted]
@@ -421,6 +430,25 @@ class LearnerGroup:
             self._local.set_state(state[COMPONENT_LEARNER])
         else:
             self._actors.change(_set_state, state[COMPONENT_LEARNER])
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """``config`` and ``module_spec``."""
+        learner = self.describe_learner()
+        return (), {"config": self.config, "module_spec": learner.module_spec}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """The learner, ``"learner"``; all learners have the same state."""
+        return [(COMPONENT_LEARNER, self.describe_learner().component)]
+
+    @classmethod
+    def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
+        if isinstance(kwargs.get("module_spec"), MultiRLModuleSpec):
+            check_fits_specs(kwargs["module_spec"], state.get(COMPONENT_LEARNER, {}).get("rl_module", {}))
+        return super()._build_from_checkpoint(args, kwargs, state)
+
+    def describe_learner(self) -> LearnerDescription:
+        """What a checkpoint says of the learners, besides their state."""
+        return _describe(self._local) if self._actors is None else self._actors.first(_describe)
 
     def shutdown(self) -> None:
         """End the learners. Idempotent."""
@@ -454,6 +482,19 @@ class LearnerGroup:
             "load_module_state(...) is gone. Use set_weights({module_id: RLModule.from_checkpoint(path).get_state()}) "
             "for single modules, or Algorithm.from_checkpoint(path) for everything."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerDescription:
+    """What a checkpoint says of a learner, besides its state.
+
+    Attributes:
+        component: The learner and its parts.
+        module_spec: The spec that builds a module like its own.
+    """
+
+    component: Component
+    module_spec: MultiRLModuleSpec
 
 
 class _LostLearnersError(Exception):
@@ -832,6 +873,10 @@ def _get_state(learner: Learner, components: Sequence[str] | None = None) -> dic
 
 def _set_state(learner: Learner, state: dict[str, Any]) -> None:
     learner.set_state(state)
+
+
+def _describe(learner: Learner) -> LearnerDescription:
+    return LearnerDescription(learner.describe_component(), MultiRLModuleSpec.from_module(learner.module))
 
 
 def _set_weights(learner: Learner, weights: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax import struct
 
-STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "counters")
+STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connector", "counters", "metrics_logger")
 """Parts of what `Learner.get_state` returns."""
 
 
@@ -52,22 +52,3 @@ def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
         return {key: kept_where_it_fits(kept.get(key), value) for key, value in fresh.items()}
     return kept_or_fresh(kept, fresh)
 
-
-def same_leaves(given: Any, current: Any, name: str) -> Any:
-    """`given`, checked to have the structure and shapes of `current`.
-
-    Raises:
-        ValueError: Naming the first difference.
-    """
-    if jax.tree.structure(given) != jax.tree.structure(current):
-        raise ValueError(
-            f"State {name!r} has the structure {jax.tree.structure(given)}; this learner needs "
-            f"{jax.tree.structure(current)}. Load it into a learner of the same modules and optimizers."
-        )
-    for (path, leaf), want in zip(jax.tree.leaves_with_path(given), jax.tree.leaves(current), strict=True):
-        if np.shape(leaf) != np.shape(want):
-            raise ValueError(
-                f"State {name}{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}; this learner needs "
-                f"{np.shape(want)}. Load it into a learner of the same modules and optimizers."
-            )
-    return given

@@ -7,12 +7,17 @@ what fills them up is never read, or masked where a loss sees all rows at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import validate_batch
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 _EIGHTHS = (8, 10, 12, 15)
 """Sizes are these eighths of a power of two: steps of 25, 20, 25 and 7 percent."""
@@ -97,6 +102,23 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
             f"All columns of a batch must have the same number of rows, above 0; module {module_id!r} has {lengths}."
         )
     return found.pop()[0]
+
+
+def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:
+    """Raises a ValueError for columns that are no numbers, or observations and actions that do not fit the module."""
+    for name, column in columns.items():
+        for leaf in jax.tree.leaves(column, is_leaf=lambda leaf: leaf is None):
+            dtype = leaf.dtype if isinstance(leaf, jax.Array) else np.asarray(leaf).dtype
+            if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+                raise ValueError(
+                    f"Column {name!r} of the batch for module {module_id!r} has the dtype {dtype}: give arrays "
+                    f"of numbers."
+                )
+    batch_dims = None
+    for name, space in ((Columns.OBS, module.observation_space), (Columns.ACTIONS, module.action_space)):
+        if name in columns and space is not None:
+            where = f"column {name!r} of the batch for module {module_id!r}"
+            batch_dims = len(validate_batch(space, columns[name], batch_dims, where))
 
 
 def concatenate(batches: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:

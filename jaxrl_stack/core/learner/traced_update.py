@@ -188,6 +188,11 @@ class TracedUpdate:
                         module_id=module_id, config=config, batch=batch[module_id], fwd_out=fwd_out[module_id]
                     )
             if isinstance(loss, tuple):
+                if len(loss) != 2 or not isinstance(loss[1], Mapping):
+                    raise ValueError(
+                        f"The loss of module {module_id!r} in {type(self).__name__} is a tuple of {len(loss)}: return "
+                        f"the loss, or the pair (loss, {{metric: value}})."
+                    )
                 loss, metrics = loss
                 self.metrics.log_dict(metrics, key=module_id, window=1)
             losses[module_id] = loss
@@ -639,19 +644,46 @@ class TracedUpdate:
         def losses_of(trained):
             trace.metrics = TracedMetrics()
             trace.module = self._pure.bind({**params, **trained}, rest)
-            fwd_out = {mid: trace.module[mid].forward_train(batch[mid]) for mid in batch}
-            losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
-            for mid, loss in losses.items():
-                for scalar in jax.tree.leaves(loss):
-                    if jnp.shape(scalar):
-                        raise ValueError(
-                            f"The loss of module {mid!r} in {type(self).__name__} has the shape {jnp.shape(scalar)}: "
-                            f"return a scalar. Take means over the batch with self.masked_mean(x, batch)."
-                        )
+            fwd_out: dict[ModuleID, Any] = {}
+            try:
+                for mid in batch:
+                    fwd_out[mid] = trace.module[mid].forward_train(batch[mid])
+                losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
+            except KeyError as error:
+                columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
+                raise ValueError(
+                    f"The loss of {type(self).__name__}, or a forward_train(), looks up {error}, which is not there: "
+                    f"the batch has the columns {columns}, and forward_train() returned {outputs}. Add a learner "
+                    f"connector that makes it, or look up one of these."
+                ) from error
+            self._check_losses(losses)
             _, new_rest = self._pure.unbind(trace.module)
             return losses, (new_rest, trace.metrics.collect())
 
         return jax.vjp(losses_of, {ref: params[ref] for ref in trace.trained_refs}, has_aux=True)
+
+    def _check_losses(self, losses: Any) -> None:
+        """Raises a ValueError if `compute_losses` returned anything but scalars by module id."""
+        if not isinstance(losses, Mapping):
+            raise ValueError(
+                f"{type(self).__name__}.compute_losses() returned a {type(losses).__name__}: return a dict "
+                f"{{module_id: loss}}."
+            )
+        for mid, loss in losses.items():
+            name = f"The loss of module {mid!r} in {type(self).__name__}"
+            for scalar in jax.tree.leaves(loss, is_leaf=lambda leaf: leaf is None):
+                if not isinstance(scalar, jax.Array | np.ndarray | np.generic | float | int):
+                    raise ValueError(f"{name} is {scalar!r}: return a float32 scalar.")
+                if jnp.shape(scalar):
+                    raise ValueError(
+                        f"{name} has the shape {jnp.shape(scalar)}: return a scalar. Take means over the batch with "
+                        f"self.masked_mean(x, batch)."
+                    )
+                if not jnp.issubdtype(jnp.result_type(scalar), jnp.floating):
+                    raise ValueError(
+                        f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient: return a float32 "
+                        f"scalar."
+                    )
 
     def _row_counts(self, rows, index, axis_name) -> dict[ModuleID, jax.Array]:
         """Valid rows of the minibatch per device, on average over the devices."""

@@ -7,6 +7,9 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.plain_data import Plain
+
 Initializer = str | Callable[..., Any] | None
 
 
@@ -20,7 +23,7 @@ def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, erro
 
 
 @dataclasses.dataclass
-class DefaultModelConfig:
+class DefaultModelConfig(Plain):
     """Settings of the networks that a default RLModule builds from its spaces; names and defaults: RLlib's.
 
     Activations are names ("linear", "relu", "tanh", "elu", "swish" or "silu", "gelu", "sigmoid",
@@ -108,6 +111,16 @@ class DefaultModelConfig:
         Only these override what an algorithm chooses for its modules, as the entries of a dict do.
         """
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name in vars(self)["_given"]}
+
+    def to_plain(self) -> dict[str, Any]:
+        """See `given`."""
+        return self.given()
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig:
+        """The inverse of `to_plain`."""
+        del loader
+        return cls(**data)
 
 
 class ModelConfigDict(dict):

@@ -6,6 +6,7 @@ live in one file; `multi_rl_module.py` offers the latter two under RLlib's impor
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import functools
@@ -25,7 +26,6 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
-from jaxrl_stack.core.rl_module.class_names import class_from_name, name_of_class
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict
 from jaxrl_stack.core.rl_module.functional import (
     MODULES_ATTRIBUTE,
@@ -35,6 +35,9 @@ from jaxrl_stack.core.rl_module.functional import (
     join_path,
     raw_value,
 )
+from jaxrl_stack.utils.checkpoints import Checkpointable, opened, selected
+from jaxrl_stack.utils.class_paths import ClassLoader, path_of
+from jaxrl_stack.utils.plain_data import NOT_STORED
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ class _RLModuleMeta(type(nnx.Module)):
         return module
 
 
-class RLModule(nnx.Module, metaclass=_RLModuleMeta):
+class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     """The networks of one policy and how they are used: a Flax NNX module.
 
     Subclasses build their networks in `setup()`, where `self.rngs` (`nnx.Rngs`) is available, and override
@@ -99,6 +102,7 @@ class RLModule(nnx.Module, metaclass=_RLModuleMeta):
 
     framework = "jax"
     STATE_FILE_NAME = "module_state"
+    _state_is_weights = True
 
     def __init__(
         self,
@@ -277,8 +281,15 @@ class RLModule(nnx.Module, metaclass=_RLModuleMeta):
         Raises:
             ValueError: For a name or shape that the module does not have.
         """
-        leaves = self._state_leaves()
         updates = []
+        for path, value, current in self._fitting(state):
+            updates.append((path, copy_array(np.asarray(value, current.dtype))))
+        nnx.update(self, nnx.from_flat_state(updates))
+
+    def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
+        """``(path, value, present array)`` of what a state names; raises where it does not fit."""
+        leaves = self._state_leaves()
+        found = []
         for ref, value in state.items():
             if ref not in leaves:
                 if _is_below(ref, self._dropped_attributes):
@@ -290,14 +301,30 @@ class RLModule(nnx.Module, metaclass=_RLModuleMeta):
                     "model config."
                 )
             path, current = leaves[ref]
-            if np.shape(value) != np.shape(current):
+            dtype = getattr(value, "dtype", None)
+            if np.shape(value) != np.shape(current) or not _can_hold(current.dtype, dtype):
                 raise ValueError(
-                    f"{type(self).__name__}.set_state() got {ref!r} of shape {np.shape(value)}, but the "
-                    f"module has {np.shape(current)}: load the state into a module built with the same "
-                    "spaces and model config."
+                    f"{type(self).__name__}.set_state() got {ref!r} of shape {np.shape(value)}"
+                    f"{'' if dtype is None else f' and dtype {dtype}'}, but the module has {np.shape(current)} and "
+                    f"{current.dtype}: load the state into a module built with the same spaces and model config."
                 )
-            updates.append((path, copy_array(np.asarray(value, current.dtype))))
-        nnx.update(self, nnx.from_flat_state(updates))
+            found.append((path, value, current))
+        return found
+
+    @classmethod
+    def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Any:
+        def build() -> Any:
+            return cls(*args, **({"rngs": 0} | kwargs))
+
+        _check_outline_of(build, state)
+        return build()
+
+    def _check_outline(self, state: Mapping[str, Any]) -> None:
+        """Raise a ValueError unless a state fits and is complete."""
+        self._fitting(state)
+        missing = sorted(set(self._state_leaves()) - set(state))
+        if missing:
+            raise ValueError(f"The state of this {type(self).__name__} lacks {missing[:5]}; it is damaged.")
 
     def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
         """{ref: (path, array)} of everything but constants and random streams."""
@@ -541,14 +568,14 @@ class MultiRLModule(RLModule):
             components: Only these module ids; None = all.
             not_components: Leave these module ids out.
             inference_only: Leave out `learner_only` modules, and in the others what `InferenceOnlyAPI` names.
+
+        Raises:
+            ValueError: For an unknown module id.
         """
-        keep, leave = _as_set(components), _as_set(not_components)
         return {
-            module_id: module.get_state(inference_only=inference_only)
-            for module_id, module in self.items()
-            if (keep is None or module_id in keep)
-            and not (leave is not None and module_id in leave)
-            and not (inference_only and module.learner_only)
+            module_id: self[module_id].get_state(inference_only=inference_only)
+            for module_id in selected(list(self.keys()), components, not_components, type(self).__name__)
+            if not (inference_only and self[module_id].learner_only)
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -574,9 +601,19 @@ class MultiRLModule(RLModule):
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
         }
 
-    def get_checkpointable_components(self) -> list[tuple[str, RLModule]]:
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Pairs of id and module, each of which is saved in a folder of its own."""
         return list(self.items())
+
+    def _check_outline(self, state: Mapping[str, Any]) -> None:
+        unknown = sorted(set(state) - set(self))
+        missing = sorted(set(self) - set(state))
+        if unknown or missing:
+            raise ValueError(
+                f"The state of this {type(self).__name__} lacks the modules {missing} and has {unknown} besides."
+            )
+        for module_id, module in self.items():
+            module._check_outline(state[module_id])
 
     def as_multi_rl_module(self) -> MultiRLModule:
         """The module itself."""
@@ -593,7 +630,7 @@ class RLModuleSpec:
         module_class: The class to build.
         observation_space, action_space, inference_only, learner_only, model_config, catalog_class: As in
             `RLModule`.
-        load_state_path: A checkpoint of the module; `build` refuses it for now.
+        load_state_path: A checkpoint of the module, whose state `build` gives to it.
         model_config_dict: Old name of `model_config`; raises.
     """
 
@@ -604,7 +641,7 @@ class RLModuleSpec:
     learner_only: bool = False
     model_config: ModelConfig = None
     catalog_class: type[Catalog] | None = None
-    load_state_path: str | None = None
+    load_state_path: str | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
     model_config_dict: dataclasses.InitVar[Any] = None
 
     def __post_init__(self, model_config_dict: Any) -> None:
@@ -625,7 +662,6 @@ class RLModuleSpec:
             raise ValueError(
                 "RLModuleSpec.build() needs a class: RLModuleSpec(module_class=MyRLModule, ...)."
             )
-        _refuse_load_state_path(self.load_state_path)
         kwargs: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
@@ -634,7 +670,10 @@ class RLModuleSpec:
             "model_config": self.model_config,
             "catalog_class": self.catalog_class,
         }
-        return self.module_class(**kwargs, rngs=seed if rngs is None else rngs)
+        module = self.module_class(**kwargs, rngs=seed if rngs is None else rngs)
+        if self.load_state_path is not None:
+            module.restore_from_path(self.load_state_path)
+        return module
 
     @classmethod
     def from_module(cls, module: RLModule) -> RLModuleSpec:
@@ -656,22 +695,30 @@ class RLModuleSpec:
         if isinstance(model_config, DefaultModelConfig):
             model_config = as_model_config_dict(model_config)
         return {
-            "module_class": name_of_class(self.module_class),
+            "module_class": _path_or_none(self.module_class),
             "observation_space": _space_to_dict(self.observation_space),
             "action_space": _space_to_dict(self.action_space),
             "inference_only": self.inference_only,
             "learner_only": self.learner_only,
             "model_config": None if model_config is None else dict(model_config),
-            "catalog_class": name_of_class(self.catalog_class),
+            "catalog_class": _path_or_none(self.catalog_class),
             "load_state_path": self.load_state_path,
         }
 
     @classmethod
-    def from_dict(cls, d: Mapping[str, Any]) -> RLModuleSpec:
-        """The inverse of `to_dict`. It imports the classes that the dict names: trust its source."""
+    def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> RLModuleSpec:
+        """The inverse of `to_dict`.
+
+        Args:
+            d: What `to_dict` returned.
+            allow: Classes of yours that it names; those of this package, and registered ones, are found without.
+
+        Raises:
+            ValueError: If it names a class that is not allowed.
+        """
         kwargs = dict(d)
         for name in ("module_class", "catalog_class"):
-            kwargs[name] = class_from_name(kwargs.get(name))
+            kwargs[name] = _class_or_none(kwargs.get(name), allow)
         for name in ("observation_space", "action_space"):
             kwargs[name] = None if kwargs.get(name) is None else space_from_dict(kwargs[name])
         return cls(**kwargs)
@@ -708,7 +755,7 @@ class MultiRLModuleSpec:
         multi_rl_module_class: The class to build.
         observation_space, action_space, inference_only, model_config: As in `MultiRLModule`.
         rl_module_specs: `{module_id: RLModuleSpec}`.
-        load_state_path: A checkpoint of the module; `build` refuses it for now.
+        load_state_path: A checkpoint of the module, whose state `build` gives to it.
         modules_to_load: Ids of the modules that `load_state_path` is for; None = all.
         module_specs: Old name of `rl_module_specs`; raises.
 
@@ -722,8 +769,8 @@ class MultiRLModuleSpec:
     inference_only: bool | None = None
     model_config: dict | None = None
     rl_module_specs: dict[str, RLModuleSpec] | None = None
-    load_state_path: str | None = None
-    modules_to_load: set[str] | None = None
+    load_state_path: str | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
+    modules_to_load: set[str] | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
     module_specs: dataclasses.InitVar[Any] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
@@ -765,11 +812,10 @@ class MultiRLModuleSpec:
             seed: Of the initial weights: same seed, same weights.
             rngs: Instead of `seed`: `nnx.Rngs` or a PRNG key.
         """
-        _refuse_load_state_path(self.load_state_path)
         streams = _as_rngs(seed if rngs is None else rngs)
         if module_id is not None:
             return self[module_id].build(rngs=_module_key(streams.params(), module_id))
-        return self.multi_rl_module_class(
+        module = self.multi_rl_module_class(
             observation_space=self.observation_space,
             action_space=self.action_space,
             inference_only=self.inference_only,
@@ -777,6 +823,15 @@ class MultiRLModuleSpec:
             rl_module_specs=self._specs,
             rngs=streams,
         )
+        if self.load_state_path is not None:
+            self._load_state(module, self.load_state_path)
+        return module
+
+    def _load_state(self, module: MultiRLModule, path: str) -> None:
+        with opened(path) as stored:
+            wanted = stored.parts if self.modules_to_load is None else sorted(self.modules_to_load)
+            for module_id in wanted:
+                module[module_id].restore_from_path(stored.part(module_id).path)
 
     def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
         """Add specs in place; for an id that is there, replace the spec (`override`) or fill its gaps."""
@@ -815,7 +870,7 @@ class MultiRLModuleSpec:
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data: classes as "module:name", spaces as dicts."""
         return {
-            "multi_rl_module_class": name_of_class(self.multi_rl_module_class),
+            "multi_rl_module_class": _path_or_none(self.multi_rl_module_class),
             "observation_space": _space_to_dict(self.observation_space),
             "action_space": _space_to_dict(self.action_space),
             "inference_only": self.inference_only,
@@ -826,14 +881,14 @@ class MultiRLModuleSpec:
         }
 
     @classmethod
-    def from_dict(cls, d: Mapping[str, Any]) -> MultiRLModuleSpec:
-        """The inverse of `to_dict`. It imports the classes that the dict names: trust its source."""
+    def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> MultiRLModuleSpec:
+        """The inverse of `to_dict`; see `RLModuleSpec.from_dict`."""
         kwargs = dict(d)
-        kwargs["multi_rl_module_class"] = class_from_name(kwargs["multi_rl_module_class"])
+        kwargs["multi_rl_module_class"] = _class_or_none(kwargs["multi_rl_module_class"], allow)
         for name in ("observation_space", "action_space"):
             kwargs[name] = None if kwargs.get(name) is None else space_from_dict(kwargs[name])
         specs = kwargs.get("rl_module_specs") or {}
-        kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec) for i, spec in specs.items()}
+        kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec, allow=allow) for i, spec in specs.items()}
         if kwargs.get("modules_to_load") is not None:
             kwargs["modules_to_load"] = set(kwargs["modules_to_load"])
         return cls(**kwargs)
@@ -945,12 +1000,41 @@ def _space_to_dict(space: gym.Space | None) -> dict[str, Any] | None:
     return None if space is None else space_to_dict(space)
 
 
-def _refuse_load_state_path(path: str | None) -> None:
-    if path is not None:
-        raise ValueError(
-            f"load_state_path={path!r}: a spec cannot load a checkpoint yet; build the module and give it the "
-            "state with set_state()."
-        )
+def _path_or_none(cls: type | None) -> str | None:
+    return None if cls is None else path_of(cls)
+
+
+def _class_or_none(path: Any, allow: Collection[type]) -> Any:
+    return ClassLoader(allow).load(path, what="The spec") if isinstance(path, str) else path
+
+
+def _can_hold(dtype: Any, given: Any) -> bool:
+    """Whether an array of a dtype can take over values of another one: floats for floats, integers for integers."""
+    return given is None or np.can_cast(np.dtype(given), np.dtype(dtype), "same_kind")
+
+
+def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise a ValueError unless specs build modules of these states; nothing is allocated for it.
+
+    Args:
+        specs: Complete specs.
+        states: ``{module_id: RLModule.get_state()}``; modules that are in one of both only are not looked at.
+    """
+    for module_id in specs._specs:
+        if module_id in states:
+            spec = copy.copy(specs[module_id])
+            spec.load_state_path = None
+            _check_outline_of(lambda spec=spec: spec.build(seed=0), states[module_id])
+
+
+def _check_outline_of(build: Callable[[], RLModule], state: Mapping[str, Any]) -> None:
+    try:
+        # Without allocating anything: arguments that are too large show as shapes that do not fit.
+        outline = nnx.eval_shape(build)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TraceContextError):
+        # A setup() that looks at the values of its weights.
+        return
+    outline._check_outline(state)
 
 
 def _as_rngs(rngs: nnx.Rngs | int | jax.Array | None) -> nnx.Rngs:

@@ -122,7 +122,8 @@ def _makers(
     """One maker per copy; `first`, if it is there already, is the first copy."""
     makers = [SubEnvMaker(name, creator, _copy(context, vector_index=i)) for i in range(num_envs)]
     if first is not _NOTHING:
-        makers[0].creator = lambda _: first
+        unused = [first]
+        makers[0].creator = lambda context: unused.pop() if unused else creator(context)
     return makers
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,6 +92,27 @@ class HostVectorEnv(abc.ABC):
                 final state, where they can be held there (those that reset themselves cannot); ``obs`` and
                 ``reset_infos`` of those rows mean nothing yet.
         """
+
+    def renew(self, index: int | None = None) -> bool:
+        """Make one environment anew; all of them need a `reset` then.
+
+        Args:
+            index: Which one; None for the one whose ``reset`` or ``step`` raised.
+
+        Returns:
+            False where that is unknown or impossible: then all have to be made anew.
+
+        Raises:
+            Exception: What making the environment raises.
+        """
+        return False
+
+    def discard(self) -> None:
+        """Releases environments of which some failed: what closing them raises is only logged."""
+        try:
+            self.close()
+        except Exception as error:
+            logger.warning("Closing a failed environment raised %s: %s", type(error).__name__, error)
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
+from jaxrl_stack.env.env_contract import check_reset, check_spaces, check_step
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
 from jaxrl_stack.env.vector.rows import copy_batch, row_splitter, row_writer
-from jaxrl_stack.utils import spaces
+
+logger = logging.getLogger(__name__)
 
 
 class SyncHostVectorEnv(HostVectorEnv):
@@ -24,11 +27,12 @@ class SyncHostVectorEnv(HostVectorEnv):
     Args:
         makers: Make the environments.
         name: What to call the environment in messages.
-        check: Look at the first observations: shapes and structure have to be those of the space.
+        check: Look at what the first ``reset`` and ``step`` return: their form has to be gymnasium's, and that of the
+            observation space.
 
     Raises:
         ValueError: The environments have different spaces.
-        TypeError: A space without a fixed shape.
+        TypeError: A space is missing, or has no fixed shape.
     """
 
     env: SyncVectorEnv
@@ -38,10 +42,8 @@ class SyncHostVectorEnv(HostVectorEnv):
         try:
             for make in makers:
                 envs.append(make())
+                check_spaces(envs[-1], name)
                 _require_same_spaces(name, envs[0], envs[-1], len(envs) - 1)
-            # Refuses spaces without a fixed shape.
-            for space in (envs[0].observation_space, envs[0].action_space):
-                spaces.dtype_of(space)
         except BaseException:
             for env in envs:
                 env.close()
@@ -56,25 +58,45 @@ class SyncHostVectorEnv(HostVectorEnv):
         self.observation_space = self.env.observation_space
         self.action_space = self.env.action_space
         self._name = name
-        self._check = check
+        self._checks_reset = self._checks_step = check
         self._obs = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
         self._write = row_writer(self.single_observation_space, self._obs)
         self._split = row_splitter(self.single_action_space)
         self._no_infos: list[dict[str, Any]] = [{}] * self.num_envs
+        self._makers = list(makers)
+        self._failed: int | None = None
+
+    def renew(self, index: int | None = None) -> bool:
+        index = self._failed if index is None else index
+        if index is None:
+            return False
+        old = self.env.envs[index]
+        try:
+            old.close()
+        except Exception as error:
+            logger.warning("Closing a failed environment raised %s: %s", type(error).__name__, error)
+        new = self._makers[index]()
+        _require_same_spaces(self._name, old, new, index)
+        self.env.envs[index] = new
+        self._failed = None
+        return True
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Sequence[dict[str, Any]]]:
         infos = []
         for i, env in enumerate(self.env.envs):
-            obs, info = env.reset(seed=None if seed is None else int(seed) + i, options=options)
-            if self._check:
-                spaces.validate_batch(
-                    self.single_observation_space, obs, 0, f"environment({self._name!r}): the observation"
-                )
+            try:
+                outcome = env.reset(seed=None if seed is None else int(seed) + i, options=options)
+            except Exception:
+                self._failed = i
+                raise
+            if self._checks_reset:
+                check_reset(outcome, self.single_observation_space, self._name)
+            obs, info = outcome
             self._write(i, obs)
             infos.append(info)
-        self._check = False
+        self._checks_reset = False
         return self._obs, infos
 
     def step(self, actions: Any, before_reset: Callable[[VectorStep], None] | None = None) -> VectorStep:
@@ -85,23 +107,32 @@ class SyncHostVectorEnv(HostVectorEnv):
         reset_infos: list[dict[str, Any]] = []
         final_obs = write_final = None
         write = self._write
-        for i, (env, action) in enumerate(zip(self.env.envs, self._split(actions), strict=True)):
-            obs, rewards[i], terminated, truncated, info = env.step(action)
-            if info:
-                if infos is self._no_infos:
-                    infos = [{}] * self.num_envs
-                infos[i] = info
-            if terminated or truncated:
-                terminateds[i] = terminated
-                truncateds[i] = truncated
-                if write_final is None:
-                    final_obs = copy_batch(self._obs)
-                    write_final = row_writer(self.single_observation_space, final_obs)
-                    reset_infos = [{}] * self.num_envs
-                write_final(i, obs)
-                if before_reset is None:
-                    obs, reset_infos[i] = env.reset()
-            write(i, obs)
+        i = 0
+        try:
+            for i, (env, action) in enumerate(zip(self.env.envs, self._split(actions), strict=True)):
+                outcome = env.step(action)
+                if self._checks_step:
+                    check_step(outcome, self.single_observation_space, self._name)
+                obs, rewards[i], terminated, truncated, info = outcome
+                if info:
+                    if infos is self._no_infos:
+                        infos = [{}] * self.num_envs
+                    infos[i] = info
+                if terminated or truncated:
+                    terminateds[i] = terminated
+                    truncateds[i] = truncated
+                    if write_final is None:
+                        final_obs = copy_batch(self._obs)
+                        write_final = row_writer(self.single_observation_space, final_obs)
+                        reset_infos = [{}] * self.num_envs
+                    write_final(i, obs)
+                    if before_reset is None:
+                        obs, reset_infos[i] = env.reset()
+                write(i, obs)
+        except Exception:
+            self._failed = i
+            raise
+        self._checks_step = False
         resets = terminateds | truncateds
         step = VectorStep(
             self._obs, rewards, terminateds, truncateds, resets, None, final_obs, infos, reset_infos or None
@@ -109,7 +140,11 @@ class SyncHostVectorEnv(HostVectorEnv):
         if before_reset is not None:
             before_reset(step)
             for i in np.flatnonzero(resets).tolist():
-                obs, reset_infos[i] = self.env.envs[i].reset()
+                try:
+                    obs, reset_infos[i] = self.env.envs[i].reset()
+                except Exception:
+                    self._failed = i
+                    raise
                 write(i, obs)
         return step
 

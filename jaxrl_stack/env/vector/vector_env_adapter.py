@@ -7,9 +7,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import batch_space, create_empty_array
 
+from jaxrl_stack.env.env_contract import check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
 from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, copy_batch, row_writer
 from jaxrl_stack.utils import spaces
@@ -58,9 +59,7 @@ class VectorEnvAdapter(HostVectorEnv):
                     "make in env_config['num_envs']."
                 )
             self._same_step = _resets_in_same_step(env, name)
-            # Refuses spaces without a fixed shape.
-            for space in (env.single_observation_space, env.single_action_space):
-                spaces.dtype_of(space)
+            check_spaces(env, name)
         except BaseException:
             self.close()
             raise
@@ -109,6 +108,19 @@ class VectorEnvAdapter(HostVectorEnv):
         if self._same_step:
             return self._same_step_outcome(obs, rewards, terminateds, truncateds, infos)
         return self._next_step_outcome(obs, rewards, terminateds, truncateds, infos)
+
+    def discard(self) -> None:
+        if isinstance(self.env, AsyncVectorEnv):
+            # One of its processes may be gone, and closing waits for an answer of each.
+            for process in self.env.processes:
+                process.kill()
+            for process in self.env.processes:
+                process.join()
+            for pipe in self.env.parent_pipes:
+                if pipe is not None:
+                    pipe.close()
+            self.env.closed = self._closed = True
+        super().discard()
 
     def close(self) -> None:
         if not self._closed:

@@ -1,0 +1,83 @@
+"""Checks of the values in a model config of the default networks, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.algorithms.settings import Check, boolean, integer, number, short
+from jaxrl_stack.core.models.activations import get_activation
+from jaxrl_stack.core.models.initializers import get_initializer
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+_width = integer(1)
+
+
+def _widths(value: Any) -> str | None:
+    if isinstance(value, (list, tuple, np.ndarray)) and all(_width(width) is None for width in value):
+        return None
+    return "a list of integers of at least 1, such as [256, 256]"
+
+
+def _activation(value: Any) -> str | None:
+    if not (value is None or isinstance(value, str) or callable(value)):
+        return "the name of an activation, such as 'relu', or a callable such as jax.nn.relu"
+    try:
+        get_activation(value)
+    except ValueError as error:
+        return f"the name of an activation or a callable. {str(error).removesuffix('.')}"
+    return None
+
+
+_CHECKS_OF_ENDINGS: dict[str, Check] = {
+    "_hiddens": _widths,
+    "_activation": _activation,
+    "_use_layernorm": boolean,
+}
+_CHECKS: dict[str, Check] = {
+    "free_log_std": boolean,
+    "vf_share_layers": boolean,
+    "log_std_clip_param": number(0),
+}
+
+
+def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:
+    """What is wrong with the values of a model config, in words that name the setting; None if nothing is.
+
+    Names that `DefaultModelConfig` does not have are somebody else's, and not looked at.
+
+    Args:
+        model_config: ``{name: value}``.
+    """
+    for name, value in model_config.items():
+        if not isinstance(name, str):
+            return f"the key {name!r} is no name of a setting, which is a string such as 'fcnet_hiddens'"
+        if name not in DefaultModelConfig.__dataclass_fields__:
+            continue
+        ending = next((ending for ending in _CHECKS_OF_ENDINGS if name.endswith(ending)), "")
+        check = _CHECKS.get(name) or _CHECKS_OF_ENDINGS.get(ending)
+        problem = check(value) if check is not None else None
+        if problem is not None:
+            return f"{name}={short(value)} must be {problem}"
+        problem = _problem_with_initializer(name, value, model_config)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _problem_with_initializer(name: str, value: Any, model_config: Mapping[Any, Any]) -> str | None:
+    if not name.endswith(("_initializer", "_initializer_kwargs")):
+        return None
+    name = name.removesuffix("_kwargs")
+    initializer, kwargs = model_config.get(name), model_config.get(f"{name}_kwargs")
+    if not (initializer is None or isinstance(initializer, str) or callable(initializer)):
+        return f"{name}={short(initializer)} must be the name of an initializer, such as 'orthogonal', or a callable"
+    if not (kwargs is None or isinstance(kwargs, Mapping)):
+        return f"{name}_kwargs={short(kwargs)} must be a dict of the initializer's arguments"
+    try:
+        get_initializer(initializer, dict(kwargs or {}), name)
+    except ValueError as error:
+        return str(error).removesuffix(".")
+    return None

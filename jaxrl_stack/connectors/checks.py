@@ -1,0 +1,138 @@
+"""Checks of a user's connector pieces before anything is compiled: signatures, state, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+from jaxrl_stack.connectors.connector_v2 import (
+    PURE_SIGNATURE,
+    ConnectorContext,
+    ConnectorV2,
+    StandaloneModule,
+)
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.signatures import call_problem
+from jaxrl_stack.utils.spaces import shape_dtype_struct, validate_batch
+
+# Unlikely as a width, so that a mixed-up axis shows.
+BATCH_SIZE = 7
+
+
+def check_pieces(pipeline: ConnectorPipelineV2) -> None:
+    """Make sure that the pure pieces of a pipeline can be called, and that their state is made of arrays.
+
+    Raises:
+        TypeError: Names the piece, the method, what is wrong with it, and shows the right form.
+    """
+    for name, piece in pipeline._flat_members():
+        if piece.is_host_piece:
+            continue
+        if type(piece).apply is ConnectorV2.apply:
+            raise TypeError(f"Connector {name!r} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
+        for method, arguments in (("init", ("num_envs",)), ("apply", ("state", "batch", "ctx"))):
+            problem = call_problem(getattr(piece, method), *arguments)
+            if problem is not None:
+                raise TypeError(
+                    f"Connector {name!r}: {method} cannot be called with ({', '.join(arguments)}): {problem}. The "
+                    f"right form is\n{PURE_SIGNATURE}"
+                )
+
+
+def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Any]) -> None:
+    """Trace an env-to-module pipeline without host pieces on observations of its space.
+
+    A pipeline with a piece that asks for the module is not traced: there is none yet.
+
+    Args:
+        pipeline: Its input spaces are known.
+        settings: Names of the traced settings → number or `jax.ShapeDtypeStruct`.
+
+    Raises:
+        TypeError: A piece cannot be compiled, or returns something else than it should.
+        ValueError: The observations that come out do not fit the space that the pieces declare.
+    """
+    names = f"The env-to-module pieces {pipeline.names}"
+    observation_space = pipeline.input_observation_space
+    assert observation_space is not None
+    leading, module_id = (BATCH_SIZE,), DEFAULT_MODULE_ID
+    scalar = jax.ShapeDtypeStruct(leading, np.float32)
+    fields = {
+        "key": jax.eval_shape(lambda: jax.random.key(0)),
+        "settings": {module_id: {n: v for n, v in settings.items() if isinstance(v, jax.ShapeDtypeStruct)}},
+        "step": jax.ShapeDtypeStruct((2,), np.uint32),
+        "reset": jax.ShapeDtypeStruct(leading, bool),
+        "prev_rewards": {module_id: scalar},
+    }
+    if pipeline.input_action_space is not None:
+        fields["prev_actions"] = {module_id: shape_dtype_struct(pipeline.input_action_space, leading)}
+    batch = {module_id: {Columns.OBS: shape_dtype_struct(observation_space, leading)}}
+    fixed = {n: v for n, v in settings.items() if not isinstance(v, jax.ShapeDtypeStruct)}
+
+    def run(batch: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+        fields["settings"][module_id] |= fixed
+        state = {}
+        for name, piece in zip(pipeline.names, pipeline.connectors, strict=True):
+            state[name] = piece.init(BATCH_SIZE)
+            _check_is_arrays(name, state[name])
+        state = pipeline.init(BATCH_SIZE)
+        return pipeline.apply(state, batch, ConnectorContext(pure=_NoModule(), **fields))[1]
+
+    try:
+        out = jax.eval_shape(run, batch, fields)
+    except _AsksForModule:
+        return
+    except jax.errors.JAXTypeError as error:
+        where = next(
+            (note for note in getattr(error, "__notes__", ()) if note.startswith("In connector")), ""
+        )
+        reason = str(error).split("\n", 1)[0]
+        raise TypeError(
+            f"{names} cannot be compiled: {type(error).__name__}: {reason} {where} Python's if, while, int() and NumPy "
+            "cannot look at values there: use jnp.where, jax.lax.cond and jnp."
+        ) from error
+    if list(out) != [module_id]:
+        raise ValueError(
+            f"{names} return a batch of the modules {list(out)}: keep the ids that came in, [{module_id!r}]."
+        )
+    if Columns.OBS not in out[module_id]:
+        raise ValueError(
+            f"{names} leave the columns {list(out[module_id])}, without {Columns.OBS!r}, which the module reads: "
+            "keep it."
+        )
+    try:
+        validate_batch(pipeline.observation_space, out[module_id][Columns.OBS], 1, f"column {Columns.OBS!r}")
+    except ValueError as error:
+        raise ValueError(
+            f"{names} put out observations that do not fit the space that they declare: {error} A piece that changes "
+            f"the form of observations overrides recompute_output_observation_space()."
+        ) from error
+
+
+def _check_is_arrays(name: str, state: Any) -> None:
+    for path, leaf in jax.tree.leaves_with_path(state, is_leaf=lambda leaf: leaf is None):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float):
+            where = f" at {jax.tree_util.keystr(path)}" if path else ""
+            raise TypeError(
+                f"Connector {name!r}: init returned a state with {leaf!r}{where}: it is made of arrays only. The right "
+                f"form is\n{PURE_SIGNATURE}"
+            )
+
+
+class _AsksForModule(Exception):
+    """A piece looked at ``ctx.module``."""
+
+
+class _NoModule(StandaloneModule):
+    """Stands for the module where there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def bind(self, params: Any, rest: Any) -> NoReturn:
+        raise _AsksForModule

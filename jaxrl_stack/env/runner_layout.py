@@ -1,0 +1,135 @@
+"""A saved `RunnerState` on another number of devices, or of environments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
+from jaxrl_stack.env.episode_window import redistributed
+from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.notices import notice_once
+
+
+def stored_runner_state(state: RunnerState) -> dict[str, Any]:
+    """A runner's state as `restored_runner_state` takes it.
+
+    Args:
+        state: Leaves ``[D, ...]`` on the host.
+    """
+    return named_leaves(state)
+
+
+def restored_runner_state(
+    stored: Mapping[str, Any],
+    rollout: DeviceRollout,
+    *,
+    num_devices: int,
+    num_envs: int,
+    fresh: Callable[[jax.Array, int, Any], RunnerState],
+) -> RunnerState:
+    """What `stored_runner_state` returned, for this layout.
+
+    On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
+    are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments
+    these start anew; statistics of connectors and of episodes stay.
+
+    Args:
+        stored: The named leaves.
+        rollout: The static parts of sampling.
+        num_devices: ``D`` here.
+        num_envs: Environments here, over all devices.
+        fresh: ``(key, environments, state of the env-to-module pipeline) -> RunnerState`` of fresh environments on one
+            device.
+
+    Returns:
+        Leaves ``[D, ...]``.
+
+    Raises:
+        ValueError: If it is of another environment or other connectors.
+    """
+    if "reset" not in stored or np.ndim(stored["reset"]) != 2:
+        raise ValueError("The state of the environments does not fit: it is not that of a runner on devices.")
+    saved_devices, saved_each = np.shape(stored["reset"])
+    per_device = num_envs // num_devices
+    window_size = np.shape(stored["window/returns"])[-1]
+    saved_rollout = dataclasses.replace(rollout, window_size=window_size)
+    shapes = _shapes(saved_rollout, saved_each, saved_devices)
+    saved: RunnerState = from_named_leaves(shapes, stored, "the environments")
+    is_same_window = window_size == rollout.window_size
+    if (saved_devices, saved_each) == (num_devices, per_device) and is_same_window:
+        return saved
+    window = redistributed(jax.tree.map(np.asarray, saved.window), num_devices, rollout.window_size)
+    first_key = saved.key[0]
+    keys = jax.random.split(jax.random.fold_in(first_key, num_devices), num_devices)
+    if (saved_devices, saved_each) == (num_devices, per_device):
+        keys = saved.key
+    if saved_devices * saved_each == num_envs:
+        dealt = jax.tree.map(
+            lambda leaf, one, two: _dealt_out(leaf, num_devices, is_per_env=one.shape != two.shape),
+            dataclasses.replace(saved, window=None, key=None),
+            *(dataclasses.replace(_shapes(rollout, n), window=None, key=None) for n in (1, 2)),
+        )
+        return dataclasses.replace(dealt, window=window, key=keys)
+    notice_once(
+        f"The checkpoint is of {saved_devices * saved_each} environments, and here are {num_envs}: all of them start "
+        f"anew. Statistics and everything that was learned are kept."
+    )
+    connectors = jax.tree.map(lambda leaf: leaf[0], saved.env_to_module)
+    shards = [fresh(key, per_device, connectors) for key in keys]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(dataclasses.replace(s, key=None) for s in shards))
+    return dataclasses.replace(stacked, window=window, key=keys)
+
+
+def with_connector_states(state: RunnerState, rollout: DeviceRollout, env_to_module: Any) -> RunnerState:
+    """A runner's state with the statistics, but not the histories, of another state of the env-to-module pipeline.
+
+    Args:
+        state: Leaves ``[D, ...]``.
+        rollout: The static parts of sampling.
+        env_to_module: State of the pipeline of any number of environments, without device axis.
+    """
+    merged = with_statistics(state.env_to_module, env_to_module, histories(rollout.env_to_module))
+    return dataclasses.replace(state, env_to_module=merged)
+
+
+def histories(pipeline: Any) -> Any:
+    """A pytree of bools like a pipeline's state: whether a leaf is something of each environment."""
+    one, two = (jax.eval_shape(lambda n=n: pipeline.init(n)) for n in (1, 2))
+    return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
+
+
+def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
+    """A pipeline's state with the statistics of another one.
+
+    Args:
+        present: The state whose histories stay; all leaves may have further axes in front.
+        given: The other one, of any number of environments.
+        is_history: What `histories` returned.
+    """
+    return jax.tree.map(
+        lambda mine, theirs, mask: mine if mask else np.broadcast_to(np.asarray(theirs), np.shape(mine)),
+        present,
+        given,
+        is_history,
+    )
+
+
+def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int | None = None) -> RunnerState:
+    """Shapes of a runner's state; with a device axis in front if there is a number of them."""
+    shapes = jax.eval_shape(lambda key: rollout.init(key, num_envs), jax.random.key(0))
+    if num_devices is None:
+        return shapes
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_devices, *leaf.shape), leaf.dtype), shapes)
+
+
+def _dealt_out(leaf: Any, num_devices: int, *, is_per_env: bool) -> np.ndarray:
+    if is_per_env:
+        return np.reshape(leaf, (num_devices, -1, *np.shape(leaf)[2:]))
+    # Merged over the devices behind every rollout, so the same on all of them.
+    return np.broadcast_to(leaf[0], (num_devices, *np.shape(leaf)[1:]))
+

@@ -1,0 +1,514 @@
+"""What happens when environments, runners and evaluations fail: nothing is lost, counted twice or hidden."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner, fresh_seed
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
+from jaxrl_stack.env.recording import EndedEpisodes, SampleBlock, newest_connector_states
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.utils.counters import to_int
+
+
+def mean_std_filter(env, spaces, device):
+    return MeanStdFilter()
+
+
+def config(env=CrashingEnv, fault_tolerance=None, env_runners=None, **env_config):
+    runners = {"num_env_runners": 0, "num_envs_per_env_runner": 2, "rollout_fragment_length": 10}
+    return (
+        PPOConfig()
+        .environment(env, env_config=env_config)
+        .env_runners(**{**runners, "env_to_module_connector": mean_std_filter, **(env_runners or {})})
+        .training(train_batch_size_per_learner=40, minibatch_size=20, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .fault_tolerance(**(fault_tolerance or {}))
+        .debugging(seed=3)
+    )
+
+
+def runner_of(*args, **kwargs):
+    return SingleAgentEnvRunner(config=config(*args, **kwargs))
+
+
+def filter_count(runner):
+    """How many observations the runner's filter has seen."""
+    state = runner.get_state("env_to_module_connector")["env_to_module_connector"]["MeanStdFilter"]["default_policy"]
+    return to_int(state["base"]["obs"]["count"]) + to_int(state["delta"]["obs"]["count"])
+
+
+RESTARTS = {"restart_failed_sub_environments": True}
+
+
+# ------------------------------------------------------------------------------- environments that raise, in a runner
+
+
+def test_a_failed_environment_is_made_anew_and_its_recording_leaves_no_trace(caplog):
+    runner = runner_of(after=25, vector_index=1, fault_tolerance=RESTARTS)
+    blocks = [runner.sample_block() for _ in range(2)]
+    kept, failed = runner.env.envs
+    with caplog.at_level(logging.ERROR):
+        blocks.append(runner.sample_block())
+    assert "FaultyEnvError: crashed on purpose: step 25" in caplog.text and "in step" in caplog.text
+    # Only the one that failed.
+    assert runner.env.envs[0] is kept and runner.env.envs[1] is not failed
+    assert [block.num_env_steps for block in blocks] == [20] * 3
+    # 24 steps of either environment were recorded for the third block at first; only the second attempt counts.
+    assert filter_count(runner) == 60
+    assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 60}
+    assert np.concatenate([block.episodes.lengths for block in blocks]).tolist() == [10] * 6
+    assert blocks[2].metrics["num_env_failures"].peek() == 1
+    # Seeds that follow from the config's, and were not used before.
+    seed = fresh_seed(3, 0, 0, 1)
+    assert kept.seeds == [3, seed] and runner.env.envs[1].seeds == [seed + 1]
+    runner.stop()
+
+
+def test_without_restarts_the_exception_is_raised_and_the_next_sample_starts_with_a_reset():
+    runner = runner_of(after=25, vector_index=1)
+    for _ in range(2):
+        runner.sample_block()
+    with pytest.raises(FaultyEnvError, match="step 25"):
+        runner.sample_block()
+    assert filter_count(runner) == 40
+    block = runner.sample_block()
+    assert block.episodes.lengths.tolist() == [10, 10] and filter_count(runner) == 60
+    runner.stop()
+
+
+def test_whole_episodes_callbacks_and_their_metrics_start_over_together(tmp_path):
+    def on_episode_end(*, metrics_logger, **kwargs):
+        metrics_logger.log_value("ended", 1, reduce="sum")
+
+    # Fails in the second chunk of recorded steps, when some episodes of the first one are complete.
+    runner = SingleAgentEnvRunner(
+        config=config(
+            after=70, length=30, marker=str(tmp_path / "failed"), fault_tolerance=RESTARTS
+        ).callbacks(on_episode_end=on_episode_end)
+    )
+    runner.sample(num_timesteps=2)
+    assert runner.take_ended_episodes().lengths.tolist() == []
+    episodes = runner.sample(num_episodes=6)
+    assert [len(episode) for episode in episodes] == [30] * 6 and (tmp_path / "failed").exists()
+    assert runner.take_ended_episodes().lengths.tolist() == [30] * 6
+    # Two chunks of 64 steps, of which 2 environments finish 4 episodes each.
+    assert runner.metrics.reduce()["ended"].peek() == 8
+    assert runner.get_state("num_env_steps_sampled_lifetime")["num_env_steps_sampled_lifetime"] == 2 + 2 * 128
+    runner.stop()
+
+
+def test_too_many_failures_in_a_row_are_an_error_that_names_setting_count_and_cause():
+    tolerant = {**RESTARTS, "num_consecutive_env_runner_failures_tolerance": 3}
+    runner = runner_of(after=25, fault_tolerance=tolerant, env_runners={"num_envs_per_env_runner": 1})
+    runner.sample_block()
+    with pytest.raises(ConsecutiveFailuresError, match="4 failures in a row") as caught:
+        runner.sample_block(num_steps=30)  # Every new environment fails in it again.
+    assert "num_consecutive_env_runner_failures_tolerance=3" in str(caught.value)
+    assert isinstance(caught.value, RuntimeError) and isinstance(caught.value.__cause__, FaultyEnvError)
+    # With a success in between none of these failures is one too many.
+    for _ in range(6):
+        runner.sample_block(num_steps=13)
+    assert runner.sample_block(num_steps=1).num_env_steps == 1
+    runner.stop()
+
+
+def test_the_first_failure_of_all_is_a_mistake_and_raised_at_once():
+    for after, what in ((0, "step 0"), (3, "step 3")):
+        runner = runner_of(after=after, fault_tolerance=RESTARTS)
+        with pytest.raises(FaultyEnvError, match=what):
+            runner.sample_block()
+        runner.stop()
+
+
+def test_what_a_callback_raises_is_no_failure_of_an_environment():
+    def on_episode_step(*, episode, **kwargs):
+        if len(episode) == 5:
+            raise LookupError("a mistake in a callback")
+
+    runner = SingleAgentEnvRunner(config=config(fault_tolerance=RESTARTS).callbacks(on_episode_step=on_episode_step))
+    runner.sample_block(num_steps=2)
+    env = runner.env.envs[0]
+    with pytest.raises(LookupError, match="a mistake in a callback"):
+        runner.sample_block()
+    assert runner.env.envs[0] is env
+    runner.stop()
+
+
+def test_a_lost_process_of_an_async_vector_is_replaced():
+    runner = runner_of(
+        how="exit",
+        after=15,
+        vector_index=1,
+        fault_tolerance=RESTARTS,
+        env_runners={"gym_env_vectorize_mode": "async"},
+    )
+    runner.sample_block()
+    before = [process.pid for process in runner.env.processes]
+    block = runner.sample_block()
+    assert block.num_env_steps == 20 and filter_count(runner) == 40
+    assert set(before).isdisjoint(process.pid for process in runner.env.processes)
+    runner.stop()
+
+
+# ------------------------------------------------------------------------------------------------------- NaN, infinity
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("pipeline", [None, mean_std_filter])
+def test_an_observation_that_is_not_finite_is_an_error_that_says_where(pipeline, value):
+    runners = {"env_to_module_connector": pipeline}
+    runner = runner_of(NanEnv, after=17, vector_index=1, value=value, env_runners=runners)
+    runner.sample_block()
+    with pytest.raises(ValueError, match="Environment 1 of EnvRunner 0 .* an observation .* not finite, in step") as e:
+        runner.sample_block()
+    # Behind the 7th step of this block, in front of the 8th.
+    assert "in step 7 of the 10" in str(e.value) and "restart_failed_sub_environments=True" in str(e.value)
+    block = runner.sample_block()
+    assert np.isfinite(block.columns["obs"]).all()
+    if pipeline is not None:
+        assert filter_count(runner) == 40
+    runner.stop()
+
+
+def test_the_last_observation_of_a_block_is_looked_at_too():
+    runner = runner_of(NanEnv, after=10, length=100)
+    with pytest.raises(ValueError, match="Environment 0 of EnvRunner 0 .* an observation .* in step 9 of the 10"):
+        runner.sample_block()
+    runner.stop()
+
+
+def test_a_reward_that_is_not_finite_is_a_failure_like_others(caplog):
+    runner = runner_of(NanEnv, after=17, where="reward", vector_index=1)
+    runner.sample_block()
+    with pytest.raises(ValueError, match=r"Environment 1 .* a reward \(nan\) .* in step 6 of the 10"):
+        runner.sample_block()
+    runner.stop()
+    runner = runner_of(NanEnv, after=17, where="reward", vector_index=1, fault_tolerance=RESTARTS)
+    runner.sample_block()
+    kept, failed = runner.env.envs
+    with caplog.at_level(logging.ERROR):
+        block = runner.sample_block()
+    assert np.isfinite(block.columns["rewards"]).all() and "a reward (nan)" in caplog.text
+    assert runner.env.envs[0] is kept and runner.env.envs[1] is not failed
+    runner.stop()
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+class Runner(EnvRunner):
+    """Samples numbers; fails in those of its samples that `plan` names for its index, alive for so many times."""
+
+    def __init__(self, *, config, worker_index=0, num_workers=0, plan=None):
+        from jaxrl_stack.utils.actor_setup import was_actor_restarted
+
+        super().__init__(config=config, worker_index=worker_index)
+        self.plan = (plan or {}).get((worker_index, was_actor_restarted()), ())
+        self.samples, self.calls = 0, []
+
+    def sample_block(self, *, num_steps):
+        self.samples += 1
+        if self.plan == "all" or self.samples in self.plan:
+            raise FaultyEnvError(f"sample {self.samples} of runner {self.worker_index}")
+        return self.worker_index
+
+    def sample(self, **kwargs):
+        raise NotImplementedError
+
+    def make_env(self):
+        pass
+
+    def make_module(self):
+        pass
+
+    def get_metrics(self):
+        return {}
+
+    def get_spaces(self):
+        return {}
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        return {}
+
+    def set_state(self, state):
+        self.calls.append(("state", state["weights_seq_no"]))
+
+    def on_restarted(self, num_restarts):
+        self.calls.append(("restarted", num_restarts))
+
+
+def group_of(num_env_runners, plan, **fault_tolerance):
+    settings = PPOConfig().environment("CartPole-v1").env_runners(env_runner_cls=Runner, num_cpus_per_env_runner=0.25)
+    settings.fault_tolerance(**fault_tolerance)
+    return EnvRunnerGroup(
+        False,
+        config=settings,
+        num_env_runners=num_env_runners,
+        # Actors without the real config need not import what it consists of.
+        env_runner_kwargs={"config": None, "plan": plan},
+    )
+
+
+def over_and_over(function, pause=0.05):
+    for _ in range(600):
+        function()
+        time.sleep(pause)
+
+
+def changed(group, **fault_tolerance):
+    group.config = group.config.copy(copy_frozen=False).fault_tolerance(**fault_tolerance)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value(ray_session):
+    """This module's classes travel to actors, which cannot import it."""
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay_and_not_too_often(
+    ray_session, caplog
+):
+    group = group_of(
+        2,
+        {(2, False): (2,), (2, True): (2,)},
+        delay_between_env_runner_restarts_s=2.0,
+        max_num_env_runner_restarts=2,
+    )
+    try:
+        group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
+        assert group.sample_blocks(2) == [1, 2]
+        with caplog.at_level(logging.ERROR):
+            assert group.sample_blocks(4) == [1, 1, 1, 2]
+        assert "EnvRunner actor 2 failed and is restarted now" in caplog.text
+        assert "FaultyEnvError: sample 2 of runner 2" in caplog.text and "in sample_block" in caplog.text
+        # Training goes on with the other one.
+        assert group.healthy_env_runner_ids() == [1] and group.sample_blocks(2) == [1, 1]
+        assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == [2]
+        calls = group.foreach_env_runner(lambda runner: runner.calls, remote_worker_ids=[2])
+        assert calls == [[("state", 7), ("restarted", 1)]]
+        back = time.monotonic()
+        group.sample_blocks(2)
+        caplog.clear()
+        assert group.sample_blocks(2) == [1, 1]
+        assert "EnvRunner actor 2 failed and is restarted in" in caplog.text
+        assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == []
+        assert time.monotonic() < back + 2.0, "waited for an actor that is not due"
+        while group.num_healthy_remote_env_runners() < 2:
+            assert group.sample_blocks(2) in ([1, 1], [1, 2])
+            time.sleep(0.05)
+        assert time.monotonic() > back + 2.0 and group.num_remote_worker_restarts() == 2
+        calls = group.foreach_env_runner(lambda runner: runner.calls, remote_worker_ids=[2])
+        assert calls == [[("state", 7), ("restarted", 2)]]
+        # Two restarts are all there are.
+        changed(group, delay_between_env_runner_restarts_s=0.0)
+        with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
+            over_and_over(lambda: group.sample_blocks(2))
+        assert "max_num_env_runner_restarts=2" in caught.value.__notes__[-1]
+        assert isinstance(caught.value.__cause__, FaultyEnvError)
+    finally:
+        group.stop()
+
+
+def test_an_actor_that_is_lost_and_back_before_anybody_asks_is_noticed_when_it_samples(ray_session):
+    group = group_of(1, {})
+    try:
+        group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
+        group.sample_blocks(1)
+        (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
+        (actor,) = group._manager.actors().values()
+        os.kill(pid, signal.SIGKILL)
+        new = pid
+        while new == pid:
+            try:
+                new = ray_session.get(actor.apply.remote(lambda runner: os.getpid()))
+            except ray_session.exceptions.ActorUnavailableError:
+                time.sleep(0.05)
+        assert group.healthy_env_runner_ids() == [1] and group.num_remote_worker_restarts() == 0
+        assert group.sample_blocks(1) == [1] and group.num_remote_worker_restarts() == 1
+        assert group.foreach_env_runner(lambda runner: runner.calls) == [[("state", 7), ("restarted", 1)]]
+    finally:
+        group.stop()
+
+
+def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all():
+    group = group_of(
+        1,
+        {(1, False): (1, 3), (1, True): "all"},
+        num_consecutive_env_runner_failures_tolerance=1,
+    )
+    try:
+        with pytest.raises(FaultyEnvError, match="sample 1 of runner 1"):
+            group.sample_blocks(1)
+        assert group.num_healthy_remote_env_runners() == 1
+        assert group.sample_blocks(1) == [1]
+        # Fails, is restarted and waited for, as there is nobody else, and fails again.
+        with pytest.raises(ConsecutiveFailuresError, match="2 failures in a row") as caught:
+            group.sample_blocks(1)
+        assert "num_consecutive_env_runner_failures_tolerance=1" in str(caught.value)
+        assert "sample 1 of runner 1" in str(caught.value) and group.num_remote_worker_restarts() == 1
+        assert isinstance(caught.value.__cause__, FaultyEnvError) and "in sample_block" in str(caught.value.__cause__)
+    finally:
+        group.stop()
+
+
+def test_without_restarts_a_failure_is_raised_or_the_actor_is_dropped(ray_session, caplog):
+    group = group_of(2, {(2, False): (2, 3)}, restart_failed_env_runners=False)
+    try:
+        assert group.sample_blocks(2) == [1, 2]
+        with pytest.raises(FaultyEnvError, match="sample 2 of runner 2"):
+            group.sample_blocks(2)
+        assert group.healthy_env_runner_ids() == [1, 2]
+        changed(group, ignore_env_runner_failures=True)
+        assert group.sample_blocks(2) == [1, 1]
+        assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
+        assert "EnvRunner actor 2 failed; going on without it" in caplog.text
+        # A loss that only calls without an answer could show is an error, too.
+        changed(group, ignore_env_runner_failures=False)
+        (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
+            over_and_over(lambda: group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=1))
+        assert "restart_failed_env_runners=True" in caught.value.__notes__[-1]
+    finally:
+        group.stop()
+
+
+def test_when_restarts_are_due(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    restarts = Restarts()
+    assert restarts.schedule(2, 60.0) == 0.0 and restarts.take_due() == [2] and not restarts.is_pending(2)
+    restarts.note(2)
+    now[0] = 110.0
+    assert restarts.schedule(2, 60.0) == 50.0 and restarts.take_due() == []
+    assert restarts.is_pending(2) and restarts.first_due() == 160.0
+    now[0] = 160.0
+    assert restarts.take_due() == [2] and restarts.num_of(2) == 1 and restarts.num_of(1) == 0
+    assert restarts.schedule(1, 60.0) == 0.0
+
+
+def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
+    def block(worker_index, num_restarts, serial):
+        state = {"of": (worker_index, num_restarts, serial)}
+        return SampleBlock({}, 1, 0, EndedEpisodes.of([]), {}, state, worker_index, serial, num_restarts)
+
+    blocks = [block(1, 0, 8), block(2, 0, 8), block(2, 0, 7), block(2, 1, 0), block(1, 0, 9)]
+    assert [s["of"] for s in newest_connector_states(blocks)] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]
+
+
+# --------------------------------------------------------------------------------------------------------- algorithms
+
+
+def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_session):
+    algo = config(
+        how="kill",
+        after=25,
+        worker_index=2,
+        recreated=False,
+        env_runners={"num_env_runners": 2, "num_cpus_per_env_runner": 0.25, "num_envs_per_env_runner": 1},
+    ).build_algo()
+    group = algo.env_runner_group
+    try:
+        for iteration in range(1, 4):
+            result = algo.train()
+            assert result["num_env_steps_sampled_lifetime"] == 40 * iteration
+            assert filter_count(algo.env_runner) == 40 * iteration
+            assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+            assert result["env_runners"]["episode_len_mean"] == 10
+        group.probe_unhealthy_env_runners(timeout_seconds=60.0)
+        assert group.num_remote_worker_restarts() == 1
+        algo.train()
+        weights = group.foreach_env_runner("get_state", kwargs={"components": "rl_module"})
+        assert len(weights) == 3
+        for other in weights[1:]:
+            jax.tree.map(np.testing.assert_array_equal, weights[0], other)
+        seeds = group.foreach_env_runner(lambda runner: runner.env.envs[0].seeds, local_env_runner=False)
+        assert seeds == [[3 + 1], [fresh_seed(3, 2, 1, 0) + 2]]
+        # What was sampled outlives whoever sampled it, also where only learners are to see it.
+        block = group.sample_blocks(1, keep_remote=True)[0]
+        (pid,) = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False, remote_worker_ids=[1])
+        os.kill(pid, signal.SIGKILL)
+        while 1 in group.healthy_env_runner_ids():
+            group.foreach_env_runner("ping", local_env_runner=False)
+        assert ray_session.get(block.columns)["rewards"].shape == (block.num_env_steps, 1)
+    finally:
+        algo.stop()
+
+
+def test_an_evaluation_without_healthy_actors_is_skipped_or_waits_or_is_an_error(ray_session, caplog):
+    algo = (
+        config()
+        .evaluation(
+            evaluation_num_env_runners=1,
+            evaluation_duration=2,
+            evaluation_config={"num_cpus_per_env_runner": 0.25},
+            evaluation_error_after_n_consecutive_skips=1,
+        )
+        .build_algo()
+    )
+    try:
+        group = algo.eval_env_runner_group
+        assert algo.evaluate()["env_runners"]["episode_len_mean"] == 10
+        (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
+        os.kill(pid, signal.SIGKILL)
+        while group.num_healthy_remote_env_runners():
+            group.foreach_env_runner("ping")
+        caplog.clear()
+        skipped = algo.evaluate()
+        assert skipped["num_healthy_workers"] == 0 and skipped["env_runners"]["num_env_steps_sampled"] == 0
+        assert np.isnan(skipped["env_runners"]["episode_return_mean"])
+        assert "The evaluation after iteration 0 is skipped" in caplog.text
+        with pytest.raises(RuntimeError, match="2 evaluations in a row .*evaluation_error_after_n_consecutive_skips=1"):
+            algo.evaluate()
+        group.config = group.config.copy(copy_frozen=False).evaluation(evaluation_unhealthy_workers_timeout_s=60.0)
+        result = algo.evaluate()
+        assert result["num_healthy_workers"] == 1 and result["num_remote_worker_restarts"] == 1
+        assert result["env_runners"]["episode_len_mean"] == 10
+    finally:
+        algo.stop()
+
+
+# ----------------------------------------------------------------------------------------- the environments themselves
+
+
+def test_faults_happen_when_and_where_they_are_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="no settings .*'afer'"):
+        CrashingEnv({"afer": 3})
+    with pytest.raises(ValueError, match="how='loudly'"):
+        CrashingEnv({"how": "loudly"})
+    env = StallingEnv({"every": 2, "stall": 0.2, "marker": str(tmp_path / "stalled")})
+    env.reset(seed=1)
+    seconds = []
+    for _ in range(4):
+        started = time.perf_counter()
+        env.step(0)
+        seconds.append(time.perf_counter() - started > 0.15)
+    assert seconds == [False, True, False, False]
+    slow = StallingEnv({"seconds": 0.05})
+    slow.reset()
+    started = time.perf_counter()
+    slow.step(0)
+    assert time.perf_counter() - started >= 0.05
+    rare = CrashingEnv({"probability": 0.2})
+    lengths = []
+    for seed in (1, 1, 2, 3, 4):
+        rare.reset(seed=seed)
+        rare.steps = 0
+        with pytest.raises(FaultyEnvError):
+            over_and_over(lambda: rare.step(0), pause=0.0)
+        lengths.append(rare.steps)
+    assert lengths[0] == lengths[1] and len(set(lengths)) > 1
