@@ -1,0 +1,1139 @@
+"""EpisodeReplayBuffer: uniform replay of transitions and sequences out of episodes or recorded blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.env.utils.nested import batch, take, tree_leaves, unbatch
+from jaxrl_stack.utils.checkpoints import Checkpointable, selected
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
+from jaxrl_stack.utils.replay_buffers.frame_store import (
+    ACTIONS,
+    LINK_BYTES,
+    OBS,
+    REMEDY,
+    REWARDS,
+    TERMINATEDS,
+    TRUNCATEDS,
+    FrameStore,
+    map_arrays,
+)
+from jaxrl_stack.utils.replay_buffers.replay_metrics import ReplayMetrics
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+NEW_OBS = "new_obs"
+FINAL_OBS = "final_obs"
+LOSS_MASK = "loss_mask"
+SEQ_LENS = "seq_lens"
+STATE_IN = "state_in"
+N_STEP = "n_step"
+WEIGHTS = "weights"
+BATCH_INDEXES = "batch_indexes"
+"""Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
+
+_BLOCK_COLUMNS = frozenset({OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, FINAL_OBS, LOSS_MASK})
+
+
+@dataclasses.dataclass(slots=True)
+class _Record:
+    """An episode in the buffer, or what is left of it.
+
+    Attributes:
+        number: Counts the episodes of the buffer from 1 on.
+        id_: The episode's id.
+        first: Row of its first frame.
+        last: Row of its last frame if it came by `add`, else -1.
+        is_running: Whether more steps may come.
+        stream: ``(stream, environment)`` if it comes by `add_block` and still runs.
+        agent_id: As in `SingleAgentEpisode`.
+        module_id: Likewise.
+        multi_agent_episode_id: Likewise.
+        custom_data: Likewise.
+    """
+
+    number: int
+    id_: str
+    first: int
+    last: int
+    is_running: bool
+    stream: tuple[Hashable, int] | None = None
+    agent_id: Hashable | None = None
+    module_id: str | None = None
+    multi_agent_episode_id: str | None = None
+    custom_data: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class _Stream:
+    """Environments that blocks come from.
+
+    Attributes:
+        last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
+        number: int64 ``[B]``, number of that episode.
+        t: int64 ``[B]``, its steps so far.
+        serial: Number of the last block; None if they have none.
+    """
+
+    last: np.ndarray
+    number: np.ndarray
+    t: np.ndarray
+    serial: int | None
+
+
+class EpisodeReplayBuffer(Checkpointable):
+    """Replay memory that is filled with episodes, or chunks of them, and draws every step equally often.
+
+    * Chunks of an episode are joined by its id. Capacity counts steps. The oldest episode that has ended is evicted as
+      a whole; one that still runs loses no more of its oldest steps than are needed.
+    * Every observation is stored once, in its own dtype, in arrays that are allocated in one go.
+    * No item reaches over a reset. An n-step window stops where its episode does, and at the last step that is known
+      of one that runs. It has its own length then: a truncated or running one bootstraps from the observation
+      behind it with ``gamma ** n_step``, a terminated one does not.
+
+    Args:
+        capacity: Steps.
+        batch_size_B: Items of a sample, if `sample` does not say so.
+        batch_length_T: Length of the rows of `sample` without `sample_episodes`.
+        metrics_num_episodes_for_smoothing: Calls over which the means in `get_metrics` are taken.
+        observation_space: Space of the stored observations: memory is estimated at once instead of with the first
+            data, and sampled episodes have it. Taken from the first episodes if None.
+        action_space: Likewise.
+        extra_columns: Outputs of the module to store per step, of those that there are; None for all.
+        store_infos: Whether infos are kept.
+        seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
+
+    Attributes:
+        rng: The NumPy generator.
+        sampled_timesteps: Steps that were sampled.
+
+    Raises:
+        ValueError: If an argument is out of range, or memory cannot hold the capacity.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 64,
+        metrics_num_episodes_for_smoothing: int = 100,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        extra_columns: Collection[str] | None = None,
+        store_infos: bool = True,
+        seed: int | None = None,
+    ):
+        self.capacity = _positive("capacity", capacity)
+        self.batch_size_B = _positive("batch_size_B", batch_size_B)
+        self.batch_length_T = _positive("batch_length_T", batch_length_T)
+        self._window = _positive("metrics_num_episodes_for_smoothing", metrics_num_episodes_for_smoothing)
+        if isinstance(extra_columns, str):
+            raise ValueError(f"extra_columns={extra_columns!r} must be a list of names, or None for all.")
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self._extra_columns = None if extra_columns is None else frozenset(extra_columns)
+        self._store_infos = store_infos
+        self._seed = seed
+        self.rng = np.random.default_rng(seed)
+        self._check_memory()
+
+        self._store = FrameStore(self.capacity)
+        self._infos: dict[int, dict] = {}
+        self._records: dict[int, _Record] = {}
+        self._first_number = self._next_number = 1
+        self._by_id: dict[str, _Record] = {}
+        self._streams: dict[Hashable, _Stream] = {}
+        # The steps in a row without gaps, and where in it every row is: uniform draws take one random number each.
+        self._items = np.zeros(0, np.int32)
+        self._places = np.zeros(0, np.int32)
+
+        self._num_timesteps = 0
+        self._num_timesteps_added = 0
+        self._num_episodes_added = 0
+        self._num_episodes_evicted = 0
+        self._num_timesteps_evicted = 0
+        self.sampled_timesteps = 0
+        self._last_sampled: np.ndarray | None = None
+        self._num_resamples = 0
+        self._metrics = ReplayMetrics(self._window)
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+
+    def __len__(self) -> int:
+        """Steps in the buffer."""
+        return self._num_timesteps
+
+    def get_num_episodes(self, module_id: str | None = None) -> int:
+        """Episodes in the buffer, those that still run included. `module_id` has no effect with one module."""
+        return len(self._records)
+
+    def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
+        """Episodes that were evicted, all in all."""
+        return self._num_episodes_evicted
+
+    def get_num_timesteps(self, module_id: str | None = None) -> int:
+        """Steps in the buffer."""
+        return self._num_timesteps
+
+    def get_sampled_timesteps(self, module_id: str | None = None) -> int:
+        """Steps that were sampled, all in all."""
+        return self.sampled_timesteps
+
+    def get_added_timesteps(self, module_id: str | None = None) -> int:
+        """Steps that were added, all in all."""
+        return self._num_timesteps_added
+
+    def get_added_episodes(self, module_id: str | None = None) -> int:
+        """Episodes that were added, all in all; one that is continued counts once."""
+        return self._num_episodes_added
+
+    def get_metrics(self) -> dict[str, Any]:
+        """What happened since the last call, under RLlib's names, for `MetricsLogger.aggregate`."""
+        return self._metrics.reduce()
+
+    def memory_estimate(self) -> MemoryEstimate | None:
+        """What the buffer takes when it is full, module outputs left out; None while a space is unknown."""
+        if self.observation_space is None or self.action_space is None:
+            return None
+        extra = {"links": LINK_BYTES, **self._bookkeeping()}
+        return replay_memory(
+            self.observation_space,
+            self.action_space,
+            capacity=self.capacity,
+            shares_next_obs=True,
+            extra=extra,
+        )
+
+    @property
+    def episodes(self) -> list[SingleAgentEpisode]:
+        """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
+        chains = [self._store.walk(record.first) for record in self._records.values()]
+        return [self._episode(np.append(steps, np.int32(behind)), 0, True) for steps, behind in chains]
+
+    # ---------------------------------------------------------------------------------------------------------- adding
+
+    def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
+        """Add episodes, or chunks of them. They are copied; their look-back is left out.
+
+        Args:
+            episodes: One, or several in the order in which they were sampled.
+
+        Raises:
+            ValueError: If a chunk does not continue the episode of its id, or its data does not fit to what is stored;
+                the episodes in front of it are in the buffer then.
+        """
+        self._add_episodes(episodes)
+
+    def _add_episodes(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
+        before = self._counts()
+        for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
+            if not isinstance(episode, SingleAgentEpisode):
+                raise TypeError(
+                    f"add() takes SingleAgentEpisodes, not {type(episode).__name__}; see also add_block()."
+                )
+            if len(episode):
+                self._add_episode(episode)
+        self._note_added(before)
+
+    def _add_episode(self, episode: SingleAgentEpisode) -> None:
+        record = self._by_id.get(episode.id_)
+        if record is not None:
+            self._check_continues(episode, record)
+        # Of an episode that is longer than the buffer, the last steps stay.
+        skipped = max(0, len(episode) - self.capacity)
+        size = len(episode) - skipped
+        own = slice(skipped, None)
+        observations = _rows(episode.get_observations(own))
+        flags = np.zeros((2, size), bool)
+        flags[:, -1] = episode.is_terminated, episode.is_truncated
+        steps = {
+            OBS: take(observations, slice(0, -1)),
+            ACTIONS: _rows(episode.get_actions(own)),
+            REWARDS: _rows(episode.get_rewards(own)),
+            TERMINATEDS: flags[0],
+            TRUNCATEDS: flags[1],
+        }
+        extras = {
+            name: _rows(episode.get_extra_model_outputs(name, own))
+            for name in episode.extra_model_outputs
+            if self._keeps(name)
+        }
+        tails = take(observations, slice(-1, None))
+        fitted = self._store.fit(steps, tails, extras, self._bookkeeping())
+        if self.observation_space is None:
+            self.observation_space = episode.observation_space
+        if self.action_space is None:
+            self.action_space = episode.action_space
+
+        self._make_room(size)
+        # The part that was here may have been evicted just now.
+        record = self._by_id.get(episode.id_)
+        is_new = record is None
+        if is_new:
+            record = _Record(self._next_number, episode.id_, -1, -1, True)
+            record.agent_id, record.module_id = episode.agent_id, episode.module_id
+            record.multi_agent_episode_id = episode.multi_agent_episode_id
+        step_rows, tail_rows = self._write(
+            fitted,
+            lengths=np.array([size]),
+            heads=np.array([record.last]),
+            first_t=np.array([episode.t_started + skipped]),
+            owners=np.array([record.number]),
+        )
+        if is_new:
+            record.first = int(step_rows[0])
+            self._register(record)
+            self._by_id[record.id_] = record
+        record.last = int(tail_rows[0])
+        record.is_running = not episode.is_done
+        record.custom_data |= episode.custom_data
+        if self._store_infos:
+            frames = itertools.chain(step_rows.tolist(), tail_rows.tolist())
+            for row, info in zip(frames, episode.get_infos(own), strict=True):
+                if info:
+                    self._infos[row] = info
+
+    def _check_continues(self, episode: SingleAgentEpisode, record: _Record) -> None:
+        if not record.is_running:
+            raise ValueError(
+                f"The chunk of episode {episode.id_} that starts at t={episode.t_started} cannot be added: in the "
+                f"replay buffer this episode is over. Give every episode an id of its own."
+            )
+        t = int(self._store.t[record.last])
+        if episode.t_started != t:
+            raise ValueError(
+                f"The chunk of episode {episode.id_} starts at t={episode.t_started}, and what the replay buffer has "
+                f"of this episode ends at t={t}. Add the chunks of an episode in their order, each once."
+            )
+
+    def add_block(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        stream: Hashable = 0,
+        serial: int | None = None,
+        starts: np.ndarray | None = None,
+    ) -> None:
+        """Add what B environments did in T steps, without making episodes of it.
+
+        Args:
+            columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
+                where an episode ends and in the last row; loss_mask (optional), False in rows in which an environment
+                was only reset; everything else counts as output of the module.
+            stream: Says which environments these are. Blocks with the same one continue each other, in the order in
+                which they come.
+            serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
+            starts: bool ``[B]``, whether a reset came in front of row 0. None: an episode that was running is
+                continued if row 0 has the observation with which the last block ended, bit for bit; where a connector
+                has changed it since (moving statistics), windows stop between the blocks.
+
+        Raises:
+            ValueError: If the block has more steps than the buffer, its data does not fit to what is stored or to
+                earlier blocks of its stream, or a row that is only a reset comes in the middle of an episode.
+        """
+        self._add_block(columns, stream, serial, starts)
+
+    def _add_block(
+        self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
+    ) -> None:
+        before = self._counts()
+        ended = np.logical_or(columns[TERMINATEDS], columns[TRUNCATEDS]).T
+        num_envs = len(ended)
+        mask = columns.get(LOSS_MASK)
+        valid = np.ones(ended.shape, bool) if mask is None else np.asarray(mask, bool).T
+        size = int(valid.sum())
+        if size > self.capacity:
+            raise ValueError(
+                f"A block of {size} steps cannot be added to a replay buffer of capacity={self.capacity}: raise the "
+                f"capacity, or sample shorter fragments from fewer environments."
+            )
+        is_first, is_last = valid.copy(), valid.copy()
+        is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
+        is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
+        torn = is_last[:, :-1] & ~ended[:, :-1]
+        if torn.any():
+            env, t = (int(x[0]) for x in np.nonzero(torn))
+            raise ValueError(
+                f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row "
+                f"{t} ended no episode: set truncateds there if it was cut off."
+            )
+        running = self._streams.get(stream)
+        if running is None:
+            numbers, times = np.zeros((2, num_envs), np.int64)
+            running = _Stream(np.full(num_envs, -1, np.int32), numbers, times, None)
+        elif len(running.last) != num_envs:
+            raise ValueError(
+                f"A block of {num_envs} environments cannot continue the stream {stream!r}, which has "
+                f"{len(running.last)}: give other environments another `stream`."
+            )
+
+        # From here on environment by environment, time running fastest.
+        if mask is None:
+
+            def in_order(leaf: Any) -> np.ndarray:
+                swapped = np.asarray(leaf).swapaxes(0, 1)
+                return swapped.reshape(size, *swapped.shape[2:])
+        else:
+
+            def in_order(leaf: Any) -> np.ndarray:
+                return np.asarray(leaf).swapaxes(0, 1)[valid]
+
+        last_envs, last_times = np.nonzero(is_last)
+        steps = {
+            name: map_arrays(in_order, columns[name])
+            for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+        }
+        tails = map_arrays(lambda leaf: np.asarray(leaf)[last_times, last_envs], columns[FINAL_OBS])
+        extras = {
+            name: map_arrays(in_order, value)
+            for name, value in columns.items()
+            if name not in _BLOCK_COLUMNS and self._keeps(name)
+        }
+        fitted = self._store.fit(steps, tails, extras, self._bookkeeping())
+
+        is_new = ~valid[:, 0]
+        if serial is not None and running.serial is not None and serial != running.serial + 1:
+            is_new[:] = True
+        if starts is not None:
+            is_new |= np.asarray(starts, bool)
+        elif (running.last >= 0).any():
+            is_new |= (running.last >= 0) & ~self._same_frames(running.last, take(columns[OBS], 0))
+        self._abandon(running, np.flatnonzero((running.last >= 0) & is_new))
+        running.t[is_new] = 0
+        running.serial = serial
+        self._streams[stream] = running
+        if not size:
+            self._note_added(before)
+            return
+        self._make_room(size)
+
+        envs, times = np.nonzero(is_first)
+        lengths = last_times - times + 1
+        heads = np.where(times == 0, running.last[envs], -1)
+        first_t = np.where(times == 0, running.t[envs], 0)
+        is_new = heads < 0
+        owners = np.where(is_new, self._next_number - 1 + np.cumsum(is_new), running.number[envs])
+        step_rows, tail_rows = self._write(
+            fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners
+        )
+        firsts = step_rows[np.cumsum(lengths) - lengths]
+        for index in np.flatnonzero(is_new).tolist():
+            number = int(owners[index])
+            where = (stream, int(envs[index]))
+            self._register(_Record(number, f"stream-{number}", int(firsts[index]), -1, True, where))
+        is_over = ended[last_envs, last_times]
+        for number in owners[is_over].tolist():
+            record = self._records[number]
+            record.is_running, record.stream = False, None
+        # Of several episodes of an environment the last one counts: assignments are done in order.
+        running.last[envs] = np.where(is_over, -1, tail_rows)
+        running.number[envs] = owners
+        running.t[envs] = np.where(is_over, 0, first_t + lengths)
+        self._note_added(before)
+
+    def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
+        """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
+        same = rows >= 0
+        stored = take(self._store.columns[OBS], rows)
+        for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
+            same &= (left == np.asarray(right)).reshape(len(rows), -1).all(axis=1)
+        return same
+
+    def _abandon(self, running: _Stream, envs: np.ndarray) -> None:
+        for env in envs.tolist():
+            record = self._records[int(running.number[env])]
+            record.is_running, record.stream = False, None
+        running.last[envs] = -1
+
+    def _write(self, fitted: tuple[Any, Any, Any], **chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        step_rows, tail_rows = self._store.insert(*fitted, **chains)
+        self._add_items(step_rows)
+        self._num_timesteps += len(step_rows)
+        self._num_timesteps_added += len(step_rows)
+        return step_rows, tail_rows
+
+    def _register(self, record: _Record) -> None:
+        self._records[record.number] = record
+        self._next_number = record.number + 1
+        self._num_episodes_added += 1
+
+    def _keeps(self, name: str) -> bool:
+        return self._extra_columns is None or name in self._extra_columns
+
+    def _counts(self) -> tuple[int, int, int, int]:
+        return (
+            self._num_episodes_added,
+            self._num_timesteps_added,
+            self._num_episodes_evicted,
+            self._num_timesteps_evicted,
+        )
+
+    def _note_added(self, before: tuple[int, int, int, int]) -> None:
+        episodes, steps, episodes_evicted, steps_evicted = (
+            now - then for now, then in zip(self._counts(), before, strict=True)
+        )
+        self._metrics.added(
+            num_episodes=episodes,
+            num_steps=steps,
+            num_episodes_evicted=episodes_evicted,
+            num_steps_evicted=steps_evicted,
+            num_episodes_stored=len(self._records),
+            num_steps_stored=self._num_timesteps,
+        )
+
+    # -------------------------------------------------------------------------------------------------------- eviction
+
+    def _make_room(self, size: int) -> None:
+        while (excess := self._num_timesteps + size - self.capacity) > 0:
+            self._evict_from(self._records[self._first_number], excess)
+
+    def _evict_from(self, record: _Record, excess: int) -> None:
+        """Evict an episode, or, if it still runs, as many of its oldest steps as are too many."""
+        store = self._store
+        steps, behind = store.walk(record.first, excess if record.is_running else None)
+        self._remove_items(steps)
+        if store.next[behind] >= 0:
+            rows = steps
+            record.first = behind
+            store.prev[behind] = -1
+        else:
+            rows = np.append(steps, np.int32(behind))
+            del self._records[record.number]
+            self._first_number += 1
+            self._num_episodes_evicted += 1
+            if record.stream is not None:
+                stream, env = record.stream
+                self._streams[stream].last[env] = -1
+            if record.last >= 0:
+                del self._by_id[record.id_]
+        store.free(rows)
+        if self._infos:
+            for row in rows.tolist():
+                self._infos.pop(row, None)
+        self._num_timesteps -= len(steps)
+        self._num_timesteps_evicted += len(steps)
+
+    # ----------------------------------------------------------------------------------- which items there are (hooks)
+
+    def _bookkeeping(self) -> dict[str, int]:
+        """``{what: bytes per row}`` of what this class keeps besides the data."""
+        return {"items": 8}
+
+    def _add_items(self, rows: np.ndarray) -> None:
+        """Take steps in that were written just now."""
+        if len(self._items) < self._store.num_rows:
+            self._items, self._places = (
+                np.concatenate([old, np.zeros(self._store.num_rows - len(old), np.int32)])
+                for old in (self._items, self._places)
+            )
+        start = self._num_timesteps
+        self._items[start : start + len(rows)] = rows
+        self._places[rows] = np.arange(start, start + len(rows))
+
+    def _remove_items(self, rows: np.ndarray) -> None:
+        """Forget steps that are about to be evicted."""
+        size = self._num_timesteps - len(rows)
+        places = self._places[rows]
+        is_gone = np.zeros(len(rows), bool)
+        is_gone[places[places >= size] - size] = True
+        # Those at the end that stay move to where others leave holes.
+        movers = self._items[size : self._num_timesteps][~is_gone]
+        holes = places[places < size]
+        self._items[holes] = movers
+        self._places[movers] = holes
+
+    def _get_items(self) -> dict[str, np.ndarray]:
+        """State of the items: the rows of all steps, and what else there is per step."""
+        return {"rows": self._items[: self._num_timesteps].copy()}
+
+    def _set_items(self, items: Mapping[str, np.ndarray]) -> None:
+        """Take over what `_get_items` returned; the steps themselves are there already."""
+        self._items, self._places = np.zeros((2, self._store.num_rows), np.int32)
+        self._items[: len(items["rows"])] = items["rows"]
+        self._places[items["rows"]] = np.arange(len(items["rows"]))
+
+    def _draw(self, number: int) -> np.ndarray:
+        """Rows of random steps, ``[number]``."""
+        return self._items[self.rng.integers(self._num_timesteps, size=number)]
+
+    def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
+        """float32 ``[N]``, at most 1."""
+        return np.ones(len(rows), np.float32)
+
+    # -------------------------------------------------------------------------------------------------------- sampling
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None,
+        beta: float = 0.0,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        sample_episodes: bool = False,
+        to_numpy: bool = False,
+        lookback: int = 0,
+        min_batch_length_T: int = 0,
+    ) -> Any:
+        """Draw items in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
+
+        Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
+        "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends
+        in it, it goes on with the start of another one. ``rewards[t]`` is the reward that led to ``obs[t]`` (0 at
+        the start of an episode), ``actions[t]`` is what was done at ``obs[t]``; behind the last step of an episode it
+        is that step's action again.
+
+        With `sample_episodes`: a list of episodes.
+
+        * `batch_length_T` None, 0 or 1: n-step transitions, episodes of one step with the first and the last
+          observation of the window, its first action, and the discounted sum of its rewards.
+        * More: sequences of up to that many steps, until there are `num_items` steps in all. They have their module
+          outputs and, as far as there are any, `lookback` steps before them.
+
+        All have the extra model outputs "n_step" (steps of the window) and "weights".
+
+        Args:
+            num_items: How many items (steps of sequences, rows).
+            batch_size_B: Another name of `num_items`.
+            batch_length_T: See above.
+            n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded. 1 if None.
+            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            gamma: Discount.
+            include_infos: Whether the episodes have infos.
+            include_extra_model_outputs: Whether transitions have the module outputs of their first step.
+            sample_episodes: See above.
+            to_numpy: Whether the episodes of transitions hold arrays; those of sequences always do.
+            lookback: See above.
+            min_batch_length_T: Draw only items that more than this many steps of their episode follow, themselves
+                included.
+
+        Raises:
+            ValueError: If the buffer is empty, an argument is out of range, or nothing is long enough.
+        """
+        if not sample_episodes:
+            number = self._num_items(num_items, batch_size_B)
+            return self._sample_rows(
+                number, _positive("batch_length_T", batch_length_T or self.batch_length_T)
+            )
+        return self._sample_episodes(
+            self._num_items(num_items, batch_size_B),
+            batch_length_T=batch_length_T or 0,
+            n_step=1 if n_step is None else n_step,
+            beta=beta,
+            gamma=gamma,
+            include_infos=include_infos,
+            include_extra_model_outputs=include_extra_model_outputs,
+            to_numpy=to_numpy,
+            lookback=lookback,
+            min_batch_length_T=min_batch_length_T,
+        )
+
+    def sample_batch(
+        self,
+        num_items: int | None = None,
+        *,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        beta: float = 0.0,
+        extra_columns: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Draw n-step transitions as columns.
+
+        Args:
+            num_items: N; `batch_size_B` if None.
+            n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
+            gamma: Discount.
+            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            extra_columns: Stored outputs of the module to add, from the first step of each window.
+
+        Returns:
+            ``{column: pytree [N, ...]}``: obs and actions of the first step; rewards, float32, discounted sums over the
+            window; new_obs, terminateds and truncateds behind its last step; n_step, float32, its actual steps, so that
+            a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights, float32; batch_indexes,
+            int64, for `update_priorities`. What new_obs holds behind a terminated step may be zeros.
+
+        Raises:
+            ValueError: If the buffer is empty, or an argument is out of range.
+        """
+        number = self._num_items(num_items, None)
+        rows = self._draw_items(number, 0)
+        store = self._store
+        window = store.windows(rows, *self._n_steps(n_step, number), gamma)
+        self._note_sampled(rows, number, float(window.lengths.mean()))
+        return {
+            OBS: store.take(OBS, rows),
+            ACTIONS: store.take(ACTIONS, rows),
+            REWARDS: window.rewards,
+            NEW_OBS: store.take(OBS, window.new),
+            TERMINATEDS: store.take(TERMINATEDS, window.last),
+            TRUNCATEDS: store.take(TRUNCATEDS, window.last),
+            N_STEP: window.lengths.astype(np.float32),
+            WEIGHTS: self._importance_weights(rows, beta),
+            BATCH_INDEXES: self._indexes(rows),
+            **{name: store.take_extra(name, rows) for name in extra_columns},
+        }
+
+    def sample_sequences(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_length_T: int,
+        burn_in_len: int = 0,
+        beta: float = 0.0,
+        state_column: str | None = None,
+        extra_columns: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Draw sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
+
+        A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` in front of
+        it, as far as its episode reaches. It starts at the left; zeros fill it up at the right.
+
+        Args:
+            num_items: N; `batch_size_B` if None.
+            batch_length_T: Steps that losses see, at most.
+            burn_in_len: Steps before them that only bring a recurrent state up to date, at most.
+            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            state_column: Stored output of the module that holds its state behind a step ("state_out"). Adds state_in,
+                ``[N, ...]``: that of the step in front of the sequence, zeros at the beginning of an episode.
+            extra_columns: Stored outputs of the module to add.
+
+        Returns:
+            ``{column: pytree [N, L, ...]}``: obs, actions, rewards, new_obs, terminateds, truncateds, the extra
+            columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens, int32,
+            steps, burn-in included; weights; batch_indexes; state_in.
+
+        Raises:
+            ValueError: If the buffer is empty, or an argument is out of range.
+        """
+        number = self._num_items(num_items, None)
+        length = _positive("batch_length_T", batch_length_T)
+        _check_steps("burn_in_len", burn_in_len)
+        store = self._store
+        rows = self._draw_items(number, 0)
+        before, num_before = store.chain_before(rows, burn_in_len)
+        heads = before[:, -1] if burn_in_len else rows
+        frames, sizes = store.chain(heads, num_before + length, burn_in_len + length)
+        times = np.arange(burn_in_len + length)
+        is_there = times < sizes[:, None]
+        self._note_sampled(rows, int((sizes - num_before).sum()), 1.0)
+
+        def filled(tree: Any, index: np.ndarray) -> Any:
+            def of_leaf(leaf: np.ndarray) -> np.ndarray:
+                values = leaf[index]
+                values[~is_there] = 0
+                return values
+
+            return map_arrays(of_leaf, tree)
+
+        steps = frames[:, :-1]
+        out = {
+            name: filled(store.columns[name], steps)
+            for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+        }
+        out[NEW_OBS] = filled(store.columns[OBS], frames[:, 1:])
+        for name in extra_columns:
+            store.take_extra(name, rows[:0])
+            out[name] = filled(store.extras[name], steps)
+        if state_column is not None:
+            in_front = store.prev[heads]
+            state = store.take_extra(state_column, in_front)
+            map_arrays(lambda leaf: leaf.__setitem__(in_front < 0, 0), state)
+            out[STATE_IN] = state
+        return {
+            **out,
+            LOSS_MASK: is_there & (times >= num_before[:, None]),
+            SEQ_LENS: sizes.astype(np.int32),
+            WEIGHTS: self._importance_weights(rows, beta),
+            BATCH_INDEXES: self._indexes(rows),
+        }
+
+    def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
+        if num_items is not None and batch_size_B is not None:
+            raise ValueError(
+                f"num_items={num_items} and batch_size_B={batch_size_B} are the same: give one of them."
+            )
+        if not self._num_timesteps:
+            raise ValueError("The replay buffer is empty: add episodes before you sample.")
+        given = num_items if num_items is not None else batch_size_B
+        return self.batch_size_B if given is None else _positive("num_items", given)
+
+    def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
+        """Rows of random steps that more than `min_steps` steps follow, themselves included."""
+        rows = self._draw(number)
+        self._num_resamples = 0
+        if min_steps:
+            is_long = self._store.has_steps(rows, min_steps)
+            if not is_long.all():
+                everything = np.flatnonzero(self._store.next >= 0)
+                if not self._store.has_steps(everything, min_steps).any():
+                    raise ValueError(
+                        f"min_batch_length_T={min_steps}: no episode in the replay buffer has more than {min_steps} "
+                        f"steps. Sample longer fragments, learn later, or lower it (burn_in_len)."
+                    )
+            while not is_long.all():
+                short = np.flatnonzero(~is_long)
+                self._num_resamples += len(short)
+                rows[short] = self._draw(len(short))
+                is_long[short] = self._store.has_steps(rows[short], min_steps)
+        self._last_sampled = self._indexes(rows)
+        return rows
+
+    def _n_steps(self, n_step: Any, size: int) -> tuple[np.ndarray | None, int]:
+        """``(steps per item, or None if all have the same, the largest)``."""
+        low, high = (n_step, n_step + 1) if _is_int(n_step) else (None, None)
+        if isinstance(n_step, tuple | list) and len(n_step) == 2 and all(map(_is_int, n_step)):
+            low, high = n_step
+        if low is not None and high is not None and 1 <= low < high:
+            return (self.rng.integers(low, high, size=size) if high - low > 1 else None), int(high) - 1
+        raise ValueError(
+            f"n_step={n_step!r} must be a number of steps (>= 1), or (low, high) with 1 <= low < high, of which high "
+            f"is excluded: (2, 5) draws from 2, 3 and 4."
+        )
+
+    def _indexes(self, rows: np.ndarray) -> np.ndarray:
+        """int64 ``[N]``: rows, and how often they had been evicted, which tells an item from a later one there."""
+        return self._store.generation[rows].astype(np.int64) << 32 | rows
+
+    def _note_sampled(self, rows: np.ndarray, num_steps: int, n_step: float | None) -> None:
+        self.sampled_timesteps += num_steps
+        self._metrics.sampled(
+            num_steps=num_steps,
+            num_unique_steps=len(set(rows.tolist())),
+            num_unique_episodes=len(set(self._store.owner[rows].tolist())),
+            num_resamples=self._num_resamples,
+            n_step=n_step,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- RLlib's forms
+
+    def _sample_rows(self, number: int, length: int) -> dict[str, Any]:
+        store = self._store
+        frames = np.empty((number, length), np.int32)
+        is_first = np.zeros((number, length), bool)
+        is_first[:, 0] = True
+        drawn = self._draw_items(number, 0)
+        rows = drawn
+        for t in range(length):
+            frames[:, t] = rows
+            following = store.next[rows]
+            ends = np.flatnonzero(following < 0)
+            rows = following
+            if len(ends) and t + 1 < length:
+                other = self._draw(len(ends))
+                drawn = np.concatenate([drawn, other])
+                rows[ends] = [self._records[owner].first for owner in store.owner[other].tolist()]
+                is_first[ends, t + 1] = True
+        before = store.prev[frames]
+        is_end = store.next[frames] < 0
+        acted = np.where(is_end, before, frames)
+        terminateds = is_end & store.take(TERMINATEDS, before)
+        is_last = is_end.copy()
+        is_last[:, -1] = True
+        self._note_sampled(drawn, number * length, None)
+        return {
+            OBS: store.take(OBS, frames),
+            ACTIONS: store.take(ACTIONS, acted),
+            REWARDS: np.where(before >= 0, store.take(REWARDS, before), np.float32(0.0)),
+            "is_first": is_first,
+            "is_last": is_last,
+            "is_terminated": terminateds,
+            "is_truncated": is_end & store.take(TRUNCATEDS, before) & ~terminateds,
+        }
+
+    def _sample_episodes(
+        self,
+        number: int,
+        *,
+        batch_length_T: int,
+        n_step: int | tuple[int, int],
+        beta: float,
+        gamma: float,
+        include_infos: bool,
+        include_extra_model_outputs: bool,
+        to_numpy: bool,
+        lookback: int,
+        min_batch_length_T: int,
+    ) -> list[SingleAgentEpisode]:
+        _check_steps("batch_length_T", batch_length_T)
+        _check_steps("lookback", lookback)
+        _check_steps("min_batch_length_T", min_batch_length_T)
+        if batch_length_T > 1:
+            if n_step != 1:
+                raise ValueError(
+                    f"n_step={n_step!r} does not go with sequences (batch_length_T={batch_length_T}): use n_step=1."
+                )
+            return self._sample_slices(
+                number, int(batch_length_T), beta, include_infos, int(lookback), int(min_batch_length_T)
+            )
+        store = self._store
+        rows = self._draw_items(number, int(min_batch_length_T))
+        window = store.windows(rows, *self._n_steps(n_step, number), gamma)
+        self._note_sampled(rows, number, float(window.lengths.mean()))
+        names = sorted(store.extras) if include_extra_model_outputs else []
+        columns = zip(
+            rows.tolist(),
+            window.new.tolist(),
+            unbatch(store.take(OBS, rows)),
+            unbatch(store.take(OBS, window.new)),
+            unbatch(store.take(ACTIONS, rows)),
+            window.rewards.tolist(),
+            store.take(TERMINATEDS, window.last).tolist(),
+            store.take(TRUNCATEDS, window.last).tolist(),
+            store.t[rows].tolist(),
+            store.owner[rows].tolist(),
+            zip(*(unbatch(store.take_extra(name, rows)) for name in names), strict=True)
+            if names
+            else [()] * number,
+            window.lengths.tolist(),
+            self._importance_weights(rows, beta).tolist(),
+            strict=True,
+        )
+        episodes = []
+        for (
+            row,
+            new,
+            obs,
+            new_obs,
+            action,
+            reward,
+            terminated,
+            truncated,
+            t,
+            owner,
+            outputs,
+            length,
+            weight,
+        ) in columns:
+            record = self._records[owner]
+            extras = {name: [output] for name, output in zip(names, outputs, strict=True)}
+            episode = SingleAgentEpisode(
+                record.id_,
+                observations=[obs, new_obs],
+                observation_space=self.observation_space,
+                infos=[self._infos.get(row, {}), self._infos.get(new, {})] if include_infos else None,
+                actions=[action],
+                action_space=self.action_space,
+                rewards=[reward],
+                terminated=terminated,
+                truncated=truncated,
+                extra_model_outputs={**extras, N_STEP: [length], WEIGHTS: [weight]},
+                t_started=t,
+                len_lookback_buffer=0,
+                agent_id=record.agent_id,
+                module_id=record.module_id,
+                multi_agent_episode_id=record.multi_agent_episode_id,
+            )
+            episodes.append(episode.to_numpy() if to_numpy else episode)
+        return episodes
+
+    def _sample_slices(
+        self, number: int, length: int, beta: float, include_infos: bool, lookback: int, min_steps: int
+    ) -> list[SingleAgentEpisode]:
+        """Sequences of `number` steps in all, and up to `length - 1` more."""
+        store = self._store
+        starts, chains, total, resamples = [], [], 0, 0
+        while total < number:
+            # None is longer than `length`: all of them are needed.
+            rows = self._draw_items(-(-(number - total) // length), min_steps)
+            resamples += self._num_resamples
+            frames, sizes = store.chain(rows, np.full(len(rows), length), length)
+            before, num_before = store.chain_before(rows, lookback)
+            starts.append(rows)
+            for index in range(len(rows)):
+                back, ahead = int(num_before[index]), int(sizes[index])
+                chains.append(
+                    (np.concatenate([before[index, :back][::-1], frames[index, : ahead + 1]]), back)
+                )
+            total += int(sizes.sum())
+        drawn = np.concatenate(starts)
+        self._last_sampled, self._num_resamples = self._indexes(drawn), resamples
+        self._note_sampled(drawn, total, 1.0)
+        weights = self._importance_weights(drawn, beta)
+        return [
+            self._episode(frames, back, include_infos, weight=weight)
+            for (frames, back), weight in zip(chains, weights, strict=True)
+        ]
+
+    def _episode(
+        self, frames: np.ndarray, lookback: int, include_infos: bool, *, weight: np.float32 | None = None
+    ) -> SingleAgentEpisode:
+        """The episode of consecutive frames; with a weight also the columns that samples have."""
+        store = self._store
+        steps = frames[:-1]
+        record = self._records[int(store.owner[frames[0]])]
+        is_end = store.next[frames[-1]] < 0
+        extras = {name: store.take_extra(name, steps) for name in store.extras}
+        if weight is not None:
+            extras[N_STEP] = np.ones(len(steps), np.int64)
+            extras[WEIGHTS] = np.full(len(steps), weight)
+        episode = SingleAgentEpisode.from_arrays(
+            observations=store.take(OBS, frames),
+            actions=store.take(ACTIONS, steps),
+            rewards=store.take(REWARDS, steps),
+            terminated=bool(is_end and store.columns[TERMINATEDS][steps[-1]]),
+            truncated=bool(is_end and store.columns[TRUNCATEDS][steps[-1]]),
+            infos=[self._infos.get(row, {}) for row in frames.tolist()] if include_infos else None,
+            extra_model_outputs=extras,
+            id_=record.id_,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            t_started=int(store.t[frames[lookback]]),
+            len_lookback_buffer=lookback,
+        )
+        episode.agent_id, episode.module_id = record.agent_id, record.module_id
+        episode.multi_agent_episode_id = record.multi_agent_episode_id
+        episode.custom_data.update(record.custom_data)
+        return episode
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build a buffer like this one."""
+        return (), {
+            "capacity": self.capacity,
+            "batch_size_B": self.batch_size_B,
+            "batch_length_T": self.batch_length_T,
+            "metrics_num_episodes_for_smoothing": self._window,
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "extra_columns": None if self._extra_columns is None else sorted(self._extra_columns),
+            "store_infos": self._store_infos,
+            "seed": self._seed,
+        }
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """All that sampling and adding go on from, bit for bit; metrics that nobody asked for are left out.
+
+        Args:
+            components: "data" or "rng"; None for both.
+            not_components: Leave these out.
+            **kwargs: See `Checkpointable`.
+        """
+        parts = {"data": self._get_data, "rng": lambda: self.rng.bit_generator.state}
+        names = selected(list(parts), components, not_components, type(self).__name__)
+        return {name: parts[name]() for name in names}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; what is left out stays as it is.
+
+        Raises:
+            ValueError: If it does not fit: it has more steps than the capacity, or other random numbers.
+        """
+        if "data" in state:
+            self._set_data(state["data"])
+        if "rng" in state:
+            name = type(self.rng.bit_generator).__name__
+            if state["rng"]["bit_generator"] != name:
+                raise ValueError(
+                    f"The state is of random numbers by {state['rng']['bit_generator']}, not by {name}."
+                )
+            self.rng.bit_generator.state = state["rng"]
+
+    def _get_data(self) -> dict[str, Any]:
+        records = list(self._records.values())
+        names = [field.name for field in dataclasses.fields(_Record)]
+        streams = self._streams.values()
+        return {
+            "store": self._store.get_state(),
+            "items": self._get_items(),
+            "records": {name: [getattr(record, name) for record in records] for name in names},
+            "streams": {
+                "key": list(self._streams),
+                "last": [stream.last.copy() for stream in streams],
+                "number": [stream.number.copy() for stream in streams],
+                "t": [stream.t.copy() for stream in streams],
+                "serial": [stream.serial for stream in streams],
+            },
+            "infos": {"row": list(self._infos), "info": list(self._infos.values())},
+            "counts": {
+                "first_number": self._first_number,
+                "next_number": self._next_number,
+                "added_timesteps": self._num_timesteps_added,
+                "added_episodes": self._num_episodes_added,
+                "evicted_episodes": self._num_episodes_evicted,
+                "evicted_timesteps": self._num_timesteps_evicted,
+                "sampled_timesteps": self.sampled_timesteps,
+            },
+            "last_sampled": None if self._last_sampled is None else self._last_sampled.copy(),
+        }
+
+    def _set_data(self, data: Mapping[str, Any]) -> None:
+        store = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping())
+        num_steps = int((store.next[data["store"]["rows"]] >= 0).sum())
+        if num_steps > self.capacity:
+            raise ValueError(
+                f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
+                f"large as the one that was saved."
+            )
+        fields = data["records"]
+        records = [
+            _Record(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)
+        ]
+        streams = data["streams"]
+        stored = zip(*(streams[name] for name in ("last", "number", "t", "serial")), strict=True)
+        running = {
+            key: _Stream(np.array(last), np.array(number), np.array(t), serial)
+            for key, (last, number, t, serial) in zip(streams["key"], stored, strict=True)
+        }
+        counts = {name: int(value) for name, value in data["counts"].items()}
+        items = {name: np.asarray(value) for name, value in data["items"].items()}
+        if not np.array_equal(np.sort(items["rows"]), np.flatnonzero((store.next >= 0) & (store.owner > 0))):
+            raise ValueError("The items in the state of a replay buffer are not the steps in it.")
+
+        self._store, self._streams = store, running
+        self._records = {record.number: record for record in records}
+        self._by_id = {record.id_: record for record in records if record.last >= 0}
+        self._infos = dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True))
+        self._num_timesteps = num_steps
+        self._set_items(items)
+        self._first_number, self._next_number = counts["first_number"], counts["next_number"]
+        self._num_timesteps_added = counts["added_timesteps"]
+        self._num_episodes_added = counts["added_episodes"]
+        self._num_episodes_evicted = counts["evicted_episodes"]
+        self._num_timesteps_evicted = counts["evicted_timesteps"]
+        self.sampled_timesteps = counts["sampled_timesteps"]
+        last_sampled = data["last_sampled"]
+        self._last_sampled = None if last_sampled is None else np.array(last_sampled)
+        self._metrics = ReplayMetrics(self._window)
+
+    def _check_memory(self) -> None:
+        estimate = self.memory_estimate()
+        if estimate is not None:
+            require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _positive(name: str, value: Any) -> int:
+    if not _is_int(value) or value < 1:
+        raise ValueError(f"{name}={value!r} must be an int >= 1.")
+    return int(value)
+
+
+def _check_steps(name: str, value: Any) -> None:
+    if not _is_int(value) or value < 0:
+        raise ValueError(f"{name}={value!r} must be a number of steps, 0 or more.")
+
+
+def _rows(column: Any) -> Any:
+    """Arrays ``[n, ...]`` of a column of an episode."""
+    return batch(column) if isinstance(column, list) else column

@@ -1,0 +1,458 @@
+"""The frames of many episodes in preallocated arrays, linked in time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.env.utils.nested import batch_size, cast_lossless, tree_leaves, tree_map
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
+
+OBS = "obs"
+ACTIONS = "actions"
+REWARDS = "rewards"
+TERMINATEDS = "terminateds"
+TRUNCATEDS = "truncateds"
+STEP_COLUMNS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+"""What a step has besides its observation; outputs of the module come on top."""
+
+_DTYPES = {REWARDS: np.dtype(np.float32), TERMINATEDS: np.dtype(np.bool_), TRUNCATEDS: np.dtype(np.bool_)}
+_LINKS = {"next": np.int32, "prev": np.int32, "t": np.int32, "owner": np.int64, "generation": np.int32}
+LINK_BYTES = sum(np.dtype(dtype).itemsize for dtype in _LINKS.values()) + np.dtype(np.int32).itemsize
+"""Bytes per row besides the data."""
+REMEDY = (
+    "Lower the buffer's capacity, store smaller observations (uint8 frames instead of floats), or keep fewer of the "
+    "module's outputs (extra_columns=())."
+)
+"""What helps against a buffer that does not fit."""
+
+
+@dataclasses.dataclass(slots=True)
+class Windows:
+    """The n-step windows that begin at some rows.
+
+    Attributes:
+        rewards: float32 ``[N]``, discounted sums.
+        last: int32 ``[N]``, rows of the last steps.
+        new: int32 ``[N]``, rows of the frames behind them.
+        lengths: int64 ``[N]``, steps.
+    """
+
+    rewards: np.ndarray
+    last: np.ndarray
+    new: np.ndarray
+    lengths: np.ndarray
+
+
+class FrameStore:
+    """Rows of frames. An episode of n steps is a chain of n + 1 rows: every observation is stored once.
+
+    A row whose `next` is >= 0 is a step: it has an action, a reward, both flags and maybe outputs of the module, and
+    its next observation is that of row `next`. The last row of a chain holds an observation only.
+
+    Args:
+        capacity: Steps that are expected; there are rows for some more, and more are made when they run out.
+
+    Attributes:
+        num_rows: Rows that are allocated; 0 before the first data.
+        columns: ``{column: pytree [num_rows, ...]}``: obs, and those of `STEP_COLUMNS`.
+        extras: ``{name: pytree [num_rows, ...]}``: further outputs of the module per step.
+        next: int32 ``[num_rows]``, row of the next frame, -1 behind the last one.
+        prev: int32 ``[num_rows]``, row of the frame before, -1 in front of the first one.
+        t: int32 ``[num_rows]``, steps since the episode's reset.
+        owner: int64 ``[num_rows]``, number (>= 1) of the episode; 0 in rows that are free.
+        generation: int32 ``[num_rows]``, how often a row was freed.
+    """
+
+    next: np.ndarray
+    prev: np.ndarray
+    t: np.ndarray
+    owner: np.ndarray
+    generation: np.ndarray
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.columns: dict[str, Any] = {}
+        self.extras: dict[str, Any] = {}
+        self.num_rows = 0
+        self._free = np.empty(0, np.int32)
+        self._num_free = 0
+        # Rows from here on were never used.
+        self._num_used = 0
+        for name, dtype in _LINKS.items():
+            setattr(self, name, np.zeros(0, dtype))
+
+    # -------------------------------------------------------------------------------------------------------- writing
+
+    def fit(
+        self, steps: Mapping[str, Any], tails: Any, extras: Mapping[str, Any], bookkeeping: Mapping[str, int]
+    ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+        """New data in the dtypes of the store, which takes those of its first data.
+
+        Args:
+            steps: ``{column: pytree [S, ...]}``, obs and `STEP_COLUMNS`.
+            tails: Observations ``[K, ...]`` behind chains.
+            extras: ``{name: pytree [S, ...]}``.
+            bookkeeping: ``{what: bytes per row}`` that the owner needs, for the estimate of memory.
+
+        Raises:
+            ValueError: If structures, shapes or dtypes differ from those of earlier data, or there is not enough
+                memory.
+        """
+        steps = {
+            name: map_arrays(lambda x, n=name: np.asarray(x, _DTYPES.get(n)), value)
+            for name, value in steps.items()
+        }
+        tails = map_arrays(np.asarray, tails)
+        extras = {name: map_arrays(np.asarray, value) for name, value in extras.items()}
+        size = batch_size(steps[REWARDS])
+        for name, value in (*steps.items(), *extras.items()):
+            _check_columns(name, value, size)
+        if not self.num_rows:
+            self._allocate(steps, extras, bookkeeping)
+        for name, value in extras.items():
+            if name not in self.extras:
+                self.extras[name] = map_arrays(lambda leaf: _rows_like(leaf, self.num_rows), value)
+        return (
+            {name: _fitted(name, self.columns[name], value) for name, value in steps.items()},
+            _fitted(OBS, self.columns[OBS], tails),
+            {name: _fitted(name, self.extras[name], value) for name, value in extras.items()},
+        )
+
+    def insert(
+        self,
+        steps: Mapping[str, Any],
+        tails: Any,
+        extras: Mapping[str, Any],
+        *,
+        lengths: np.ndarray,
+        heads: np.ndarray,
+        first_t: np.ndarray,
+        owners: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Write K chains, or continuations of chains, one behind the other.
+
+        Args:
+            steps: What `fit` returned, S = sum of `lengths`.
+            tails: Likewise, K of them.
+            extras: Likewise; steps without an output that other steps have get zeros.
+            lengths: int ``[K]``, steps of each, >= 1.
+            heads: int ``[K]``, last row of the chain that is continued, which becomes the first step's; -1: none.
+            first_t: int ``[K]``, `t` of the first step.
+            owners: int ``[K]``, number of the episode.
+
+        Returns:
+            ``(rows of the steps [S], rows behind the last ones [K])``.
+        """
+        sizes = lengths + 1
+        stops = np.cumsum(sizes)
+        starts, ends = stops - sizes, stops - 1
+        num_frames = int(stops[-1])
+        is_continued = heads >= 0
+
+        rows = np.empty(num_frames, np.int32)
+        is_new = np.ones(num_frames, bool)
+        is_new[starts[is_continued]] = False
+        rows[is_new] = self._rows(num_frames - int(is_continued.sum()))
+        rows[starts[is_continued]] = heads[is_continued]
+        is_step = np.ones(num_frames, bool)
+        is_step[ends] = False
+
+        following = np.empty(num_frames, np.int32)
+        following[:-1] = rows[1:]
+        following[ends] = -1
+        before = np.empty(num_frames, np.int32)
+        before[1:] = rows[:-1]
+        # Index -1 reads some row, which `where` leaves out.
+        before[starts] = np.where(is_continued, self.prev[heads], -1)
+        self.next[rows] = following
+        self.prev[rows] = before
+        self.t[rows] = np.arange(num_frames) + np.repeat(first_t - starts, sizes)
+        self.owner[rows] = np.repeat(owners, sizes)
+
+        step_rows, tail_rows = rows[is_step], rows[ends]
+        for name, value in steps.items():
+            map_arrays(lambda stored, new: stored.__setitem__(step_rows, new), self.columns[name], value)
+        map_arrays(lambda stored, new: stored.__setitem__(tail_rows, new), self.columns[OBS], tails)
+        for name, stored in self.extras.items():
+            if name in extras:
+                map_arrays(lambda stored, new: stored.__setitem__(step_rows, new), stored, extras[name])
+            else:
+                map_arrays(lambda stored: stored.__setitem__(step_rows, 0), stored)
+        return step_rows, tail_rows
+
+    def free(self, rows: np.ndarray) -> None:
+        """Give rows back."""
+        self.owner[rows] = 0
+        self.generation[rows] += 1
+        self._free[self._num_free : self._num_free + len(rows)] = rows
+        self._num_free += len(rows)
+
+    def walk(self, row: int, num_steps: int | None = None) -> tuple[np.ndarray, int]:
+        """``(rows of the steps from `row` on, the row behind them)``; all steps of the chain, or the first ones."""
+        link = self.next.data  # Its items are Python's ints, without a detour.
+        rows = []
+        while num_steps is None or len(rows) < num_steps:
+            following = link[row]
+            if following < 0:
+                break
+            rows.append(row)
+            row = following
+        return np.array(rows, np.int32), row
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def take(self, name: str, rows: np.ndarray) -> Any:
+        """A column at some rows, ``[*rows.shape, ...]``; a copy."""
+        return map_arrays(lambda leaf: leaf[rows], self.columns[name])
+
+    def take_extra(self, name: str, rows: np.ndarray) -> Any:
+        """An output of the module at some rows.
+
+        Raises:
+            ValueError: If no step has it.
+        """
+        if name not in self.extras:
+            raise ValueError(f"The replay buffer has no extra column {name!r}; it has {sorted(self.extras)}.")
+        return map_arrays(lambda leaf: leaf[rows], self.extras[name])
+
+    def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
+        """bool ``[N]``: whether more than `number` steps follow on each of some steps, itself included."""
+        link = self.next
+        has = np.ones(len(rows), bool)
+        for _ in range(number):
+            # Behind the end of an episode this reads any row, and `has` is False already.
+            rows = link[rows]
+            has &= link[rows] >= 0
+        return has
+
+    def windows(self, rows: np.ndarray, wanted: np.ndarray | None, largest: int, gamma: float) -> Windows:
+        """The n-step windows that begin at some steps; they stop where the chain does.
+
+        Args:
+            rows: int ``[N]``, steps.
+            wanted: int ``[N]``, their lengths; None: all of the largest.
+            largest: The largest that is possible.
+            gamma: Discount.
+        """
+        link, rewards = self.next, self.columns[REWARDS]
+        last = rows
+        new = link[rows]
+        sums = rewards[rows].astype(np.float64)
+        lengths = np.ones(len(rows), np.int64)
+        for step in range(1, largest):
+            behind = link[new]
+            goes_on = behind >= 0
+            if wanted is not None:
+                goes_on &= wanted > step
+            if not goes_on.any():
+                break
+            sums += np.where(goes_on, gamma**step * rewards[new], 0.0)
+            lengths += goes_on
+            last = np.where(goes_on, new, last)
+            new = np.where(goes_on, behind, new)
+        return Windows(sums.astype(np.float32), last, new, lengths)
+
+    def chain(self, rows: np.ndarray, limits: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Frames from some steps on.
+
+        Args:
+            rows: ``[N]``, the first steps.
+            limits: ``[N]``, how many steps at most.
+            longest: The largest of them that is possible.
+
+        Returns:
+            ``(rows [N, longest + 1], the last one repeated at the end, number of steps [N])``.
+        """
+        link = self.next
+        frames = np.empty((len(rows), longest + 1), np.int32)
+        sizes = np.zeros(len(rows), np.int64)
+        frames[:, 0] = rows
+        for step in range(longest):
+            following = link[rows]
+            goes_on = (following >= 0) & (limits > step)
+            rows = np.where(goes_on, following, rows)
+            sizes += goes_on
+            frames[:, step + 1] = rows
+        return frames, sizes
+
+    def chain_before(self, rows: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """``(rows before some steps [N, longest], backwards, the first one repeated at the end, how many [N])``."""
+        link = self.prev
+        frames = np.empty((len(rows), longest), np.int32)
+        sizes = np.zeros(len(rows), np.int64)
+        for step in range(longest):
+            preceding = link[rows]
+            goes_on = preceding >= 0
+            rows = np.where(goes_on, preceding, rows)
+            sizes += goes_on
+            frames[:, step] = rows
+        return frames, sizes
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def get_state(self) -> dict[str, Any]:
+        """Arrays and numbers; rows that are free take no space."""
+        rows = np.flatnonzero(self.owner[: self._num_used]).astype(np.int32)
+        is_last = self.next[rows] < 0
+
+        def stored(tree: Any) -> Any:
+            def of_leaf(leaf: np.ndarray) -> np.ndarray:
+                values = leaf[rows]
+                values[is_last] = 0  # There is no step.
+                return values
+
+            return map_arrays(of_leaf, tree)
+
+        columns = {name: stored(self.columns[name]) for name in STEP_COLUMNS if self.columns}
+        if self.columns:
+            columns[OBS] = self.take(OBS, rows)
+        return {
+            "num_rows": self.num_rows,
+            "rows": rows,
+            "columns": columns,
+            "extras": {name: stored(tree) for name, tree in self.extras.items()},
+            "links": {name: getattr(self, name)[rows] for name in _LINKS if name != "generation"},
+            "generation": self.generation[: self._num_used].copy(),
+            "free": self._free[: self._num_free].copy(),
+        }
+
+    @classmethod
+    def from_state(
+        cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]
+    ) -> FrameStore:
+        """The store that `get_state` described.
+
+        Raises:
+            ValueError: If the state contradicts itself, or there is not enough memory.
+        """
+        store = cls(capacity)
+        num_rows, rows = int(state["num_rows"]), np.asarray(state["rows"], np.int32)
+        generation, free = np.asarray(state["generation"]), np.asarray(state["free"])
+        num_used = len(generation)
+        is_taken = np.zeros(num_used, np.int64)
+        for part in (rows, free):
+            if part.size and not (part.min() >= 0 and part.max() < num_used <= num_rows):
+                raise ValueError(
+                    f"The state of a replay buffer with {num_rows} rows names rows that do not exist."
+                )
+            np.add.at(is_taken, part.astype(np.int64), 1)
+        if not (is_taken == 1).all():
+            raise ValueError("The state of a replay buffer names rows twice, or not at all.")
+        if not num_rows:
+            return store
+        store._allocate(state["columns"], state["extras"], bookkeeping, num_rows)
+        for name, value in state["links"].items():
+            if name in ("next", "prev") and not np.isin(value, np.append(rows, -1)).all():
+                raise ValueError(f"The state of a replay buffer links rows by {name!r} that hold nothing.")
+            getattr(store, name)[rows] = value
+        for name, value in (*state["columns"].items(), *state["extras"].items()):
+            _check_columns(name, value, len(rows))
+            tree = store.columns[name] if name in store.columns else store.extras[name]
+            map_arrays(lambda stored, new: stored.__setitem__(rows, new), tree, value)
+        store.generation[:num_used] = generation
+        store._free[: len(free)] = free
+        store._num_free, store._num_used = len(free), num_used
+        return store
+
+    # ----------------------------------------------------------------------------------------------------------- rows
+
+    def _allocate(
+        self,
+        columns: Mapping[str, Any],
+        extras: Mapping[str, Any],
+        bookkeeping: Mapping[str, int],
+        num_rows: int | None = None,
+    ) -> None:
+        # Every chain needs a row more than it has steps.
+        num_rows = num_rows or self.capacity + max(64, self.capacity // 16)
+        sizes = {
+            name: sum(int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize for leaf in tree_leaves(tree))
+            for name, tree in (*columns.items(), *extras.items())
+        }
+        estimate = MemoryEstimate(
+            "replay buffer", {"rows": num_rows}, {**sizes, **bookkeeping, "links": LINK_BYTES}
+        )
+        require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
+        self.columns = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(columns))
+        self.extras = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(extras))
+        for name, dtype in _LINKS.items():
+            setattr(self, name, np.zeros(num_rows, dtype))
+        self._free = np.zeros(num_rows, np.int32)
+        self.num_rows = num_rows
+
+    def _rows(self, number: int) -> np.ndarray:
+        """Free rows, which are no longer free."""
+        recycled = min(number, self._num_free)
+        fresh = number - recycled
+        if self._num_used + fresh > self.num_rows:
+            # Many short episodes: there are more last frames than were expected.
+            self._grow(max(self._num_used + fresh, self.num_rows + self.num_rows // 4))
+        rows = np.empty(number, np.int32)
+        self._num_free -= recycled
+        rows[:recycled] = self._free[self._num_free : self._num_free + recycled]
+        rows[recycled:] = np.arange(self._num_used, self._num_used + fresh)
+        self._num_used += fresh
+        return rows
+
+    def _grow(self, num_rows: int) -> None:
+        def longer(leaf: np.ndarray) -> np.ndarray:
+            rows = _rows_like(leaf, num_rows)
+            rows[: len(leaf)] = leaf
+            return rows
+
+        self.columns = map_arrays(longer, self.columns)
+        self.extras = map_arrays(longer, self.extras)
+        for name in _LINKS:
+            setattr(self, name, longer(getattr(self, name)))
+        self._free = longer(self._free)
+        self.num_rows = num_rows
+
+
+def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """`tree_map`, with a short cut for what most columns are: one array."""
+    return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
+
+
+def _rows_like(leaf: np.ndarray, num_rows: int) -> np.ndarray:
+    """Zeros: pages of memory that nobody writes to are not taken."""
+    return np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
+
+
+def _check_columns(name: str, value: Any, size: int) -> None:
+    for leaf in tree_leaves(value):
+        if leaf.dtype.kind not in "biufc" and leaf.dtype.name != "bfloat16":
+            raise ValueError(
+                f"The column {name!r} holds an array of dtype {leaf.dtype}, and a replay buffer keeps numbers; leave "
+                f"it out (extra_columns=[...]) or turn it into numbers before."
+            )
+        if leaf.ndim < 1 or len(leaf) != size or (name in _DTYPES and leaf.ndim != 1):
+            wanted = f"({size},)" if name in _DTYPES else f"({size}, ...)"
+            raise ValueError(f"The column {name!r} has the shape {leaf.shape}, and should have {wanted}.")
+
+
+def _fitted(name: str, stored: Any, value: Any) -> Any:
+    def fit(stored: np.ndarray, new: np.ndarray) -> np.ndarray:
+        if not isinstance(new, np.ndarray):
+            raise ValueError(
+                f"The column {name!r} is an array in the replay buffer, and not a {type(new).__name__}."
+            )
+        if new.shape[1:] != stored.shape[1:]:
+            raise ValueError(
+                f"The column {name!r} has items of shape {new.shape[1:]}, and those in the replay buffer are of shape "
+                f"{stored.shape[1:]}."
+            )
+        if new.dtype == stored.dtype:
+            return new
+        cast = cast_lossless(new, stored.dtype)
+        if cast is None:
+            raise ValueError(
+                f"The column {name!r} is {new.dtype} with values that {stored.dtype}, as which the replay buffer keeps "
+                f"it since its first data, cannot hold."
+            )
+        return cast
+
+    return map_arrays(fit, stored, value)

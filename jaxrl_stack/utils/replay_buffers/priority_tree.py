@@ -1,0 +1,113 @@
+"""Sums and minima of many priorities, for drawing in proportion to them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_FAN_OUT = 64
+"""Children per node. Wide nodes make few levels, so few calls of NumPy: 3 for a quarter of a million priorities."""
+_SEARCHED_AT_ONCE = 4096
+
+
+class PriorityTree:
+    """A tree over non-negative priorities; all operations take many at once.
+
+    Every node is the sum (and the minimum) of its children, recomputed from all of them when one changes: no rounding
+    errors add up, and equal priorities make equal trees whatever happened before.
+
+    Args:
+        size: Number of priorities, all absent at first.
+    """
+
+    def __init__(self, size: int):
+        # Level 0 is the priorities; the last level has at most one group of siblings. 0 and inf stand for absent ones.
+        self._sums: list[np.ndarray] = []
+        self._minima: list[np.ndarray] = []
+        while True:
+            groups = -(-size // _FAN_OUT)
+            self._sums.append(np.zeros((groups, _FAN_OUT)))
+            self._minima.append(np.full((groups, _FAN_OUT), np.inf))
+            if groups <= 1:
+                break
+            size = groups
+        # Up to some size a level is searched faster as a whole than from above.
+        self._first_level = next(i for i, sums in enumerate(self._sums) if sums.size <= _SEARCHED_AT_ONCE)
+
+    @property
+    def size(self) -> int:
+        """Priorities that there is room for."""
+        return self._sums[0].size
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(np.cumsum(self._sums[-1])[-1])
+
+    @property
+    def minimum(self) -> float:
+        """Smallest priority that is present; infinity if there is none."""
+        return float(self._minima[-1].min())
+
+    def get(self, indices: np.ndarray) -> np.ndarray:
+        """Priorities, float64; 0 where absent."""
+        return self._sums[0].reshape(-1)[indices]
+
+    def set(self, indices: np.ndarray, priorities: np.ndarray | float) -> None:
+        """Set priorities, > 0.
+
+        Args:
+            indices: int ``[n]``; of an index that comes more than once the last one counts.
+            priorities: ``[n]``, or one for all.
+        """
+        self._sums[0].reshape(-1)[indices] = priorities
+        self._minima[0].reshape(-1)[indices] = priorities
+        self._update(indices)
+
+    def remove(self, indices: np.ndarray) -> None:
+        """Make priorities absent."""
+        self._sums[0].reshape(-1)[indices] = 0.0
+        self._minima[0].reshape(-1)[indices] = np.inf
+        self._update(indices)
+
+    def find(self, masses: np.ndarray) -> np.ndarray:
+        """The index of the priority at which the sum of all up to it first exceeds each mass.
+
+        Args:
+            masses: float64 ``[n]`` in ``[0, total)``.
+
+        Returns:
+            int64 ``[n]``; always of priorities that are present.
+        """
+        siblings = self._sums[self._first_level].reshape(-1)
+        sums = np.cumsum(siblings)
+        group = np.searchsorted(sums, masses, side="right")
+        # Sums up to here and sums of whole groups round differently: a mass may come out at the very end.
+        over = group == len(sums)
+        if over.any():
+            group[over] = np.flatnonzero(siblings)[-1]
+        masses = masses - np.where(group > 0, sums[group - 1], 0.0)
+        for level in reversed(self._sums[: self._first_level]):
+            children = level[group]
+            sums = np.cumsum(children, axis=1)
+            child = (sums <= masses[:, None]).sum(axis=1)
+            over = np.flatnonzero(child == _FAN_OUT)
+            if len(over):
+                child[over] = _FAN_OUT - 1 - np.argmax(children[over, ::-1] > 0, axis=1)
+            before = np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], axis=1)[:, 0]
+            masses = masses - np.where(child > 0, before, 0.0)
+            group = group * _FAN_OUT + child
+        return group
+
+    def resized(self, size: int) -> PriorityTree:
+        """A tree of more priorities, those of this one in front."""
+        tree = PriorityTree(size)
+        present = np.flatnonzero(self._sums[0].reshape(-1))
+        tree.set(present, self.get(present))
+        return tree
+
+    def _update(self, indices: np.ndarray) -> None:
+        # A node that is computed twice comes out the same; finding out which those are would take longer.
+        for level in range(1, len(self._sums)):
+            indices = indices // _FAN_OUT
+            self._sums[level].reshape(-1)[indices] = self._sums[level - 1][indices].sum(axis=1)
+            self._minima[level].reshape(-1)[indices] = self._minima[level - 1][indices].min(axis=1)

@@ -1,0 +1,189 @@
+"""Priorities: the tree, the probabilities, the weights, the updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from replay_cases import Blocks, Chunks
+
+from jaxrl_stack.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.utils.replay_buffers.priority_tree import PriorityTree
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 300, 70_000])
+def test_tree_against_sorted_sums(size):
+    rng = np.random.default_rng(size)
+    tree, plain = PriorityTree(size), np.zeros(size)
+    for _ in range(6):
+        where = rng.integers(size, size=min(size, 50))
+        tree.set(where, values := rng.random(len(where)) + 1e-3)
+        plain[where] = values  # NumPy, too, takes the last one of equal indices.
+        gone = rng.integers(size, size=min(size, 20) // 2)
+        tree.remove(gone)
+        plain[gone] = 0.0
+        present = np.flatnonzero(plain)
+        np.testing.assert_array_equal(tree.get(np.arange(size)), plain)
+        np.testing.assert_allclose(tree.total, plain.sum(), rtol=1e-12)
+        assert tree.minimum == plain[present].min()
+        masses = rng.random(400) * tree.total
+        sums = np.cumsum(plain)
+        np.testing.assert_array_equal(tree.find(masses), np.searchsorted(sums, masses, side="right"))
+        # The very end, where roundings leave nothing: still one that is there.
+        ends = np.array([tree.total, np.nextafter(tree.total, 0), tree.total * (1 + 1e-12)])
+        assert set(tree.find(ends).tolist()) <= {int(present[-1])}
+    longer = tree.resized(3 * size)
+    np.testing.assert_array_equal(longer.get(np.arange(size)), plain)
+    np.testing.assert_allclose(longer.total, tree.total, rtol=1e-12)
+
+
+def test_equal_priorities_make_equal_trees():
+    """Bit for bit, whatever came before: a restored buffer draws what the one that was saved would have drawn."""
+    rng = np.random.default_rng(0)
+    lived, fresh = PriorityTree(5000), PriorityTree(5000)
+    for _ in range(200):
+        lived.set(rng.integers(5000, size=32), rng.random(32) * 10 + 1e-6)
+    values = lived.get(np.arange(5000))
+    present = np.flatnonzero(values)
+    fresh.set(present, values[present])
+    for a, b in zip(lived._sums, fresh._sums, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(lived._minima, fresh._minima, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def filled(alpha=0.7, capacity=40, seed=0):
+    source, buffer = Chunks(1), PrioritizedEpisodeReplayBuffer(capacity, alpha=alpha, seed=seed)
+    for _ in range(15):
+        buffer.add(source.next())
+    return source, buffer
+
+
+def prioritised(buffer, beta=0.0):
+    """Give every item the priority (e % 5) + t + 0.5; returns ``{(e, t): priority}``."""
+    batch = buffer.sample_batch(3000)
+    e, t = batch["obs"].astype(int).T
+    priorities = e % 5 + t + 0.5
+    buffer.update_priorities(priorities, indices=batch["batch_indexes"])
+    return {
+        key: float(p) for key, p in zip(zip(e.tolist(), t.tolist(), strict=True), priorities, strict=True)
+    }
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_draws_in_proportion_and_weights_by_the_formula(alpha):
+    _, buffer = filled(alpha)
+    priorities = prioritised(buffer)
+    assert len(priorities) == len(buffer)
+    scaled = {key: p**alpha for key, p in priorities.items()}
+    total = sum(scaled.values())
+    batch = buffer.sample_batch(40_000, beta=0.4)
+    keys, inverse, counts = np.unique(
+        batch["obs"].astype(int), axis=0, return_inverse=True, return_counts=True
+    )
+    keys = [tuple(key) for key in keys.tolist()]
+    expected = np.array([scaled[key] / total * 40_000 for key in keys])
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert len(keys) == len(buffer)
+    assert chi_square < len(keys) + 5 * np.sqrt(2 * len(keys))
+
+    weights = {key: (len(buffer) * p / total) ** -0.4 for key, p in scaled.items()}
+    largest = max(weights.values())
+    formula = np.array([weights[keys[i]] / largest for i in inverse.ravel()])
+    np.testing.assert_allclose(batch["weights"], formula, rtol=1e-6)
+    assert batch["weights"].max() == pytest.approx(1.0)
+    sample = buffer.sample(5, beta=0.4)
+    for episode in sample:
+        e, t = episode.get_observations(0).astype(int).tolist()
+        assert episode.get_extra_model_outputs("weights", 0) == pytest.approx(weights[e, t] / largest)
+
+
+def test_new_items_have_the_largest_priority_so_far():
+    source, buffer = filled(alpha=0.5, capacity=400)
+    prioritised(buffer)
+    batch = buffer.sample_batch(64)
+    buffer.update_priorities(np.where(np.arange(64) == 63, -100.0, 1e-3))  # The magnitude counts.
+    new = source.next()
+    buffer.add(new)
+    tops = [buffer._tree.get(np.array([row]))[0] for row in np.flatnonzero(buffer._store.owner)]
+    assert sum(p == 10.0 for p in tops) >= sum(map(len, new)) > 3
+    buffer.update_priorities(np.full(64, 1.0), indices=batch["batch_indexes"])
+    buffer.add(source.next(), weight=1e-4)
+    assert buffer._tree.minimum == pytest.approx(1e-2)
+    buffer.add_block(Blocks(0).next(2) | {"where": np.zeros((2, 3, 2), np.int32)}, weight=1e-6)
+    assert buffer._tree.minimum == pytest.approx(1e-3)
+    buffer.add(source.next())
+    assert buffer._max_priority == 100.0
+
+
+def test_a_priority_of_zero_can_be_drawn_again():
+    _, buffer = filled(alpha=1.0)
+    batch = buffer.sample_batch(500)
+    buffer.update_priorities(np.zeros(500), indices=batch["batch_indexes"])
+    assert buffer._tree.minimum == 1e-12
+    assert np.isfinite(buffer.sample_batch(100, beta=1.0)["weights"]).all()
+
+
+def test_updates_of_evicted_items_reach_no_others():
+    source, buffer = filled(alpha=1.0, capacity=30)
+    old = buffer.sample_batch(200)
+    for _ in range(20):
+        buffer.add(source.next())
+    values = buffer._tree.get(np.arange(buffer._store.num_rows))
+    buffer.update_priorities(np.full(200, 7.0), indices=old["batch_indexes"])
+    np.testing.assert_array_equal(buffer._tree.get(np.arange(buffer._store.num_rows)), values)
+    assert buffer._max_priority == 1.0
+    # The last sample is remembered in the same way.
+    buffer.sample_batch(50)
+    for _ in range(20):
+        buffer.add(source.next())
+    buffer.update_priorities(np.full(50, 7.0))
+    np.testing.assert_array_equal(np.unique(buffer._tree.get(np.arange(buffer._store.num_rows))), [0.0, 1.0])
+
+
+def test_eviction_takes_items_out_of_the_tree():
+    source, buffer = filled(capacity=30)
+    for _ in range(30):
+        buffer.add(source.next())
+        present = np.flatnonzero(buffer._tree.get(np.arange(buffer._store.num_rows)))
+        steps = np.flatnonzero((buffer._store.next >= 0) & (buffer._store.owner > 0))
+        np.testing.assert_array_equal(present, steps)
+        assert len(present) == len(buffer)
+
+
+def test_sequences_are_drawn_by_the_priority_of_their_first_step():
+    _, buffer = filled(alpha=1.0)
+    batch = buffer.sample_batch(1000)
+    at = batch["obs"][0]
+    is_it = (batch["obs"] == at).all(axis=1)
+    buffer.update_priorities(np.where(is_it, 1.0, 0.0), indices=batch["batch_indexes"])
+    sequences = buffer.sample_sequences(20, batch_length_T=3, beta=0.5)
+    assert (sequences["obs"][:, 0] == at).all()
+    assert (sequences["weights"] < 1e-5).all()
+    buffer.update_priorities(np.full(20, 2.0))
+    assert (buffer.sample_batch(20)["obs"] == at).all()
+    slices = buffer.sample(9, batch_length_T=3, beta=0.5)
+    assert all((x.get_observations(0) == at).all() for x in slices)
+    buffer.update_priorities(np.full(len(slices), 2.0))
+
+
+def test_bad_priorities():
+    with pytest.raises(ValueError, match="alpha=-0.1"):
+        PrioritizedEpisodeReplayBuffer(alpha=-0.1)
+    source, buffer = filled()
+    with pytest.raises(ValueError, match="no items to set: sample first"):
+        buffer.update_priorities(np.ones(3))
+    batch = buffer.sample_batch(3)
+    for call, message in (
+        (lambda: buffer.update_priorities(np.ones(4)), r"shape \(4,\) for 3 items"),
+        (lambda: buffer.update_priorities([1.0, np.nan, np.inf]), "2 priorities that are NaN or infinite"),
+        (lambda: buffer.update_priorities(np.ones(3), indices=batch["weights"]), "as they came"),
+        (lambda: buffer.update_priorities(np.ones(1), indices=np.array([1 << 20])), "as they came"),
+        (lambda: buffer.sample_batch(3, beta=-1.0), "beta=-1.0"),
+        (lambda: buffer.add(source.next(), weight=0.0), "weight=0.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    batch = buffer.sample_batch(3)
+    buffer.update_priorities(np.ones(3))
+    with pytest.raises(ValueError, match="no items to set"):
+        buffer.update_priorities(np.ones(3))

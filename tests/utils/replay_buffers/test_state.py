@@ -1,0 +1,127 @@
+"""A restored buffer goes on bit for bit."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from replay_cases import Blocks, Chunks, contents
+
+from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+
+both = pytest.mark.parametrize("cls", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+
+
+def go_on(buffer, chunks, blocks, rounds):
+    """Add, sample and update; everything that came out."""
+    out = []
+    for _ in range(rounds):
+        buffer.add(chunks.next())
+        buffer.add_block(blocks.next(), stream=("runner", 1))
+        batch = buffer.sample_batch(16, n_step=(1, 4), beta=0.4)
+        out.append(batch)
+        out.append(buffer.sample_sequences(4, batch_length_T=3, burn_in_len=2, state_column="where"))
+        out.append(
+            [episode.get_state() for episode in buffer.sample(4, n_step=2, sample_episodes=True, beta=0.4)]
+        )
+        if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
+            buffer.update_priorities(batch["rewards"], indices=batch["batch_indexes"])
+    out.append(sorted(contents(buffer)))
+    out.append(
+        [len(buffer), buffer.get_num_episodes(), buffer.get_added_timesteps(), buffer.get_sampled_timesteps()]
+    )
+    return out
+
+
+def assert_same(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@both
+@pytest.mark.parametrize("capacity", [30, 1000])
+def test_round_trip(cls, capacity, tmp_path):
+    """Through a checkpoint on disk, and by hand into a buffer that has held other things."""
+    chunks, blocks, buffer = Chunks(0), Blocks(1), cls(capacity, seed=5)
+    go_on(buffer, chunks, blocks, 15)
+    state = buffer.get_state()
+    json.dumps(state["rng"])
+    path = buffer.save_to_path(tmp_path / "buffer")
+    loaded = cls.from_checkpoint(path)
+    other = cls(capacity, seed=77)
+    go_on(other, Chunks(8), Blocks(9), 3)
+    other.set_state(state)
+    assert_same(other.get_state(), state)
+    assert_same(loaded.get_state(), state)
+
+    rest = []
+    for restored in (buffer, loaded, other):
+        sources = Chunks(0), Blocks(1)
+        go_on(cls(capacity, seed=5), *sources, 15)  # The sources as they stood then.
+        rest.append(go_on(restored, *sources, 10))
+    assert_same(rest[1], rest[0])
+    assert_same(rest[2], rest[0])
+
+
+@both
+def test_a_state_is_a_copy(cls):
+    chunks, blocks, buffer = Chunks(0), Blocks(1), cls(40, seed=5)
+    go_on(buffer, chunks, blocks, 5)
+    state = buffer.get_state()
+    copied = jax.tree.map(np.array, state, is_leaf=lambda x: isinstance(x, np.ndarray))
+    other = cls(40)
+    other.set_state(state)
+    go_on(buffer, chunks, blocks, 5)
+    go_on(other, Chunks(3), Blocks(3), 2)
+    assert_same(jax.tree.map(np.array, state), copied)
+
+
+@both
+def test_an_empty_buffer(cls, tmp_path):
+    buffer = cls(40, seed=1)
+    loaded = cls.from_checkpoint(buffer.save_to_path(tmp_path / "empty"))
+    assert len(loaded) == 0
+    assert_same(go_on(loaded, Chunks(0), Blocks(0), 2), go_on(buffer, Chunks(0), Blocks(0), 2))
+
+
+@both
+def test_infos_and_arguments_in_checkpoints(cls, tmp_path):
+    buffer = cls(40, seed=1, batch_size_B=3, extra_columns=["where"], metrics_num_episodes_for_smoothing=7)
+    chunks = Chunks(0)
+    for episode in chunks.next():
+        episode.set_observations(new_data=episode.get_observations())
+        episode.infos.data[0] = {"lives": 3}
+        buffer.add(episode)
+    loaded = cls.from_checkpoint(buffer.save_to_path(tmp_path / "buffer"))
+    assert [episode.get_infos(0) for episode in loaded.episodes] == [{"lives": 3}] * 3
+    assert loaded.get_ctor_args_and_kwargs() == buffer.get_ctor_args_and_kwargs()
+
+
+@both
+def test_states_that_do_not_fit(cls):
+    chunks, blocks, buffer = Chunks(0), Blocks(1), cls(100, seed=5)
+    go_on(buffer, chunks, blocks, 8)
+    state = buffer.get_state()
+    small = cls(20)
+    with pytest.raises(ValueError, match=r"steps, and this replay buffer has capacity=20"):
+        small.set_state(state)
+    assert len(small) == 0
+    before = buffer.get_state()
+    for damage in (
+        lambda data: data["store"]["rows"].__setitem__(0, 10**6),
+        lambda data: data["store"]["rows"].__setitem__(0, data["store"]["rows"][1]),
+        lambda data: data["store"]["links"]["next"].__setitem__(0, 10**6),
+        lambda data: data["items"]["rows"].__setitem__(0, data["items"]["rows"][1]),
+    ):
+        broken = buffer.get_state()
+        damage(broken["data"])
+        with pytest.raises(ValueError, match="state of a replay buffer"):
+            buffer.set_state(broken)
+        assert_same(buffer.get_state(), before)
+    with pytest.raises(ValueError, match="random numbers by MT19937"):
+        buffer.set_state({"rng": {"bit_generator": "MT19937"}})
+    buffer.set_state(buffer.get_state("data"))
+    assert list(buffer.get_state(not_components="data")) == ["rng"]
