@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pathlib
 import shutil
 import tempfile
 import warnings
@@ -24,10 +26,27 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # LLVM's optimisations take a third of the time that a small program needs to compile, and are not what is tested.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+import jax  # noqa: E402 - reads the environment
+
 
 def pytest_unconfigure() -> None:
     if _OWN_CACHE is not None:
         shutil.rmtree(_OWN_CACHE, ignore_errors=True)
+
+
+_MAX_MEMORY_MAPS = 20_000
+"""Of 65,530 that Linux gives to a process. Every compiled program takes some, and JAX keeps programs whose function is
+gone: without this, a worker that has run a thousand tests would be aborted in the middle of the next compilation."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs():
+    """Behind a file of tests, drop compiled programs if there are too many."""
+    yield
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.is_file() and maps.read_text().count("\n") > _MAX_MEMORY_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_stack.policy.acting import PolicyState
@@ -20,12 +21,4 @@ _HOMES = {
     "load_exported": "jaxrl_stack.policy.export",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

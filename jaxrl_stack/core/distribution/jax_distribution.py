@@ -15,10 +15,10 @@ from jaxrl_stack.core.distribution.distribution import Distribution
 if TYPE_CHECKING:
     import gymnasium as gym
 
-# SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action may be when it is
-# inverted.
+# SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action (rescaled to [-1, 1]) may
+# be when it is inverted: 1e-6, as float32 has it just below 1.
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
-SQUASH_EPSILON = 1e-6
+SQUASH_EPSILON = 17 * 2.0**-24
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 # Up to this many actions the running sum of an inverse-CDF draw is unrolled into elementwise code.
@@ -218,7 +218,8 @@ class SquashedGaussian(Distribution):
         return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high)
 
     def _squash(self, raw: jax.Array) -> jax.Array:
-        value = self.low + 0.5 * (jnp.tanh(raw) + 1.0) * (self.high - self.low)
+        # (tanh(x) + 1) / 2 = sigmoid(2x), which does not cancel next to the lower bound.
+        value = self.low + jax.nn.sigmoid(2.0 * raw) * (self.high - self.low)
         return jnp.clip(value, self.low, self.high)
 
     def _logp_of_raw(self, raw: jax.Array) -> jax.Array:
@@ -247,9 +248,13 @@ class SquashedGaussian(Distribution):
         return self._squash(raw), self._logp_of_raw(raw)
 
     def logp(self, value: jax.Array) -> jax.Array:
-        unit = 2.0 * (value - self.low) / (self.high - self.low) - 1.0
-        unit = jnp.clip(unit, -1.0 + SQUASH_EPSILON, 1.0 - SQUASH_EPSILON)
-        return self._logp_of_raw(jnp.arctanh(unit))
+        # The inverse of tanh from the distances to the two bounds. Rescaled to [-1, 1] first, an action next to a
+        # bound of an asymmetric space would lose the digits that its logarithm needs.
+        span = self.high - self.low
+        nearest = 0.5 * SQUASH_EPSILON * span
+        above_low = jnp.clip(value - self.low, nearest, span)
+        below_high = jnp.clip(self.high - value, nearest, span)
+        return self._logp_of_raw(0.5 * (jnp.log(above_low) - jnp.log(below_high)))
 
     def entropy(self) -> jax.Array:
         raise ValueError("SquashedGaussian has no closed-form entropy: estimate it as -logp of a sample.")
