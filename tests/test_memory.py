@@ -10,6 +10,7 @@ import math
 import os
 import re
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -444,6 +445,28 @@ def test_memory_stays_flat_in_saving(env, tmp_path):
     assert mib <= 16.0
     assert arrays <= 0
     assert containers < 20, "one per save"
+
+
+def num_maps() -> int:
+    return Path("/proc/self/maps").read_text().count("\n")
+
+
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_an_algorithm_that_nobody_refers_to_is_gone_with_its_programs(env):
+    maps = []
+    for num_envs in (3, 5):
+        algo = config(env, num_envs=num_envs, batch=30).build_algo()
+        algo.train()
+        parts = [weakref.ref(part) for part in (algo, algo.driver, algo.learner)]
+        with_programs = num_maps()
+        # Not stopped: forgotten, as in a notebook whose cell runs again.
+        del algo
+        gc.collect()
+        assert [part() for part in parts] == [None, None, None]
+        maps.append((with_programs, num_maps()))
+    assert maps[1][0] - maps[1][1] > 100, "programs take memory maps"
+    # JAX keeps a few small programs of operations on their own shapes.
+    assert maps[1][1] - maps[0][1] < 100, maps
 
 
 def test_leaks_would_be_seen():

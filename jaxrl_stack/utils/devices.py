@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -114,6 +117,39 @@ def joined_devices(devices: list[Device]) -> list[Device]:
     ]
 
 
+class _MappedProgram:
+    """A function under ``jax.pmap``, which lets go of both when nobody refers to this object any more.
+
+    ``jax.pmap`` keeps a function, and every program that was compiled of it, as long as the process lives: the results
+    in its cache refer to the key that they are cached under. A method would keep its algorithm, with all of its data.
+    """
+
+    def __init__(self, function: Callable[..., Any], **arguments: Any):
+        self._function = function
+        own = weakref.ref(self)
+
+        def run(*args: Any) -> Any:
+            program = own()
+            assert program is not None, "only this object calls it"
+            return program._function(*args)
+
+        functools.update_wrapper(run, function)
+        del run.__wrapped__
+        self._call = jax.pmap(run, **arguments)
+        weakref.finalize(self, _forget, run).atexit = False
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
+
+
+def _forget(function: Callable[..., Any]) -> None:
+    """Drop what ``jax.pmap`` has cached of a function; there is no public way to."""
+    cache = getattr(importlib.import_module("jax._src.pmap"), "_cached_shard_map", None)
+    evict = getattr(cache, "evict_function", None)
+    if evict is not None:
+        evict(function)
+
+
 def map_over_devices(
     function: Callable[..., Any],
     devices: list[Device],
@@ -143,7 +179,7 @@ def map_over_devices(
         donate_argnums: Arguments whose buffers the results may take over.
     """
     if axis_name is not None:
-        return jax.pmap(
+        return _MappedProgram(
             function,
             axis_name=axis_name,
             in_axes=in_axes,
