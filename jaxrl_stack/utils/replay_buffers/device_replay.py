@@ -1,0 +1,606 @@
+"""Replay on the device: pure functions over a state of arrays, on top of flashbax's trajectory buffer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
+from jaxrl_stack.utils.replay_buffers import device_priorities
+
+if TYPE_CHECKING:
+    from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
+
+    from jaxrl_stack.utils.devices import Device
+
+OBS, NEW_OBS, FINAL_OBS = "obs", "new_obs", "final_obs"
+ACTIONS, REWARDS = "actions", "rewards"
+TERMINATEDS, TRUNCATEDS = "terminateds", "truncateds"
+N_STEP, WEIGHTS = "n_step", "weights"
+LOSS_MASK, SEQ_LENS, STATE_IN = "loss_mask", "seq_lens", "state_in"
+
+_STORED = (OBS, ACTIONS, REWARDS)
+_READ = frozenset({*_STORED, TERMINATEDS, TRUNCATEDS, FINAL_OBS})
+_NAMES_OF_SAMPLES = _READ | {NEW_OBS, N_STEP, WEIGHTS, LOSS_MASK, SEQ_LENS, STATE_IN}
+
+# How a step ended. From _TRUNCATED on: the slot of its final observation is what is above.
+_GOES_ON, _TERMINATED, _BOTH, _TRUNCATED = 0, 1, 2, 3
+
+_REMEDY = (
+    "Lower the capacity of the replay buffer, keep observations as uint8 until they are inside the module, or use more "
+    "devices."
+)
+
+
+@struct.dataclass
+class ReplayState:
+    """Steps of B environments in a ring of L rows, one row per time step.
+
+    Attributes:
+        ring: flashbax's state; leaves of its experience are ``[B, L, ...]``: the stored columns, and how steps ended.
+        behind: Observations that are nobody's `obs` in the ring, ``[S + B, ...]``: a ring of those at which episodes
+            were truncated, and those behind the newest row.
+        final_items: int32 ``[S]``, ``env * L + place of the row`` of each of those truncated steps.
+        next_final: int32, the slot of the next one.
+        num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
+        size: int32, rows, counted from the newest, that can be drawn.
+        priorities: What items count, item ``env * L + place of the row``; None without priorities.
+    """
+
+    ring: TrajectoryBufferState
+    behind: Any
+    final_items: jax.Array
+    next_final: jax.Array
+    num_rows: jax.Array
+    size: jax.Array
+    priorities: device_priorities.PriorityLevels | None
+
+
+@struct.dataclass
+class ReplayItems:
+    """Which steps were drawn: what `DeviceReplay.update_priorities` takes.
+
+    Attributes:
+        rows: uint32 ``[N]``, numbers of their rows.
+        envs: int32 ``[N]``, their environments.
+    """
+
+    rows: jax.Array
+    envs: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceReplay:
+    """Replay memory of one device: what is fixed about it, and pure functions over a `ReplayState`.
+
+    * It is filled with the columns of rollouts, B environments in lockstep. Every observation is stored once, in its
+      own dtype: that behind a step is the one of the next row.
+    * No item reaches over a reset. An n-step window stops where its episode does, and at the newest row: it has its
+      own length then, and bootstraps from the observation behind it with ``gamma ** n_step`` unless it is terminated.
+    * All steps in it can be drawn: uniformly, or in proportion to ``priority ** alpha``.
+    * Observations at which an episode was truncated, without being terminated, lie in a ring of their own of
+      `num_final_obs` slots. Where the rows hold more such steps than there are slots, the oldest rows are
+      no longer drawn, up to and including the last one whose final observation is gone: the buffer is shorter then,
+      and what is drawn is right.
+
+    All functions can be jitted, vmapped, mapped over devices, and may donate the state. The distribution of what is
+    drawn depends on nothing but the state, and the draw on nothing but state and key.
+
+    Attributes:
+        capacity: Env steps on this device; every environment has ``L = capacity // num_envs`` of them.
+        num_envs: B, environments on this device.
+        batch_size: N, items of a sample.
+        n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
+        gamma: Discount, if `sample` does not say so.
+        alpha: Exponent of priorities, >= 0; None for uniform draws.
+        num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
+            one per 16 steps (exact up to that rate, e.g. for a time limit of 16), or as many as 16 MiB hold if that is
+            more.
+        extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    capacity: int
+    num_envs: int
+    batch_size: int
+    n_step: int | tuple[int, int] = 1
+    gamma: float = 0.99
+    alpha: float | None = None
+    num_final_obs: int | None = None
+    extra_columns: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for name in ("capacity", "num_envs", "batch_size"):
+            if not _is_int(getattr(self, name)) or getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be an int >= 1.")
+        _, high = self._n_steps
+        if high > self.num_rows:
+            raise ValueError(
+                f"capacity={self.capacity} holds {self.num_rows} steps of each of num_envs={self.num_envs} "
+                f"environments, and n_step={self.n_step!r} needs {high}: raise the capacity or use fewer environments."
+            )
+        if self.capacity > 2**30:
+            raise ValueError(
+                f"capacity={self.capacity} is above 2**30 on one device: lower it or use more devices."
+            )
+        if self.alpha is not None and not 0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha={self.alpha!r} must be a number >= 0, or None for uniform draws.")
+        slots = self.num_final_obs
+        if slots is not None and not (_is_int(slots) and self.num_envs <= slots <= self.capacity):
+            raise ValueError(
+                f"num_final_obs={slots!r} must be from num_envs={self.num_envs}, so that the newest row is always "
+                f"there, to capacity={self.capacity}, or None."
+            )
+        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {STATE_IN}
+        if isinstance(self.extra_columns, str) or taken:
+            raise ValueError(
+                f"extra_columns={self.extra_columns!r} must be a tuple of column names other than {sorted(taken)}."
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """L, rows of the ring: steps of each environment."""
+        return self.capacity // self.num_envs
+
+    @property
+    def _n_steps(self) -> tuple[int, int]:
+        """The lowest and the highest number of steps of a window, both included."""
+        n = self.n_step
+        low = high = 0
+        if isinstance(n, int) and _is_int(n):
+            low = high = n
+        elif isinstance(n, tuple | list) and len(n) == 2 and all(map(_is_int, n)):
+            low, high = n[0], n[1] - 1
+        if 1 <= low <= high:
+            return low, high
+        raise ValueError(
+            f"n_step={n!r} must be a number of steps (>= 1), or (low, high) with 1 <= low < high, of which high is "
+            f"excluded: (2, 5) draws from 2, 3 and 4."
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- memory
+
+    def memory_estimate(self, columns: Mapping[str, Any]) -> MemoryEstimate:
+        """What the state takes, full or empty.
+
+        Args:
+            columns: As in `init`.
+        """
+        step = self._step_of(columns)
+        steps = self.num_rows * self.num_envs
+        sizes = {name: _num_bytes(step[name]) for name in step}
+        behind = (self._num_slots(step[OBS]) + self.num_envs) * sizes[OBS] + 4 * self._num_slots(step[OBS])
+        sizes |= {"ends": 4, FINAL_OBS: math.ceil(behind / steps)}
+        if self.alpha is not None:
+            sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps) / steps)
+        return MemoryEstimate("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, sizes)
+
+    def require_memory(self, columns: Mapping[str, Any], device: Device) -> None:
+        """Refuse, before anything is allocated, what the device cannot hold.
+
+        Args:
+            columns: As in `init`; ``jax.eval_shape`` of a rollout knows them.
+            device: Where the state will be.
+
+        Raises:
+            ValueError: With the numbers and what to change.
+        """
+        require_memory(
+            self.memory_estimate(columns),
+            available_memory(device),
+            where=f"are free on {device}",
+            remedy=_REMEDY,
+        )
+
+    # ------------------------------------------------------------------------------------------------ filling the state
+
+    def init(self, columns: Mapping[str, Any]) -> ReplayState:
+        """An empty state.
+
+        Args:
+            columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
+                shapes behind T and B, and their dtypes, count. Columns that are not stored are passed over.
+
+        Raises:
+            ValueError: If a column is missing or has another B.
+        """
+        step = self._step_of(columns)
+        slots = self._num_slots(step[OBS])
+        ring = self._buffer().init(
+            {
+                "columns": jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), step),
+                "ends": jnp.zeros((), jnp.int32),
+            }
+        )
+        return ReplayState(
+            ring=ring,
+            behind=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[OBS]),
+            final_items=jnp.zeros((slots,), jnp.int32),
+            next_final=jnp.zeros((), jnp.int32),
+            num_rows=jnp.zeros((), jnp.uint32),
+            size=jnp.zeros((), jnp.int32),
+            priorities=(
+                None if self.alpha is None else device_priorities.init(self.num_rows * self.num_envs)
+            ),
+        )
+
+    def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
+        """Add a rollout that continues the last one, environment by environment.
+
+        Args:
+            state: The state.
+            columns: ``{column: pytree [T, B, ...]}``, T from 1 to L: obs, actions, rewards, terminateds, truncateds;
+                final_obs, read where an episode is truncated and in the last row; the extra columns. A new priority is
+                the largest that was ever set.
+
+        Raises:
+            ValueError: If a column is missing, or T or B is out of range.
+        """
+        self._step_of(columns)
+        num_steps = columns[REWARDS].shape[0]
+        if not 1 <= num_steps <= self.num_rows:
+            raise ValueError(
+                f"A rollout of {num_steps} steps cannot be added to a replay buffer with {self.num_rows} steps of each "
+                f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
+                f"shorter fragments."
+            )
+        slots, total = state.final_items.shape[0], num_steps * self.num_envs
+        terminateds, truncateds = (
+            columns[name].astype(bool).reshape(-1) for name in (TERMINATEDS, TRUNCATEDS)
+        )
+        has_final = truncateds & ~terminateds
+
+        # Slots in the order of time. Of more than there are slots, the last ones stay.
+        rank = jnp.cumsum(has_final, dtype=jnp.int32) - 1
+        num_finals = rank[-1] + 1
+        slot = (state.next_final + rank) % slots
+        rows = jnp.arange(total, dtype=jnp.int32) // self.num_envs
+        stays = has_final & (rank >= num_finals - slots)
+        place = jnp.where(stays, slot, slots + self.num_envs)
+        ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
+        ends = jnp.where(has_final, _TRUNCATED + slot, ends).astype(jnp.int32)
+
+        # The newest final observation that is written over makes its row, and all before it, undrawable. What a step
+        # says about its slot tells whether it is the step that is meant: the row may be another one by now.
+        head = state.ring.current_index
+        over = (state.next_final + num_finals - 1) % slots
+        item = state.final_items[over]
+        is_there = state.ring.experience["ends"].reshape(-1)[item] == _TRUNCATED + over
+        newer = self._places(head, item % self.num_rows) + num_steps
+        size = jnp.minimum(state.size + num_steps, self.num_rows)
+        size = jnp.where((num_finals > 0) & is_there, jnp.minimum(size, newer), size)
+        if total > slots:
+            last_gone = jnp.max(jnp.where(has_final & ~stays, rows, -1))
+            size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
+
+        behind = jax.tree.map(
+            lambda stored, final: (
+                stored.at[place]
+                .set(final.reshape(total, *final.shape[2:]), mode="drop")
+                .at[slots:]
+                .set(final[-1])
+            ),
+            state.behind,
+            columns[FINAL_OBS],
+        )
+        stored = {name: columns[name] for name in (*_STORED, *self.extra_columns)}
+        data = {"columns": stored, "ends": ends.reshape(num_steps, self.num_envs)}
+        ring = self._buffer().add(state.ring, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), data))
+        new = ReplayState(
+            ring=ring,
+            behind=behind,
+            final_items=state.final_items.at[place].set(
+                jnp.arange(total, dtype=jnp.int32) % self.num_envs * self.num_rows
+                + (head + rows) % self.num_rows,
+                mode="drop",
+            ),
+            next_final=(state.next_final + num_finals) % slots,
+            num_rows=state.num_rows + jnp.uint32(num_steps),
+            size=size,
+            priorities=state.priorities,
+        )
+        if state.priorities is None or self.alpha is None:
+            return new
+        levels = self._put_rows(
+            state.priorities,
+            (head + jnp.arange(num_steps)) % self.num_rows,
+            device_priorities.scaled(state.priorities.largest, self.alpha),
+        )
+        # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
+        before = jnp.minimum(state.size + num_steps, self.num_rows)
+        levels = self._take_out(levels, ring.current_index, before, size)
+        return dataclasses.replace(new, priorities=levels)
+
+    def _put_rows(self, levels: Any, places: jax.Array, count: jax.Array | float) -> Any:
+        """Let all items of some rows count the same."""
+        items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
+        return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32))
+
+    def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
+        """Take out the oldest rows until `after` are left of `before`; without a turn of the loop if they are."""
+
+        def body(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            levels, left = carry
+            return self._put_rows(levels, self._places(head, left - 1)[None], 0.0), left - 1
+
+        return jax.lax.while_loop(lambda carry: carry[1] > after, body, (levels, before))[0]
+
+    # --------------------------------------------------------------------------------------------------------- sampling
+
+    def num_steps(self, state: ReplayState) -> jax.Array:
+        """int32, how many steps can be drawn."""
+        return state.size * self.num_envs
+
+    def can_sample(self, state: ReplayState, min_steps: int = 1) -> jax.Array:
+        """bool, whether there are at least `min_steps` steps to draw from. An empty state must not be sampled."""
+        return self.num_steps(state) >= min_steps
+
+    def sample(
+        self,
+        state: ReplayState,
+        key: jax.Array,
+        *,
+        beta: jax.Array | float = 0.0,
+        gamma: jax.Array | float | None = None,
+    ) -> tuple[dict[str, Any], ReplayItems]:
+        """Draw n-step transitions, with replacement.
+
+        Args:
+            state: The state; `can_sample` says whether there is anything.
+            key: PRNG key.
+            beta: Exponent of importance weights; no effect on uniform draws.
+            gamma: Discount; that of the description if None.
+
+        Returns:
+            ``({column: pytree [N, ...]}, items)``: obs, actions and extra columns of the first step; rewards, float32,
+            discounted sums over the window; new_obs, terminateds and truncateds behind its last step; n_step, float32,
+            its actual steps, so that a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights,
+            float32, ``(N P(i)) ** -beta`` over the largest in the buffer (Schaul et al., 2016, section 3.4).
+            Behind a terminated step, new_obs repeats that step's obs.
+        """
+        low, high = self._n_steps
+        item_key, length_key = jax.random.split(key)
+        ages, envs, weights = self._draw(state, item_key, beta)
+        head = state.ring.current_index
+        times = jnp.arange(high, dtype=jnp.int32)
+        ages_of_window = ages[:, None] - times
+        flat = self._flat(envs[:, None], self._places(head, jnp.maximum(ages_of_window, 0)))
+        ends = self._take(state.ring.experience["ends"], flat)
+        wanted = high if low == high else jax.random.randint(length_key, (self.batch_size, 1), low, high + 1)
+        is_in = _until_end(ends) & (ages_of_window >= 0) & (times < wanted)
+        lengths = is_in.sum(axis=1, dtype=jnp.int32)
+        last_age = ages - lengths + 1
+        last_end = jnp.take_along_axis(ends, lengths[:, None] - 1, axis=1)[:, 0]
+
+        columns = state.ring.experience["columns"]
+        rewards = self._take(columns[REWARDS], flat).astype(jnp.float32)
+        discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
+        first = flat[:, 0]
+        batch = {name: self._take(columns[name], first) for name in columns if name != REWARDS}
+        batch |= {
+            REWARDS: jnp.sum(jnp.where(is_in, rewards * discounts, 0.0), axis=1),
+            NEW_OBS: self._obs_behind(state, last_age, envs, last_end),
+            **_flags(last_end),
+            N_STEP: lengths.astype(jnp.float32),
+            WEIGHTS: weights,
+        }
+        return batch, self._items(state, ages, envs)
+
+    def sample_sequences(
+        self,
+        state: ReplayState,
+        key: jax.Array,
+        *,
+        length: int,
+        burn_in: int = 0,
+        beta: jax.Array | float = 0.0,
+    ) -> tuple[dict[str, Any], ReplayItems]:
+        """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
+
+        A sequence is a random step with up to ``length - 1`` that follow it, and up to `burn_in` in front of it, as
+        far as its episode reaches and can be drawn. It starts at the left; zeros fill it up at the right.
+
+        Args:
+            state: As in `sample`.
+            key: PRNG key.
+            length: Steps that losses see, at most.
+            burn_in: Steps before them that only bring a recurrent state up to date, at most.
+            beta: As in `sample`.
+
+        Returns:
+            ``({column: pytree [N, J, ...]}, items)``: obs, actions, rewards (of single steps), new_obs, terminateds,
+            truncateds, extra columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``:
+            seq_lens, int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is
+            one of the extra columns.
+
+        Raises:
+            ValueError: If a length is out of range.
+        """
+        if not (_is_int(length) and length >= 1 and _is_int(burn_in) and burn_in >= 0):
+            raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
+        ages, envs, weights = self._draw(state, key, beta)
+        head = state.ring.current_index
+        stored_ends = state.ring.experience["ends"]
+
+        earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
+        oldest = jnp.maximum(state.size - 1, 0)
+        flat = self._flat(envs[:, None], self._places(head, jnp.minimum(earlier, oldest)))
+        is_before = (earlier <= oldest) & (self._take(stored_ends, flat) == _GOES_ON)
+        num_before = _first(~is_before)
+
+        times = jnp.arange(burn_in + length, dtype=jnp.int32)
+        step_ages = (ages + num_before)[:, None] - times
+        flat = self._flat(envs[:, None], self._places(head, jnp.maximum(step_ages, 0)))
+        ends = self._take(stored_ends, flat)
+        is_there = _until_end(ends) & (step_ages >= 0) & (times < num_before[:, None] + length)
+
+        columns = state.ring.experience["columns"]
+        out = {name: self._take(columns[name], flat) for name in columns if name != STATE_IN}
+        out |= {
+            NEW_OBS: self._obs_behind(state, jnp.maximum(step_ages, 0), envs[:, None], ends),
+            **_flags(ends),
+        }
+        out = jax.tree.map(lambda x: jnp.where(_like(is_there, x), x, jnp.zeros_like(x)), out)
+        if STATE_IN in columns:
+            out[STATE_IN] = self._take(columns[STATE_IN], flat[:, 0])
+        out |= {
+            LOSS_MASK: is_there & (times >= num_before[:, None]),
+            SEQ_LENS: is_there.sum(axis=1, dtype=jnp.int32),
+            WEIGHTS: weights,
+        }
+        return out, self._items(state, ages, envs)
+
+    def update_priorities(self, state: ReplayState, items: ReplayItems, priorities: jax.Array) -> ReplayState:
+        """Set the priorities of drawn items.
+
+        Args:
+            state: The state, the one that they were drawn from or a later one: those that can no longer be drawn are
+                passed over.
+            items: What `sample` returned.
+            priorities: ``[N]``, TD errors for example; their magnitudes count, and at least 1e-12. Of an item that was
+                drawn twice, the larger one holds. One that is not finite leaves its item as it is.
+
+        Raises:
+            ValueError: If draws are uniform.
+        """
+        if state.priorities is None or self.alpha is None:
+            raise ValueError("update_priorities() needs priorities: set alpha, e.g. alpha=0.6.")
+        ages = state.num_rows - items.rows - jnp.uint32(1)
+        finite = jnp.isfinite(priorities)
+        is_set = finite & (ages < state.size.astype(jnp.uint32))
+        given = jnp.where(finite, jnp.maximum(jnp.abs(priorities.astype(jnp.float32)), 1e-12), 0.0)
+        places = self._places(state.ring.current_index, jnp.where(is_set, ages.astype(jnp.int32), 0))
+        levels = device_priorities.put(
+            state.priorities,
+            jnp.where(is_set, self._flat(items.envs, places), device_priorities.NO_ITEM),
+            device_priorities.scaled(given, self.alpha),
+        )
+        largest = jnp.maximum(levels.largest, jnp.max(jnp.where(is_set, given, 0.0)))
+        return dataclasses.replace(state, priorities=dataclasses.replace(levels, largest=largest))
+
+    # ------------------------------------------------------------------------------------------------------------ parts
+
+    def _draw(
+        self, state: ReplayState, key: jax.Array, beta: jax.Array | float
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """``(ages, environments, weights)``, each ``[N]``; the age of the newest row is 0."""
+        shape = (self.batch_size,)
+        if state.priorities is None:
+            index = jax.random.randint(key, shape, 0, jnp.maximum(self.num_steps(state), 1))
+            return index // self.num_envs, index % self.num_envs, jnp.ones(shape, jnp.float32)
+        index = device_priorities.draw(state.priorities, key, self.batch_size)
+        envs, places = index // self.num_rows, index % self.num_rows
+        counts = device_priorities.values(state.priorities, index)
+        # The number of items and their sum cancel.
+        weights = (counts / device_priorities.minimum(state.priorities)) ** -jnp.asarray(beta, jnp.float32)
+        return self._places(state.ring.current_index, places), envs, weights
+
+    def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
+        return ReplayItems(rows=state.num_rows - jnp.uint32(1) - ages.astype(jnp.uint32), envs=envs)
+
+    def _places(self, head: jax.Array, ages: jax.Array) -> jax.Array:
+        """Where the rows of these ages are, and the ages of the rows at these places: it is its own inverse."""
+        return jax.lax.rem((head - 1 - ages + self.num_rows).astype(jnp.int32), jnp.int32(self.num_rows))
+
+    def _flat(self, envs: jax.Array, places: jax.Array) -> jax.Array:
+        return envs * self.num_rows + places
+
+    def _take(self, tree: Any, flat: jax.Array) -> Any:
+        """Steps out of leaves ``[B, L, ...]``."""
+        return jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), tree
+        )
+
+    def _obs_behind(self, state: ReplayState, ages: jax.Array, envs: jax.Array, ends: jax.Array) -> Any:
+        """The observations that these steps led to."""
+        slots = state.final_items.shape[0]
+        is_final = ends >= _TRUNCATED
+        is_newest = (ends == _GOES_ON) & (ages == 0)
+        beside = jnp.where(is_final, ends - _TRUNCATED, jnp.where(is_newest, slots + envs, 0))
+        # Behind a terminated step nothing counts; its own observation is not one of another episode.
+        next_ages = jnp.where((ends == _GOES_ON) & (ages > 0), ages - 1, ages)
+        inside = self._flat(envs, self._places(state.ring.current_index, next_ages))
+        is_beside = is_final | is_newest
+
+        def of_leaf(ring: jax.Array, behind: jax.Array) -> jax.Array:
+            here = behind.at[beside].get(mode="promise_in_bounds")
+            return jnp.where(_like(is_beside, here), here, self._take(ring, inside))
+
+        return jax.tree.map(of_leaf, state.ring.experience["columns"][OBS], state.behind)
+
+    def _buffer(self) -> TrajectoryBuffer:
+        """flashbax's functions that keep the ring; it knows nothing of episodes, so drawing is done here."""
+        from flashbax.buffers.trajectory_buffer import make_trajectory_buffer
+
+        return make_trajectory_buffer(
+            add_batch_size=self.num_envs,
+            sample_batch_size=self.batch_size,
+            sample_sequence_length=1,
+            period=1,
+            min_length_time_axis=1,
+            max_length_time_axis=self.num_rows,
+        )
+
+    def _num_slots(self, obs: Any) -> int:
+        if self.num_final_obs is not None:
+            return self.num_final_obs
+        steps = self.num_rows * self.num_envs
+        wanted = max(steps // 16, 2**24 // max(1, _num_bytes(obs)), self.num_envs)
+        return min(wanted, steps)
+
+    def _step_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Shapes and dtypes of one stored step."""
+        if LOSS_MASK in columns:
+            raise ValueError(
+                "Replay on the device takes rollouts of environments that reset in the same step, and these have a "
+                "loss_mask: use the actor driver."
+            )
+        missing = sorted((_READ | set(self.extra_columns)) - columns.keys())
+        if missing:
+            raise ValueError(f"The rollout lacks the columns {missing}; it has {sorted(columns)}.")
+        for name in (*_READ, *self.extra_columns):
+            for leaf in jax.tree.leaves(columns[name]):
+                if len(leaf.shape) < 2 or leaf.shape[1] != self.num_envs:
+                    raise ValueError(
+                        f"Column {name!r} has shape {tuple(leaf.shape)}, and a replay buffer of num_envs="
+                        f"{self.num_envs} takes [T, {self.num_envs}, ...]."
+                    )
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),
+            {name: columns[name] for name in (*_STORED, *self.extra_columns)},
+        )
+
+
+def _first(mask: jax.Array) -> jax.Array:
+    """int32 ``[N]``: where the first True of every row of a mask ``[N, J]`` is; J if there is none."""
+    length = mask.shape[1]
+    return jnp.min(jnp.where(mask, jnp.arange(length, dtype=jnp.int32), length), axis=1, initial=length)
+
+
+def _until_end(ends: jax.Array) -> jax.Array:
+    """bool, in rows ``[N, J]`` of consecutive steps: whether no step in front of this one ended an episode."""
+    return jnp.arange(ends.shape[1]) <= _first(ends != _GOES_ON)[:, None]
+
+
+def _flags(ends: jax.Array) -> dict[str, jax.Array]:
+    return {TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), TRUNCATEDS: ends >= _BOTH}
+
+
+def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
+    return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))
+
+
+def _num_bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
