@@ -18,6 +18,7 @@ import shutil
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -140,23 +141,43 @@ def write(
         return shown
     # A link stays one: what it points to is replaced.
     target = Path(os.path.realpath(place))
-    check_target(target)
+    with _writing:
+        check_target(target)
     _saves.run(str(target), lambda: _write_local(target, folders), blocking)
     return str(place.absolute())
 
 
 def check_target(target: Path) -> None:
     """Raise a ValueError if something else than a checkpoint is at a path, which would be lost."""
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not is_checkpoint(target):
-        raise ValueError(f"{target} exists and is no checkpoint; choose another path.")
-    foreign = _foreign(target)
-    if foreign:
-        raise ValueError(
-            f"{target} is a checkpoint with other things in its folder, which would be lost: {foreign[:5]}. Move them, "
-            f"or choose another path."
-        )
+    problem = _problem_with(target)
+    looks = 1
+    while problem is not None:
+        if looks == _LOOKS_AT_TARGET:
+            raise ValueError(problem)
+        # Another thread or process may be exchanging its own checkpoint with this one between two of these looks.
+        time.sleep(0.02)
+        problem = _problem_with(target)
+        looks += 1
+
+
+_LOOKS_AT_TARGET = 6
+
+
+def _problem_with(target: Path) -> str | None:
+    try:
+        if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
+            return None
+        if not is_checkpoint(target):
+            return f"{target} exists and is no checkpoint; choose another path."
+        foreign = _foreign(target)
+    except FileNotFoundError:
+        return None
+    if not foreign:
+        return None
+    return (
+        f"{target} is a checkpoint with other things in its folder, which would be lost: {foreign[:5]}. Move them, "
+        f"or choose another path."
+    )
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -259,7 +280,16 @@ def _versions() -> dict[str, str]:
     return {"jaxrl_stack_version": __version__, "jax_version": jax.__version__}
 
 
+_writing = threading.RLock()
+"""Threads of one process write their checkpoints one behind the other."""
+
+
 def _write_local(target: Path, folders: list[_Folder]) -> None:
+    with _writing:
+        _write_local_alone(target, folders)
+
+
+def _write_local_alone(target: Path, folders: list[_Folder]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     _put_back(target)
     _remove_leftovers(target)
