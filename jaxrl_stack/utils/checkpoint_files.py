@@ -141,8 +141,7 @@ def write(
         return shown
     # A link stays one: what it points to is replaced.
     target = Path(os.path.realpath(place))
-    with _writing:
-        check_target(target)
+    check_target(target)
     _saves.run(str(target), lambda: _write_local(target, folders), blocking)
     return str(place.absolute())
 
@@ -280,37 +279,33 @@ def _versions() -> dict[str, str]:
     return {"jaxrl_stack_version": __version__, "jax_version": jax.__version__}
 
 
-_writing = threading.RLock()
+_writing = threading.Lock()
 """Threads of one process write their checkpoints one behind the other."""
 
 
 def _write_local(target: Path, folders: list[_Folder]) -> None:
     with _writing:
-        _write_local_alone(target, folders)
-
-
-def _write_local_alone(target: Path, folders: list[_Folder]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _put_back(target)
-    _remove_leftovers(target)
-    with _aside(target) as aside:
-        with_arrays = []
-        for folder in folders:
-            place = aside / folder.path
-            place.mkdir(exist_ok=True)
-            for name, text in folder.files.items():
-                with open(place / name, "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-            if folder.arrays:
-                with_arrays.append((place / ARRAYS_FOLDER, folder.arrays))
-        # Each store waits for the disk several times: they wait together.
-        with concurrent.futures.ThreadPoolExecutor(max(1, len(with_arrays))) as pool:
-            list(pool.map(lambda job: _write_arrays(*job), with_arrays))
-        # Somebody may have put something else there meanwhile.
-        check_target(target)
-        _swap_in(aside, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _put_back(target)
+        _remove_leftovers(target)
+        with _aside(target) as aside:
+            with_arrays = []
+            for folder in folders:
+                place = aside / folder.path
+                place.mkdir(exist_ok=True)
+                for name, text in folder.files.items():
+                    with open(place / name, "w", encoding="utf-8") as file:
+                        file.write(text)
+                        file.flush()
+                        os.fsync(file.fileno())
+                if folder.arrays:
+                    with_arrays.append((place / ARRAYS_FOLDER, folder.arrays))
+            # Each store waits for the disk several times: they wait together.
+            with concurrent.futures.ThreadPoolExecutor(max(1, len(with_arrays))) as pool:
+                list(pool.map(lambda job: _write_arrays(*job), with_arrays))
+            # Somebody may have put something else there meanwhile.
+            check_target(target)
+            _swap_in(aside, target)
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

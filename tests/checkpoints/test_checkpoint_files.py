@@ -424,6 +424,26 @@ def test_saves_without_waiting_are_of_the_moment_and_in_order(tmp_path, gate):
     assert number(tmp_path / "it") == 4
 
 
+def test_a_save_without_waiting_does_not_wait_for_one_that_is_being_written(tmp_path, monkeypatch):
+    is_writing, may_go_on = threading.Event(), threading.Event()
+    write_arrays = checkpoint_files._write_arrays
+
+    def waiting(*arguments: Any) -> None:
+        is_writing.set()
+        assert may_go_on.wait(30)
+        write_arrays(*arguments)
+
+    monkeypatch.setattr(checkpoint_files, "_write_arrays", waiting)
+    save(tmp_path / "it", 1, blocking=False)
+    assert is_writing.wait(30)
+    start = time.monotonic()
+    save(tmp_path / "other", 2, blocking=False)
+    seconds = time.monotonic() - start
+    may_go_on.set()
+    wait_for_saves()
+    assert seconds < 10 and number(tmp_path / "it") == 1 and number(tmp_path / "other") == 2
+
+
 def test_a_save_waits_for_those_before_it(tmp_path, gate):
     for n in range(3):
         save(tmp_path / "it", n, blocking=False)
