@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from jaxrl_stack.policy.inputs import as_key, checked_observations, checked_rows
+from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils.spaces import shape_dtype_struct, space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class ExportedState:
     num_envs: int = dataclasses.field(metadata={"static": True})
 
 
-class ExportedPolicy:
+class ExportedPolicy(Acting[ExportedState]):
     """A policy that was written by `Policy.export`; `load_exported` reads it. Calls from several threads are fine.
 
     Attributes:
@@ -294,18 +294,7 @@ class ExportedPolicy:
                 f"explore={explore!r}: this policy was exported with explore={self.explore}. Export it with the other "
                 f"value: policy.export(path, explore={bool(explore)})."
             )
-        observations = checked_observations(self.observation_space, observations, 1)
-        num_envs = jax.tree.leaves(observations)[0].shape[0]
-        self._check_num_envs(num_envs)
-        if state is None:
-            state = self.initial_state(num_envs)
-        elif state.num_envs != num_envs:
-            raise ValueError(
-                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
-                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
-            )
-        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
-        resets = checked_rows("reset", reset, num_envs, bool)
+        observations, state, rewards, resets = self._checked(observations, state, prev_rewards, reset)
         if key is None:
             key_data, count = self._key, next(self._calls)
         else:
@@ -320,28 +309,7 @@ class ExportedPolicy:
             np.uint32(count & 0xFFFFFFFF),
         )
         actions, outputs = jax.device_get((actions, outputs))
-        return actions, ExportedState(tuple(leaves), num_envs), outputs
-
-    def compute_single_action(
-        self,
-        observation: Any,
-        state: ExportedState | None = None,
-        *,
-        prev_reward: float = 0.0,
-        explore: bool | None = None,
-        key: jax.Array | None = None,
-    ) -> tuple[Any, ExportedState, dict[str, Any]]:
-        """The action for one environment; see `Policy.compute_single_action`."""
-        observation = checked_observations(self.observation_space, observation, 0)
-        actions, state, outputs = self.compute_actions(
-            jax.tree.map(lambda x: x[None], observation),
-            state,
-            prev_rewards=np.array([prev_reward], np.float32),
-            explore=explore,
-            key=key,
-        )
-        action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
-        return action, state, outputs
+        return actions, ExportedState(tuple(leaves), state.num_envs), outputs
 
     def _check_num_envs(self, num_envs: int) -> None:
         if num_envs < 1 or self.batch_size not in (None, num_envs):

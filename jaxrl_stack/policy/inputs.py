@@ -2,14 +2,120 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 import jax
 import numpy as np
 
 from jaxrl_stack.utils.spaces import dtype_of, validate_batch
+
+
+class ActingState(Protocol):
+    """What a policy remembers of running episodes."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments it is of."""
+        ...
+
+
+State = TypeVar("State", bound=ActingState)
+
+
+class Acting(abc.ABC, Generic[State]):
+    """What acts on batches of observations, and hence on single ones.
+
+    Attributes:
+        observation_space: The environment's.
+        action_space: The environment's.
+    """
+
+    observation_space: gym.Space
+    action_space: gym.Space
+
+    @abc.abstractmethod
+    def initial_state(self, num_envs: int | None = None) -> State:
+        """The state in front of the first observations.
+
+        Args:
+            num_envs: How many environments to act for; None for one.
+
+        Raises:
+            ValueError: If it cannot act for so many.
+        """
+
+    @abc.abstractmethod
+    def compute_actions(
+        self,
+        observations: Any,
+        state: State | None = None,
+        *,
+        prev_rewards: Any = None,
+        reset: Any = None,
+        explore: bool | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, State, dict[str, Any]]:
+        """Actions for a batch of environments."""
+
+    def compute_single_action(
+        self,
+        observation: Any,
+        state: State | None = None,
+        *,
+        prev_reward: float = 0.0,
+        explore: bool | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, State, dict[str, Any]]:
+        """The action for one environment; see `compute_actions`.
+
+        Args:
+            observation: Without batch axis.
+            state: What the last call returned; None at the first observation of an episode.
+            prev_reward: The reward that came with the observation.
+            explore: As for `compute_actions`.
+            key: PRNG key; None takes the next one of the policy's own.
+
+        Returns:
+            ``(action, state, outputs)``, action and outputs without batch axis.
+
+        Raises:
+            ValueError: If the observation does not fit the observation space.
+        """
+        observation = checked_observations(self.observation_space, observation, 0)
+        actions, state, outputs = self.compute_actions(
+            jax.tree.map(lambda x: x[None], observation),
+            state,
+            prev_rewards=np.array([prev_reward], np.float32),
+            explore=explore,
+            key=key,
+        )
+        action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
+        return action, state, outputs
+
+    def _check_num_envs(self, num_envs: int) -> None:
+        """Raise a ValueError if this cannot act for so many environments."""
+        if num_envs < 1:
+            raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
+
+    def _checked(
+        self, observations: Any, state: State | None, prev_rewards: Any, reset: Any
+    ) -> tuple[Any, State, np.ndarray, np.ndarray]:
+        """The arguments of `compute_actions` as they belong: ``(observations, state, rewards [B], resets [B])``."""
+        observations = checked_observations(self.observation_space, observations, 1)
+        num_envs = jax.tree.leaves(observations)[0].shape[0]
+        self._check_num_envs(num_envs)
+        if state is None:
+            state = self.initial_state(num_envs)
+        elif state.num_envs != num_envs:
+            raise ValueError(
+                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
+                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
+            )
+        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
+        return observations, state, rewards, checked_rows("reset", reset, num_envs, bool)
 
 
 def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -> Any:

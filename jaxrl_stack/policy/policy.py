@@ -31,7 +31,7 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
-from jaxrl_stack.policy.inputs import as_key, checked_observations, checked_rows
+from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE
 from jaxrl_stack.utils.checkpoints import Checkpointable, opened, selected
@@ -50,7 +50,7 @@ COMPONENTS = (
 """Parts of what `Policy.get_state` returns."""
 
 
-class Policy(Checkpointable):
+class Policy(Acting[PolicyState], Checkpointable):
     """Acts: environment observations in, environment actions out, with everything in between.
 
     A snapshot: it holds copies of all weights and statistics, and nothing that is done to the objects it was made of
@@ -153,8 +153,7 @@ class Policy(Checkpointable):
             ValueError: If `num_envs` is below 1.
         """
         num_envs = 1 if num_envs is None else num_envs
-        if num_envs < 1:
-            raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
+        self._check_num_envs(num_envs)
         arrays = self._arrays
         state = self._program.initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=num_envs)
         if self._program.has_host_pieces:
@@ -193,17 +192,7 @@ class Policy(Checkpointable):
         Raises:
             ValueError: If an argument does not fit the observation space or the number of environments.
         """
-        observations = checked_observations(self.observation_space, observations, 1)
-        num_envs = jax.tree.leaves(observations)[0].shape[0]
-        if state is None:
-            state = self.initial_state(num_envs)
-        elif state.num_envs != num_envs:
-            raise ValueError(
-                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
-                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
-            )
-        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
-        resets = checked_rows("reset", reset, num_envs, bool)
+        observations, state, rewards, resets = self._checked(observations, state, prev_rewards, reset)
         explore = bool(explore)
         key, count = (self._key, next(self._calls)) if key is None else (as_key(key), 0)
         arrays, program = self._arrays, self._program
@@ -235,41 +224,6 @@ class Policy(Checkpointable):
             seen = columns[Columns.OBS] if inputs is None else jax.device_get(inputs)
             after = dataclasses.replace(after, episodes=RunningEpisodes(running, seen, outputs))
         return actions, after, outputs
-
-    def compute_single_action(
-        self,
-        observation: Any,
-        state: PolicyState | None = None,
-        *,
-        prev_reward: float = 0.0,
-        explore: bool | None = None,
-        key: jax.Array | None = None,
-    ) -> tuple[Any, PolicyState, dict[str, Any]]:
-        """The action for one environment; see `compute_actions`.
-
-        Args:
-            observation: Without batch axis.
-            state: What the last call returned; None at the first observation of an episode.
-            prev_reward: The reward that came with the observation.
-            explore: Sample the action; False and None take the greedy one.
-            key: PRNG key; None takes the next one of the policy's own.
-
-        Returns:
-            ``(action, state, outputs)``, action and outputs without batch axis.
-
-        Raises:
-            ValueError: If the observation does not fit the observation space.
-        """
-        observation = checked_observations(self.observation_space, observation, 0)
-        actions, state, outputs = self.compute_actions(
-            jax.tree.map(lambda x: x[None], observation),
-            state,
-            prev_rewards=np.array([prev_reward], np.float32),
-            explore=explore,
-            key=key,
-        )
-        action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
-        return action, state, outputs
 
     # ----------------------------------------------------------------------------------------------------- state
 
