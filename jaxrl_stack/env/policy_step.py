@@ -47,7 +47,8 @@ class PolicyStep:
         rest = self.pure.reseed(context.rest, jax.random.fold_in(context.key, 1))
         module = self.pure.bind(context.params, rest)[mid]
         if context.explore:
-            outputs = module.forward_exploration(batch[mid], t=context.step)
+            settings = {name: context.settings[mid][name] for name in module.exploration_settings}
+            outputs = module.forward_exploration(batch[mid], t=context.step, **settings)
         else:
             outputs = module.forward_inference(batch[mid])
         module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)

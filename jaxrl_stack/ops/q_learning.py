@@ -390,7 +390,7 @@ def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
 
 
 def target_update_due(
-    num_steps: jax.Array, last_update: jax.Array, target_network_update_freq: jax.Array | int
+    num_steps: Any, last_update: Any, target_network_update_freq: jax.Array | int
 ) -> jax.Array:
     """Whether at least ``target_network_update_freq`` steps were sampled since the last update.
 

@@ -47,8 +47,8 @@ def to_int(counter: Any) -> int:
     return int(high) * _WORD + int(low)
 
 
-def add(counter: Any, n: Any) -> jax.Array:
-    """`counter` + `n`, exactly.
+def add(counter: Any, n: Any) -> Any:
+    """`counter` + `n`, exactly. A host counter and a Python int make a host counter.
 
     Args:
         counter: ``uint32[..., 2]``.
@@ -62,6 +62,8 @@ def add(counter: Any, n: Any) -> jax.Array:
     """
     if isinstance(n, int) and not 0 <= n < _WORD:
         raise ValueError(f"Can add integers in [0, 2**32) to a counter, got {n}.")
+    if isinstance(n, int) and isinstance(counter, np.ndarray) and counter.shape == (2,):
+        return from_int((to_int(counter) + n) % _LIMIT)
     counter = jnp.asarray(counter)
     old_low = counter[..., 1]
     # A Python int above 2**31 has no int32 form: give it its dtype on the host.

@@ -206,9 +206,13 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
 
     Always copies, so that no two leaves share a buffer and donating the result harms nobody.
     """
-    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    sharding = replicated_sharding(devices)
     return jax.tree.map(lambda x: jax.device_put(_fresh(x), sharding), tree)
+
+
+def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
+    """A copy on every device: the sharding that ``pmap`` gives to unmapped results."""
+    return jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(devices), ("devices",)), jax.sharding.PartitionSpec())
 
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:

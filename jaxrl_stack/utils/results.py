@@ -49,24 +49,9 @@ ENV_RUNNERS = (
 )
 """What training and evaluation report of sampling."""
 
-PPO_LOSSES = (
-    "total_loss",
-    "policy_loss",
-    "vf_loss",
-    "vf_loss_unclipped",
-    "vf_explained_var",
-    "entropy",
-    "mean_kl_loss",
-    "curr_kl_coeff",
-    "curr_entropy_coeff",
-)
-"""What PPO's loss reports of each module."""
-
 _RATES = ("throughput_since_last_reduce", "throughput_since_last_restore")
 
 MODULE = (
-    "default_optimizer_learning_rate",
-    "gradients_default_optimizer_global_norm",
     "module_train_batch_size_mean",
     "num_module_steps_trained",
     "num_module_steps_trained_lifetime",
@@ -76,7 +61,7 @@ MODULE = (
     "weights_seq_no",
     "diff_num_grad_updates_vs_sampler_policy",
 )
-"""What a learner reports of each module, besides its losses."""
+"""What every learner reports of each module; `Learner.all_result_names` has the rest."""
 
 ALL_MODULES = (
     "num_env_steps_trained",
@@ -148,15 +133,15 @@ def empty_result(
     module_ids: Sequence[str] = ("default_policy",),
     *,
     agent_ids: Sequence[str] = ("default_agent",),
-    loss_keys: Sequence[str] = PPO_LOSSES,
+    loss_keys: Sequence[str] = ("total_loss",),
     evaluation: bool = False,
 ) -> dict[str, Any]:
-    """A result with every key that PPO's results have, before anything is known.
+    """A result with every key that an algorithm's results have, before anything is known.
 
     Args:
         module_ids: Modules that sample and learn.
         agent_ids: Agents of the environment.
-        loss_keys: What the algorithm's loss reports of each module.
+        loss_keys: What the algorithm's learner reports of each module: its `all_result_names`.
         evaluation: Whether evaluations are part of it.
 
     Returns:

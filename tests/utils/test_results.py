@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.algorithms.ppo import PPOLearner
 from jaxrl_stack.utils.result_writer import ResultWriter, as_json
 from jaxrl_stack.utils.results import check_stop, empty_result, flatten_result, get_nested, merge_nested
 
@@ -44,7 +45,7 @@ NOT_IN_PPO = {
 
 
 def test_every_key_of_rllibs_ppo_is_there_from_the_start():
-    result = empty_result(["default_policy"])
+    result = empty_result(["default_policy"], loss_keys=PPOLearner.all_result_names())
     groups = {
         "top_level": "",
         "env_runners": "env_runners/",

@@ -73,19 +73,3 @@ class PPOCatalog(Catalog):
     def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The value head `[..., latent]` -> `[..., 1]`."""
         return MLPHeadConfig(**self._head_settings(), output_layer_dim=1).build(framework, rngs=rngs)
-
-    def _head_settings(self) -> dict[str, Any]:
-        settings = self.model_config_dict
-        initializers = {
-            f"{layer}_layer_{part}_initializer{suffix}": settings[f"head_fcnet_{name}_initializer{suffix_in}"]
-            for layer in ("hidden", "output")
-            for part, name in (("weights", "kernel"), ("bias", "bias"))
-            for suffix, suffix_in in (("", ""), ("_config", "_kwargs"))
-        }
-        return {
-            "input_dims": self.latent_dims,
-            "hidden_layer_dims": settings["head_fcnet_hiddens"],
-            "hidden_layer_activation": settings["head_fcnet_activation"],
-            "hidden_layer_use_layernorm": settings["head_fcnet_use_layernorm"],
-            **initializers,
-        }

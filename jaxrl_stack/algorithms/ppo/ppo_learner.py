@@ -26,6 +26,16 @@ class PPOLearner(Learner):
     """
 
     loss_is_linear_in_means = True
+    result_names = (
+        "policy_loss",
+        "vf_loss",
+        "vf_loss_unclipped",
+        "vf_explained_var",
+        "entropy",
+        "mean_kl_loss",
+        "curr_kl_coeff",
+        "curr_entropy_coeff",
+    )
     columns_from_forward_train = (Columns.ACTION_DIST_INPUTS,)
 
     def rl_module_required_apis(self) -> list[type]:

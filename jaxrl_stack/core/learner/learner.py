@@ -27,10 +27,11 @@ from jaxrl_stack.core.learner.learner_state import (
 )
 from jaxrl_stack.core.learner.optimizers import (
     DEFAULT_OPTIMIZER,
-    ELEMENTWISE_OPTIMIZERS,
+    LARGEST_VECTOR,
     ParamDict,
     RegisteredOptimizer,
     clip_gradients,
+    is_elementwise,
 )
 from jaxrl_stack.core.learner.row_blocks import (
     check_columns,
@@ -41,6 +42,7 @@ from jaxrl_stack.core.learner.row_blocks import (
     padded_size,
     rows_per_shard,
 )
+from jaxrl_stack.core.learner.row_updates import RowUpdates
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn, env_steps
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
 from jaxrl_stack.core.learner.traced_update import MetricKey, ModuleID, Trace, TracedUpdate, nest_metrics
@@ -108,6 +110,12 @@ class Learner(TracedUpdate, Checkpointable):
     """
 
     framework = "jax"
+
+    result_names: tuple[str, ...] = ()
+    """What the result of an iteration has of every module from the beginning on, NaN until it is known; of a class and
+    all that it derives from."""
+    optimizer_names: tuple[str, ...] = (DEFAULT_OPTIMIZER,)
+    """Names of the optimizers that every module has; each reports its learning rate and the norm of its gradients."""
 
     columns_from_forward_train: tuple[str, ...] = ()
     """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
@@ -225,6 +233,7 @@ class Learner(TracedUpdate, Checkpointable):
     def place(self, state: LearnerState) -> None:
         """Put a state on all devices of this learner, as buffers that nothing else refers to."""
         self._state = place_replicated(state, self.devices)
+        self._params_are_shared = False
         self._synced_updates: int | None = None
         if self.num_updates < self._steps_trained.num_updates:
             # A state from before what was counted, which says nothing of it.
@@ -420,14 +429,16 @@ class Learner(TracedUpdate, Checkpointable):
                     f"Parameter {ref!r} belongs to optimizer {taken[ref].name!r} of module "
                     f"{taken[ref].module_id!r} already and cannot join {optimizer_name!r} of {module_id!r}."
                 )
+        params_of = [self._pure.params[ref] for ref in dict.fromkeys(refs)]
         self._optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
             module_id=module_id,
             name=optimizer_name,
             factory=factory,
             refs=tuple(dict.fromkeys(refs)),
             lr=lr_or_lr_schedule,
-            is_flat=optimizer in ELEMENTWISE_OPTIMIZERS
-            and all(self._pure.params[ref].dtype == jnp.float32 for ref in refs),
+            is_flat=is_elementwise(optimizer)
+            and all(own.dtype == jnp.float32 for own in params_of)
+            and sum(own.size for own in params_of) <= LARGEST_VECTOR,
         )
 
     def _refs_to_optimize(self, optimizer_name: str, params: Any) -> list[str]:
@@ -852,7 +863,7 @@ class Learner(TracedUpdate, Checkpointable):
         num_updates = self.num_updates
         settings = self.placed_settings()
         with deferred_interrupt():
-            self._state, vector = program(self.state, batch, settings, counter, *mapped)
+            self._state, vector = program(self._unshared_state(), batch, settings, counter, *mapped)
             self._counted = (self._state, num_updates + 1)
             self._steps_trained.count(counts, num_updates + 1)
         # Behind this nothing reads the caller's arrays any more, on any device.
@@ -864,6 +875,114 @@ class Learner(TracedUpdate, Checkpointable):
         merge_nested(out, self._counters_of_result(counts, num_updates=1))
         merge_nested(out, self.metrics_logger.compile())
         return out
+
+    def update_rows(
+        self, batch: Mapping[ModuleID, Mapping[str, Any]], *, timesteps: dict[str, Any] | int | None = None
+    ) -> dict[MetricKey, np.ndarray]:
+        """One gradient step on all rows of a batch, as it was drawn from replay.
+
+        The hot path of off-policy algorithms: rows are not looked at, and metrics stay on the devices until
+        `row_results` asks for those of the last update. The learner pipeline sees the rows as one time step.
+
+        Args:
+            batch: ``{module_id: {column: [N, ...]}}``, NumPy; each of this learner's D devices takes N / D rows. The
+                arrays are only read, and not kept.
+            timesteps: As for `update`.
+
+        Returns:
+            ``{(module_id, name): float32 [N]}``: what the loss logged with ``reduce="item_series"``, row by row.
+
+        Raises:
+            ValueError: If N does not divide by D, or the learner pipeline has host pieces, which work on episodes.
+            FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
+        """
+        num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
+        program = self._row_updates = self._row_updates or self._make_row_updates()
+        if any(n % len(self.devices) for n in num_rows.values()):
+            raise ValueError(
+                f"A batch of {num_rows} rows cannot be dealt out to the {len(self.devices)} devices of a learner "
+                f"(num_cpus_per_learner or num_gpus_per_learner): make train_batch_size_per_learner a multiple."
+            )
+        counter = self._timesteps_counter(timesteps)
+        hooks = self.has_host_hooks
+        if hooks:
+            self._before_update(counter)
+        num_updates = self.num_updates + 1
+        settings = self.placed_settings()
+        with deferred_interrupt():
+            self._state, table = program(self.state, batch, settings, counter)
+            self._counted = (self._state, num_updates)
+            if num_rows != self._rows_trained_on[0]:
+                trained = {mid: TrainedOn(n, n) for mid, n in num_rows.items() if self.should_module_be_updated(mid)}
+                self._rows_trained_on = (num_rows, trained)
+            self._steps_trained.count(self._rows_trained_on[1], num_updates)
+        # Reading them waits: behind this nothing uses the caller's arrays any more.
+        rows = program.rows(table)
+        if self.config.check_nans:
+            self.raise_if_not_finite(program.metrics(), iteration=num_updates)
+        if hooks:
+            self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
+        return rows
+
+    def _make_row_updates(self) -> RowUpdates:
+        self._check_is_built()
+        if self.has_host_pieces:
+            raise ValueError(
+                f"update_rows() takes rows from replay, and the learner pipeline's {self.host_piece_names} run on the "
+                f"host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
+            )
+        self._rows_trained_on = ({}, {})
+        return RowUpdates(self.pure_step, self.devices, self.axis_name)
+
+    def row_results(self, num_updates: int = 1) -> dict[str, Any]:
+        """The result of the last `update_rows`, in the form of `update`.
+
+        Args:
+            num_updates: Updates that the counters "trained" are over.
+
+        Returns:
+            ``{module_id: {metric: float}}``; empty before the first `update_rows`.
+        """
+        out = {} if self._row_updates is None else nest_metrics(self._row_updates.metrics())
+        if out:
+            merge_nested(out, self._counters_of_result(self._rows_trained_on[1], num_updates))
+            merge_nested(out, self.metrics_logger.compile())
+        return out
+
+    _row_updates: RowUpdates | None = None
+    _rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
+    _params_are_shared = False
+
+    def weights_in_place(
+        self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """What a policy in this process acts with, parameters without a copy where they are on its device.
+
+        Nothing changes these arrays: `update_rows` makes new parameters, and other updates copy them first.
+
+        Args:
+            params: Refs of the parameters.
+            rest: Refs of the modules' other state.
+            sharding: What the policy runs with, one device.
+
+        Returns:
+            ``(params, rest)``, ``{ref: array}`` of that sharding.
+        """
+        state = self.state
+        # The other state is donated by the next update.
+        others = {ref: jax.device_put(np.array(host_view(state.rest[ref])), sharding) for ref in rest}
+        own = {ref: state.params[ref] for ref in params}
+        if any(leaf.sharding != sharding for leaf in own.values()):
+            return jax.device_put(host_view(own), sharding), others
+        self._params_are_shared = True
+        return own, others
+
+    def _unshared_state(self) -> LearnerState:
+        """The state for a program that donates it: nobody acts with its arrays."""
+        if self._params_are_shared:
+            self._state = dataclasses.replace(self.state, params=place_replicated(self.state.params, self.devices))
+            self._params_are_shared = False
+        return self.state
 
     def update_from_batch(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Old name of ``update(batch=...)``."""
@@ -1014,6 +1133,7 @@ class Learner(TracedUpdate, Checkpointable):
                 self._should_update = should_update
             self._set_module(self._template)
             self._compiled = {}
+            self._row_updates = None
             self._settings_on_device = None
             self._optimizers = {}
             self.configure_optimizers()
@@ -1143,11 +1263,11 @@ class Learner(TracedUpdate, Checkpointable):
     def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
         """``{"params": {ref: array}, "rest": {ref: array}}``: what env runners act with.
 
-        Random streams are not among it: every program seeds them anew from its key.
+        Random streams are not among it: every program seeds them anew from its key. Nor are target networks.
         """
-        streams = self._pure.stream_refs
+        left_out = self._pure.stream_refs | self._pure.target_refs
         params, rest = self.state.params, self.state.rest
-        own = {ref: leaf for ref, leaf in rest.items() if ref not in streams}
+        own = {ref: leaf for ref, leaf in rest.items() if ref not in left_out}
         return jax.device_get(host_view({"params": params, "rest": own}))
 
     def get_weights(self) -> dict[str, np.ndarray]:
@@ -1177,6 +1297,14 @@ class Learner(TracedUpdate, Checkpointable):
     def check_connector_is_pure(self) -> None:
         """Refuse connector pieces that only run on the host, by name."""
         self._learner_connector.check_pure()
+
+    @classmethod
+    def all_result_names(cls) -> tuple[str, ...]:
+        """What updates report of every module: losses, and what its optimizers do."""
+        names = [name for base in reversed(cls.__mro__) for name in vars(base).get("result_names", ())]
+        rates = [f"{name}_learning_rate" for name in cls.optimizer_names]
+        norms = [f"gradients_{name}_global_norm" for name in cls.optimizer_names]
+        return tuple(dict.fromkeys(["total_loss", *names, *rates, *norms]))
 
     @property
     def num_updates(self) -> int:
@@ -1267,6 +1395,7 @@ class Learner(TracedUpdate, Checkpointable):
     def shutdown(self) -> None:
         """Drop compiled programs and device buffers."""
         self._compiled.clear()
+        self._row_updates = None
         self._state = None
         self._is_built = False
 

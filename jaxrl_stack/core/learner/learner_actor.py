@@ -39,17 +39,29 @@ class BlockShare:
 
 
 @dataclasses.dataclass(frozen=True)
+class RowShare:
+    """One learner's part of a batch for `Learner.update_rows`.
+
+    Attributes:
+        batch: ``{module_id: {column: [N, ...]}}``, NumPy.
+    """
+
+    batch: dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Request:
     """One update, as the driver asks for it.
 
     Attributes:
-        data: `TrainingData` for `Learner.update`, or a `BlockShare` for `Learner.update_block`.
+        data: `TrainingData` for `Learner.update`, a `BlockShare` for `Learner.update_block`, or a `RowShare` for
+            `Learner.update_rows`.
         arguments: Keyword arguments of that method.
         wants_state: Whether to return the learner's whole state of behind the update, too.
         wants_weights: Whether to return what env runners need of it.
     """
 
-    data: TrainingData | BlockShare
+    data: TrainingData | BlockShare | RowShare
     arguments: dict[str, Any]
     wants_state: bool = False
     wants_weights: bool = False
@@ -64,12 +76,14 @@ class Answer:
         num_updates: Updates that this learner has made.
         state: Its state, if it was asked for.
         weights: See `weights_for_runners`, if they were asked for.
+        rows: What `Learner.update_rows` returned; None behind other updates.
     """
 
     metrics: dict[str, Any]
     num_updates: int
     state: dict[str, Any] | None
     weights: dict[str, Any] | None
+    rows: dict[Any, np.ndarray] | None = None
 
 
 class LearnerActor:
@@ -143,7 +157,7 @@ class LearnerActor:
             "num_devices": len(self.learner.devices),
             "module_ids": self.learner.module_ids,
             "num_updates": self.learner.num_updates,
-            "has_host_pieces": self.learner.has_host_pieces,
+            "host_piece_names": self.learner.host_piece_names,
         }
 
     def ping(self) -> str:
@@ -157,7 +171,11 @@ class LearnerActor:
     def update(self, request: Request) -> Answer:
         """Make an update."""
         learner, data = self.learner, request.data
-        if isinstance(data, TrainingData):
+        metrics: dict[str, Any] = {}
+        rows = None
+        if isinstance(data, RowShare):
+            rows = learner.update_rows(data.batch, **request.arguments)
+        elif isinstance(data, TrainingData):
             metrics = learner.update(**data.given, **request.arguments)
         else:
             block = assemble(data, learner.module_ids)
@@ -168,6 +186,7 @@ class LearnerActor:
             num_updates=learner.num_updates,
             state=learner.get_state() if request.wants_state else None,
             weights=weights_for_runners(learner) if request.wants_weights else None,
+            rows=rows,
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:

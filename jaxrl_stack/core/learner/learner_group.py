@@ -20,6 +20,7 @@ from jaxrl_stack.core.learner.learner_actor import (
     BlockShare,
     LearnerActor,
     Request,
+    RowShare,
     assemble,
     deal_out_blocks,
     has_references,
@@ -125,7 +126,12 @@ class LearnerGroup(Checkpointable):
     @property
     def has_host_pieces(self) -> bool:
         """Whether the learner pipeline has pieces that run on the host: then `update_block` cannot be used."""
-        return self._local.has_host_pieces if self._actors is None else self._actors.info["has_host_pieces"]
+        return bool(self.host_piece_names)
+
+    @property
+    def host_piece_names(self) -> list[str]:
+        """Names of the learner pipeline's pieces that run on the host."""
+        return self._local.host_piece_names if self._actors is None else self._actors.info["host_piece_names"]
 
     def __len__(self) -> int:
         """Number of learners, the local one included."""
@@ -273,6 +279,36 @@ class LearnerGroup(Checkpointable):
             whole = assemble(BlockShare(blocks), module_ids)
             shares = [BlockShare([assemble(share, module_ids)]) for share in deal_out_blocks([whole], len(self))]
         return self._actors.update(shares, arguments, async_update, return_state)
+
+    def update_rows(
+        self,
+        batch: dict[str, dict[str, Any]],
+        *,
+        timesteps: dict[str, Any] | int | None = None,
+    ) -> dict[Any, np.ndarray]:
+        """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.
+
+        Args:
+            batch: ``{module_id: {column: [N, ...]}}``, NumPy; learner i of L gets the rows ``i * N/L ...``.
+            timesteps: As for `update`.
+
+        Returns:
+            ``{(module_id, name): float32 [N]}``; metrics are asked for with `row_results`.
+
+        Raises:
+            ValueError: If the rows cannot be dealt out evenly.
+            FloatingPointError: See `Learner.update_rows`.
+            RuntimeError: See `update`.
+        """
+        if self._actors is None:
+            return self._local.update_rows(batch, timesteps=timesteps)
+        return self._actors.update_rows(batch, {"timesteps": timesteps})
+
+    def row_results(self, num_updates: int = 1) -> list[dict[str, Any]]:
+        """One dict of metrics per learner, of the last `update_rows`; see `Learner.row_results`."""
+        if self._actors is None:
+            return [self._local.row_results(num_updates)]
+        return [call.get() for call in self.foreach_learner(_row_results, num_updates=num_updates)]
 
     def _check_is_not_async(self, async_update: bool) -> None:
         if async_update:
@@ -814,8 +850,28 @@ class _JoinedActors:
 
         return self._received(self._with_restart(send), return_state)
 
+    def update_rows(self, batch: dict[str, dict[str, Any]], arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
+        """See `LearnerGroup.update_rows`."""
+        sizes = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
+        num = self.num_learners
+        if any(n % num for n in sizes.values()):
+            raise ValueError(
+                f"A batch of {sizes} rows cannot be dealt out to {num} learners evenly: make its rows a multiple of "
+                f"num_learners."
+            )
+
+        def share(i: int) -> RowShare:
+            parts = {mid: slice(i * n // num, (i + 1) * n // num) for mid, n in sizes.items()}
+            return RowShare({mid: jax.tree.map(lambda x, mid=mid: x[parts[mid]], own) for mid, own in batch.items()})
+
+        shares = [share(i) for i in range(num)]
+        answers = self._with_restart(lambda: self._gather(self._send_update(shares, arguments, False)))
+        self._received(answers, False)
+        rows = [answer.rows for answer in answers]
+        return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
+
     def _send_update(
-        self, shares: Sequence[TrainingData | BlockShare], arguments: dict[str, Any], return_state: bool
+        self, shares: Sequence[TrainingData | BlockShare | RowShare], arguments: dict[str, Any], return_state: bool
     ) -> list[Any]:
         self._num_sent += 1
         takes_snapshot = (self._num_sent - self._sent_at_snapshot) % self.config.learner_snapshot_interval == 0
@@ -881,6 +937,10 @@ def _describe(learner: Learner) -> LearnerDescription:
 
 def _set_weights(learner: Learner, weights: dict[str, Any]) -> None:
     learner.set_weights(weights)
+
+
+def _row_results(learner: Learner, num_updates: int) -> dict[str, Any]:
+    return learner.row_results(num_updates)
 
 
 def _call_method(learner: Learner, method: str, kwargs: dict[str, Any]) -> Any:

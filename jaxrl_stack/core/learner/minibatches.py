@@ -122,7 +122,7 @@ class PackedRows:
 
 
 class WholeRows:
-    """Stands for `PackedRows` while it is found out which columns matter: all rows, each column by itself.
+    """Stands for `PackedRows` where a step takes all rows: each column stays by itself.
 
     Args:
         columns: ``{column: pytree of arrays [N, ...]}``.

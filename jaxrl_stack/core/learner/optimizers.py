@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,6 +20,15 @@ DEFAULT_OPTIMIZER = "default_optimizer"
 ELEMENTWISE_OPTIMIZERS = (optax.adam, optax.sgd, optax.rmsprop, optax.adagrad, optax.adamax, optax.nadam, optax.radam)
 """Factories whose steps treat every entry by itself, whatever the shapes of the parameters: one step on a vector of
 all of them is the same, and a dozen times fewer operations for a network of a dozen leaves."""
+
+LARGEST_VECTOR = 2**16
+"""Parameters up to which an optimizer works on one vector of all: laying more end to end takes longer than it saves
+(measured on CPUs: equal at about 11,000; 10 % of an update slower with 67,000)."""
+
+
+def is_elementwise(factory: Any) -> bool:
+    """Whether a factory is one of `ELEMENTWISE_OPTIMIZERS`, or one of them with some of its arguments bound."""
+    return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

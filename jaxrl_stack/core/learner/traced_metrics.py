@@ -23,10 +23,17 @@ class TracedMetrics:
     Over the devices of all learners, ``"sum"`` adds up what each of them logged, ``"min"`` and ``"max"`` compare it,
     and everything else averages it. So log a local count (``jnp.sum(mask)``) with ``reduce="sum"``, and what is the
     same on all devices already, such as a ``masked_mean``, in any other way.
+
+    ``reduce="item_series"`` logs one value per row of the batch: what an update that makes a single gradient step hands
+    back to whoever drew the batch. Updates in minibatches leave it out.
+
+    Attributes:
+        rows: ``{path: float32 [N]}``, what was logged per row.
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, ...], tuple[str | Callable[[Any], Any], Any]] = {}
+        self.rows: dict[tuple[str, ...], jax.Array] = {}
 
     def log_value(
         self,
@@ -41,20 +48,29 @@ class TracedMetrics:
 
         Args:
             key: Name, or path such as ``(module_id, "my_loss")``.
-            value: Scalar array or number.
+            value: Scalar array or number; ``[N]`` for ``"item_series"``.
             reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"`` over the minibatches of an update; None keeps the
-                last one.
+                last one; ``"item_series"`` logs a value per row.
             window: 1 keeps the last one; other windows are taken over iterations by the host's logger.
 
         Raises:
-            ValueError: If the reduction is unknown here, or the value is not a scalar.
+            ValueError: If the reduction is unknown here, or the value is not a scalar (one per row).
         """
         path = (key,) if isinstance(key, str) else tuple(key)
+        if reduce == "item_series" and not kwargs:
+            value = jnp.asarray(value, jnp.float32)
+            if value.ndim != 1:
+                raise ValueError(
+                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}; log one number per "
+                    f"row, [N]."
+                )
+            self.rows[path] = value
+            return
         how = "last" if window == 1 or reduce is None else reduce
         if how not in _REDUCTIONS:
             raise ValueError(
                 f"log_value({path!r}, reduce={reduce!r}): inside a compiled update use reduce=None, 'mean', 'sum', "
-                f"'min' or 'max', and log other statistics from a callback."
+                f"'min', 'max' or 'item_series', and log other statistics from a callback."
             )
         if kwargs:
             raise ValueError(
@@ -96,9 +112,12 @@ class TracedMetrics:
         return {path: MetricValue(how, value) for path, (how, value) in self._values.items()}
 
     @classmethod
-    def of(cls, collected: Mapping[tuple[str, ...], MetricValue]) -> TracedMetrics:
-        """A collector that already holds what another one collected."""
+    def of(
+        cls, collected: Mapping[tuple[str, ...], MetricValue], rows: Mapping[tuple[str, ...], jax.Array]
+    ) -> TracedMetrics:
+        """A collector that already holds what another one collected and its `rows`."""
         metrics = cls()
+        metrics.rows = dict(rows)
         metrics._values = {path: (entry.how, entry.value) for path, entry in collected.items()}
         return metrics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -63,9 +63,35 @@ class Trace:
     full_masks: list[jax.Array] = dataclasses.field(default_factory=list)
     row_counts: dict[ModuleID, jax.Array] | None = None
     masks: dict[ModuleID, jax.Array] = dataclasses.field(default_factory=dict)
-    pullback: Callable[[Any], tuple[ParamDict]] | None = None
+    linearized: LinearizedLosses | None = None
     losses: dict[ModuleID, Any] | None = None
     gradients: ParamDict | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearizedLosses:
+    """How the losses of a minibatch change with the parameters: one trace, from which every gradient follows.
+
+    Attributes:
+        function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
+        params: The parameters that the losses were differentiated for.
+    """
+
+    function: Callable[[ParamDict], dict[ModuleID, Any]]
+    params: ParamDict
+
+    def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
+        """Gradients of one number made of the losses, for some parameters alone.
+
+        What leads to other losses is not computed; nor is, in a compiled program, what leads to other parameters.
+
+        Args:
+            of: Picks (or adds up) from the losses; linear.
+            refs: Those parameters.
+        """
+        transposed = jax.linear_transpose(lambda tangents: of(self.function(tangents)), self.params)
+        (gradients,) = transposed(jnp.float32(1.0))
+        return {ref: gradients[ref] for ref in refs}
 
 
 class TracedUpdate:
@@ -136,7 +162,11 @@ class TracedUpdate:
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Several means at once: the same as `masked_mean` of each, with one reduction over the devices."""
+        """Several means at once: the same as `masked_mean` of each, with one reduction over the devices.
+
+        For losses of different optimizers call `masked_mean` for each: what shares a reduction is differentiated
+        together, also where an optimizer wants no part of it.
+        """
         mask = batch[Columns.LOSS_MASK]
         trace = self._trace
         if trace is None:
@@ -220,24 +250,27 @@ class TracedUpdate:
             )
         if trace.gradients is not None:
             return dict(trace.gradients)
-        assert trace.pullback is not None
-        return reductions.pmean_flat(self._pull_back(trace.losses, trace.pullback), trace.axis_name)
+        assert trace.linearized is not None
+        return reductions.pmean_flat(self._gradients_of(trace.losses, trace.linearized), trace.axis_name)
 
-    def _pull_back(self, losses: dict[ModuleID, Any], pullback: Callable[[Any], tuple[ParamDict]]) -> ParamDict:
+    def _gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
         """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
-        zeros = jax.tree.map(jnp.zeros_like, losses)
-        shared = {mid: zeros[mid] if isinstance(loss, dict) else jnp.ones_like(loss) for mid, loss in losses.items()}
-        (gradients,) = pullback(shared)
-        gradients = dict(gradients)
+        scalars = [mid for mid, loss in losses.items() if not isinstance(loss, dict)]
+        if scalars:
+            gradients = linearized.gradients(
+                lambda found: sum(found[mid] for mid in scalars), linearized.params
+            )
+        else:
+            gradients = {ref: jnp.zeros_like(leaf) for ref, leaf in linearized.params.items()}
         for module_id, loss in losses.items():
             if not isinstance(loss, dict):
                 continue
             for name in loss:
                 self._check_registered_optimizer(module_id, name)
-                seed = {**zeros, module_id: {**zeros[module_id], name: jnp.ones_like(loss[name])}}
-                (own,) = pullback(seed)
-                for ref in self._optimizers[module_id][name].refs:
-                    gradients[ref] = gradients[ref] + own[ref]
+                refs = [ref for ref in self._optimizers[module_id][name].refs if ref in linearized.params]
+                own = linearized.gradients(lambda found, mid=module_id, name=name: found[mid][name], refs)
+                for ref, gradient in own.items():
+                    gradients[ref] = gradients[ref] + gradient if scalars else gradient
         return gradients
 
     def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
@@ -427,31 +460,8 @@ class TracedUpdate:
             row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
         """
         values = self.current_values(settings, state.timesteps)
-        with self._in_pure_hook("pre_update"):
-            state = self.pre_update(state, batch)
-        trained = {mid for mid in self._template if self.should_module_be_updated(mid, batch)}
-        batch = {mid: columns for mid, columns in batch.items() if mid in trained}
-        if not batch:
-            raise ValueError(
-                f"policies_to_train={self._should_update!r} leaves no module of this batch to update. Name at least "
-                f"one of {list(self._template)}."
-            )
-        views = {
-            mid: TracedConfigView(self._config_for(mid), own, values["modules"])
-            for mid, own in values["modules"].items()
-        }
-        # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
-        rest = self._pure.reseed(state.rest, self._device_key(state, 2, axis_name))
+        state, rest, batch, hooks = self._started(state, batch, values, axis_name)
         local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
-        hooks = functools.partial(
-            Trace,
-            module=self._template,
-            configs=views,
-            learning_rates=values["lr"],
-            extra=state.extra,
-            axis_name=axis_name,
-            trained_refs=self._trained_refs(trained, batch),
-        )
         read = self._columns_that_are_read(hooks, state, rest, batch)
         rows = {mid: PackedRows(shard_rows(columns, local_shards), read[mid]) for mid, columns in batch.items()}
         sizes = {mid: size or packed.num_rows for mid, packed in rows.items()}
@@ -483,10 +493,10 @@ class TracedUpdate:
             for mid in rows:
                 own = jnp.broadcast_to(rows_of_step(mid, step), (local_shards, sizes[mid]))
                 index[mid] = jnp.moveaxis(own.reshape(local_shards, pieces, -1), 1, 0)
-            params, rest, optimizers, metrics = self._minibatch_step(
+            params, rest, optimizers, logged = self._gradient_step(
                 hooks, unpack(params), rest, optimizers, rows, index
             )
-            vector, back = reductions.ravel(metrics)
+            vector, back = reductions.ravel(logged.collect())
             unravel.append(back)
             return (pack(params), rest, optimizers), vector
 
@@ -500,13 +510,118 @@ class TracedUpdate:
         params = unpack(params)
         history = jax.vmap(unravel[-1])(history)
         metrics = TracedMetrics.reduce_history(history, axis_name)
+        state = self._ended(state, (params, rest, optimizers), metrics, values, timesteps, axis_name)
+        return state, metrics
+
+    def pure_step(
+        self,
+        state: LearnerState,
+        batch: dict[ModuleID, dict[str, Any]],
+        settings: dict[str, Any],
+        timesteps: jax.Array,
+        *,
+        axis_name: str | None,
+    ) -> tuple[LearnerState, dict[MetricKey, jax.Array], dict[MetricKey, jax.Array]]:
+        """An update that is a single gradient step on all rows: what off-policy algorithms make of a drawn batch.
+
+        Args:
+            state: State before the update.
+            batch: ``{module_id: {column: [N, ...]}}``, this device's part. The learner connector pipeline sees it as
+                one time step of N environments, ``[1, N, ...]``.
+            settings: From `settings`, as arrays.
+            timesteps: uint32[2], lifetime env steps.
+            axis_name: Name of the device axis, or None.
+
+        Returns:
+            ``(new state, {(module_id, name): float32}, {(module_id, name): float32 [N]})``; the last one is what the
+            loss logged with ``reduce="item_series"``.
+        """
+        if len(self._pure_connector):
+            rows = jax.tree.map(lambda x: x[None], batch)
+            state, rows = self.pure_connect(state, rows, settings, timesteps, axis_name=axis_name)
+            batch = jax.tree.map(lambda x: x[0], rows)
+        values = self.current_values(settings, state.timesteps)
+        state, rest, batch, hooks = self._started(state, batch, values, axis_name)
+        whole = {mid: WholeRows(columns) for mid, columns in batch.items()}
+        params, rest, optimizers, logged = self._gradient_step(
+            hooks, state.params, rest, state.optimizers, whole, dict.fromkeys(whole)
+        )
+        metrics = TracedMetrics.reduce_history(jax.tree.map(lambda x: x[None], logged.collect()), axis_name)
+        state = self._ended(state, (params, rest, optimizers), metrics, values, timesteps, axis_name)
+        return state, metrics, logged.rows
+
+    def _started(
+        self,
+        state: LearnerState,
+        batch: dict[ModuleID, dict[str, Any]],
+        values: dict[str, Any],
+        axis_name: str | None,
+    ) -> tuple[LearnerState, dict[str, jax.Array], dict[ModuleID, dict[str, Any]], Callable[..., Trace]]:
+        """What comes in front of the gradient steps of an update.
+
+        Args:
+            state: State before the update.
+            batch: ``{module_id: columns}``.
+            values: What `current_values` returned.
+            axis_name: Name of the device axis, or None.
+
+        Returns:
+            ``(state, other state of the modules, batch of the modules to update, hooks)``; ``hooks(metrics, params,
+            optimizers)`` makes the `Trace` of a step.
+        """
+        with self._in_pure_hook("pre_update"):
+            state = self.pre_update(state, batch)
+        trained = {mid for mid in self._template if self.should_module_be_updated(mid, batch)}
+        batch = {mid: columns for mid, columns in batch.items() if mid in trained}
+        if not batch:
+            raise ValueError(
+                f"policies_to_train={self._should_update!r} leaves no module of this batch to update. Name at least "
+                f"one of {list(self._template)}."
+            )
+        views = {
+            mid: TracedConfigView(self._config_for(mid), own, values["modules"])
+            for mid, own in values["modules"].items()
+        }
+        # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
+        rest = self._pure.reseed(state.rest, self._device_key(state, 2, axis_name))
+        hooks = functools.partial(
+            Trace,
+            module=self._template,
+            configs=views,
+            learning_rates=values["lr"],
+            extra=state.extra,
+            axis_name=axis_name,
+            trained_refs=self._trained_refs(trained, batch),
+        )
+        return state, rest, batch, hooks
+
+    def _ended(
+        self,
+        state: LearnerState,
+        changed: tuple[ParamDict, dict[str, jax.Array], Any],
+        metrics: dict[MetricKey, jax.Array],
+        values: dict[str, Any],
+        timesteps: jax.Array,
+        axis_name: str | None,
+    ) -> LearnerState:
+        """The state behind an update.
+
+        Args:
+            state: What `_started` returned.
+            changed: ``(params, rest, optimizer states)`` behind the last gradient step.
+            metrics: Learning rates and what `post_update` adds are put into it.
+            values: What `current_values` returned.
+            timesteps: uint32[2], lifetime env steps.
+            axis_name: Name of the device axis, or None.
+        """
+        params, rest, optimizers = changed
         for mid, by_name in values["lr"].items():
             for name, lr in by_name.items():
                 metrics[(mid, f"{name}_learning_rate")] = lr
+        # What follows the parameters alone is the same on all devices.
+        kept = self._pure.stream_refs | self._pure.target_refs
         floats = {
-            ref: leaf
-            for ref, leaf in rest.items()
-            if ref not in self._pure.stream_refs and jnp.issubdtype(leaf.dtype, jnp.floating)
+            ref: leaf for ref, leaf in rest.items() if ref not in kept and jnp.issubdtype(leaf.dtype, jnp.floating)
         }
         rest = {**rest, **reductions.pmean_flat(floats, axis_name)}
         state = dataclasses.replace(
@@ -518,8 +633,7 @@ class TracedUpdate:
             num_updates=state.num_updates + jnp.uint32(1),
         )
         with self._in_pure_hook("post_update"):
-            state = self.post_update(state, metrics=metrics, settings=values["modules"])
-        return state, metrics
+            return self.post_update(state, metrics=metrics, settings=values["modules"])
 
     def _trained_refs(self, trained: set[ModuleID], batch: Mapping[ModuleID, Any]) -> tuple[str, ...]:
         """The parameters that an update from this batch changes: those of every optimizer that a module of the batch
@@ -570,7 +684,7 @@ class TracedUpdate:
         """Whether a layer looks at statistics of its batch, so that a piece of it has another output."""
         return any(issubclass(kind, nnx.BatchStat) for kind in self._pure.definition.variable_types.values())
 
-    def _minibatch_step(self, hooks, params, rest, optimizers, rows, index):
+    def _gradient_step(self, hooks, params, rest, optimizers, rows, index):
         """One gradient step.
 
         Args:
@@ -578,23 +692,27 @@ class TracedUpdate:
             params: Parameters before the step.
             rest: Other state of the modules.
             optimizers: Optimizer states.
-            rows: ``{module_id: PackedRows}``.
-            index: ``{module_id: uint32 [pieces, S, m / pieces]}``, the rows of this minibatch.
+            rows: ``{module_id: PackedRows}``, or ``{module_id: WholeRows}``.
+            index: ``{module_id: uint32 [pieces, S, m / pieces]}``, the rows of this minibatch; None for all rows, at
+                once.
 
         Returns:
-            ``(params, rest, optimizers, metrics)`` after the step.
+            ``(params, rest, optimizers, TracedMetrics)`` after the step.
         """
         trace = hooks(metrics=TracedMetrics(), params=params, optimizers=optimizers)
-        pieces = next(iter(index.values())).shape[0]
+        whole = next(iter(index.values())) is None
+        pieces = 1 if whole else next(iter(index.values())).shape[0]
         with self._tracing(trace):
-            if self._loss_is_linear():
+            if self._loss_is_linear() and not whole:
                 trace.row_counts = self._row_counts(rows, index, trace.axis_name)
 
                 unravel: list[Callable[[jax.Array], Any]] = []
 
                 def one_piece(rest, piece):
-                    losses, pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
-                    gradients = self._pull_back(losses, pullback)
+                    losses, linearized, (rest, metrics, _) = self._linearized_losses(
+                        trace, params, rest, rows, piece
+                    )
+                    gradients = self._gradients_of(losses, linearized)
                     vector, back = reductions.ravel((losses, gradients, metrics))
                     unravel.append(back)
                     return rest, vector
@@ -612,11 +730,14 @@ class TracedUpdate:
 
                     (rest, total), _ = jax.lax.scan(add, (rest, jnp.zeros(size, jnp.float32)), index)
                 losses, trace.gradients, metrics = unravel[-1](reductions.pmean(total, trace.axis_name))
+                per_row = {}
             else:
-                piece = {mid: i[0] for mid, i in index.items()}
-                losses, trace.pullback, (rest, metrics) = self._losses_and_pullback(trace, params, rest, rows, piece)
+                piece = {mid: None if i is None else i[0] for mid, i in index.items()}
+                losses, trace.linearized, (rest, metrics, per_row) = self._linearized_losses(
+                    trace, params, rest, rows, piece
+                )
             trace.losses = losses
-            trace.metrics = TracedMetrics.of(metrics)
+            trace.metrics = TracedMetrics.of(metrics, per_row)
             # The module that the losses saw belongs to their differentiation and must not be read behind it.
             trace.module = self._pure.bind(params, rest)
             for mid, loss in losses.items():
@@ -626,10 +747,11 @@ class TracedUpdate:
             if self.config.check_nans:
                 self._log_finiteness(losses, gradients)
             self.apply_gradients(self.postprocess_gradients(gradients))
-            return trace.params, rest, trace.optimizers, trace.metrics.collect()
+            return trace.params, rest, trace.optimizers, trace.metrics
 
-    def _losses_and_pullback(self, trace, params, rest, rows, index):
-        """Losses of the rows at `index`, how gradients flow back from them, and ``(rest, metrics)``."""
+    def _linearized_losses(self, trace, params, rest, rows, index):
+        """Losses of the rows at `index`, how they change with the parameters, and ``(rest, metrics, metrics per
+        row)``."""
         trace.full_masks, trace.masks = [], {}
         batch = {}
         for mid, packed in rows.items():
@@ -658,9 +780,11 @@ class TracedUpdate:
                 ) from error
             self._check_losses(losses)
             _, new_rest = self._pure.unbind(trace.module)
-            return losses, (new_rest, trace.metrics.collect())
+            return losses, (new_rest, trace.metrics.collect(), trace.metrics.rows)
 
-        return jax.vjp(losses_of, {ref: params[ref] for ref in trace.trained_refs}, has_aux=True)
+        trained = {ref: params[ref] for ref in trace.trained_refs}
+        losses, function, aux = jax.linearize(losses_of, trained, has_aux=True)
+        return losses, LinearizedLosses(function, trained), aux
 
     def _check_losses(self, losses: Any) -> None:
         """Raises a ValueError if `compute_losses` returned anything but scalars by module id."""
@@ -722,7 +846,7 @@ class TracedUpdate:
             trace = hooks(metrics=TracedMetrics(), params=state.params, optimizers=state.optimizers)
             rows = {mid: WholeRows(columns) for mid, columns in batch.items()}
             with self._tracing(trace):
-                losses, _, aux = self._losses_and_pullback(trace, state.params, rest, rows, dict.fromkeys(rows))
+                losses, _, aux = self._linearized_losses(trace, state.params, rest, rows, dict.fromkeys(rows))
                 return losses, aux
 
         return columns_that_matter(

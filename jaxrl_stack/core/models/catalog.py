@@ -86,6 +86,23 @@ class Catalog:
         """The distribution class for the action space."""
         return get_action_dist_cls_for_space(self.action_space)
 
+    def _head_settings(self) -> dict[str, Any]:
+        """Arguments that the configs of all heads share: the `head_fcnet_*` settings."""
+        settings = self.model_config_dict
+        initializers = {
+            f"{layer}_layer_{part}_initializer{suffix}": settings[f"head_fcnet_{name}_initializer{suffix_in}"]
+            for layer in ("hidden", "output")
+            for part, name in (("weights", "kernel"), ("bias", "bias"))
+            for suffix, suffix_in in (("", ""), ("_config", "_kwargs"))
+        }
+        return {
+            "input_dims": self.latent_dims,
+            "hidden_layer_dims": settings["head_fcnet_hiddens"],
+            "hidden_layer_activation": settings["head_fcnet_activation"],
+            "hidden_layer_use_layernorm": settings["head_fcnet_use_layernorm"],
+            **initializers,
+        }
+
     @classmethod
     def get_tokenizer_config(
         cls, observation_space: gym.Space | None, model_config_dict: Mapping[str, Any]

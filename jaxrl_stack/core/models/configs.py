@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flax import nnx
 
-from jaxrl_stack.core.models.encoders import ActorCriticEncoder, MLPEncoder
+from jaxrl_stack.core.models.dense import Dense
+from jaxrl_stack.core.models.encoders import ActorCriticEncoder, ConcatEncoder, MLPEncoder, MultiStreamEncoder
 from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
-from jaxrl_stack.core.models.initializers import get_initializer
+from jaxrl_stack.core.models.initializers import get_initializer, torch_default_bias, torch_default_kernel
 from jaxrl_stack.core.models.mlp import MLP
 
 Initializer = str | Callable[..., Any] | None
@@ -151,12 +152,32 @@ class MLPEncoderConfig(_MLPConfig):
 
 
 @dataclasses.dataclass
+class ConcatEncoderConfig(_MLPConfig):
+    """A `ConcatEncoder`: one MLP over several columns side by side. `input_dims` is the sum of their widths.
+
+    Args:
+        columns: Their names, in their order.
+    """
+
+    columns: Sequence[str] = ()
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> ConcatEncoder:
+        _check_framework(framework)
+        return self._layers(ConcatEncoder, rngs, self.output_layer_dim, columns=self.columns)
+
+
+@dataclasses.dataclass
 class MLPHeadConfig(_MLPConfig):
     """An `MLPHead`."""
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPHead:
         _check_framework(framework)
-        return self._layers(MLPHead, rngs, self.output_layer_dim, log_std_bound=self._log_std_bound())
+        return self._layers(
+            self._head_class(), rngs, self.output_layer_dim, log_std_bound=self._log_std_bound()
+        )
+
+    def _head_class(self) -> Callable[..., MLPHead]:
+        return MLPHead
 
 
 @dataclasses.dataclass
@@ -172,6 +193,83 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
             )
         mean = self._layers(MLP, rngs, self.output_layer_dim // 2)
         return FreeLogStdMLPHead(mean, log_std_bound=self._log_std_bound())
+
+
+@dataclasses.dataclass
+class MultiStreamEncoderConfig(ModelConfig):
+    """A `MultiStreamEncoder`: hidden layers, then an output layer unless `output_layer_dim` is None.
+
+    Activations are names or callables, initializers as in `DefaultModelConfig`.
+
+    Args:
+        base_encoder_configs: `{column: config of its encoder}`.
+    """
+
+    base_encoder_configs: Mapping[str, ModelConfig] | None = None
+    hidden_layer_dims: Sequence[int] = (256, 256, 256)
+    hidden_layer_use_bias: bool = True
+    hidden_layer_activation: Any = "relu"
+    hidden_layer_weights_initializer: Initializer = None
+    hidden_layer_weights_initializer_config: dict | None = None
+    hidden_layer_bias_initializer: Initializer = None
+    hidden_layer_bias_initializer_config: dict | None = None
+    output_layer_dim: int | None = None
+    output_layer_use_bias: bool = True
+    output_layer_activation: Any = "linear"
+    output_layer_weights_initializer: Initializer = None
+    output_layer_weights_initializer_config: dict | None = None
+    output_layer_bias_initializer: Initializer = None
+    output_layer_bias_initializer_config: dict | None = None
+
+    def _streams(self) -> Mapping[str, ModelConfig]:
+        if not self.base_encoder_configs:
+            raise ValueError(
+                "MultiStreamEncoderConfig needs base_encoder_configs, such as {'obs': MLPEncoderConfig(...)}."
+            )
+        return self.base_encoder_configs
+
+    def _embedding_dim(self) -> int:
+        return sum(config.output_dims[0] for config in self._streams().values())
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        if self.output_layer_dim is not None:
+            return (int(self.output_layer_dim),)
+        return (int(self.hidden_layer_dims[-1]) if self.hidden_layer_dims else self._embedding_dim(),)
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MultiStreamEncoder:
+        _check_framework(framework)
+        encoders = {
+            name: self._streams()[name].build(framework, rngs=rngs) for name in sorted(self._streams())
+        }
+        embedding_dim = self._embedding_dim()
+        kinds = ["hidden"] * len(self.hidden_layer_dims)
+        widths = [int(dim) for dim in self.hidden_layer_dims]
+        if self.output_layer_dim is not None:
+            kinds.append("output")
+            widths.append(int(self.output_layer_dim))
+        if min(widths, default=1) < 1:
+            raise ValueError(f"MultiStreamEncoderConfig: layer widths {widths} must be at least 1.")
+        layers = []
+        for i, (kind, width) in enumerate(zip(kinds, widths, strict=True)):
+            fan_in = embedding_dim + (widths[i - 1] if i else 0)
+            layers.append(
+                Dense(
+                    fan_in,
+                    width,
+                    use_bias=getattr(self, f"{kind}_layer_use_bias"),
+                    kernel_init=self._initializer(f"{kind}_layer_weights_initializer")
+                    or torch_default_kernel(),
+                    bias_init=self._initializer(f"{kind}_layer_bias_initializer")
+                    or torch_default_bias(fan_in),
+                    rngs=rngs,
+                )
+            )
+        activations = [getattr(self, f"{kind}_layer_activation") for kind in kinds]
+        return MultiStreamEncoder(encoders, layers, activations=activations)
+
+    def _initializer(self, name: str) -> Any:
+        return get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name)
 
 
 @dataclasses.dataclass

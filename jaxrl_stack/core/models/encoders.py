@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
 from jaxrl_stack.core.models.mlp import MLP
 
@@ -18,6 +20,59 @@ class MLPEncoder(MLP):
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
         return {ENCODER_OUT: super().__call__(inputs[Columns.OBS])}
+
+
+class ConcatEncoder(MLP):
+    """An MLP over several flat columns side by side: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
+
+    Args:
+        columns: Names of the columns, in their order. Their widths add up to `input_dim`.
+        *args, **kwargs: As in `MLP`.
+    """
+
+    def __init__(self, *args: Any, columns: Sequence[str], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.columns = tuple(columns)
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
+        joined = jnp.concatenate([inputs[column] for column in self.columns], axis=-1)
+        return {ENCODER_OUT: super().__call__(joined)}
+
+
+class MultiStreamEncoder(nnx.Module):
+    """An encoder for each of several columns, and a net that joins them: `{column: [..., d]}` ->
+    `{ENCODER_OUT: [..., latent]}`.
+
+    Every layer of that net, but for the first one, takes the embeddings beside what the layer before it put out.
+
+    Args:
+        base_encoders: `{column: encoder of {OBS: [..., d]}}`.
+        fusion_layers: The layers of the joining net, each with the activation behind it.
+        activations: One for each of them: names or callables.
+    """
+
+    def __init__(
+        self, base_encoders: Mapping[str, Any], fusion_layers: Sequence[Any], *, activations: Sequence[Any]
+    ):
+        self.columns = tuple(sorted(base_encoders))
+        self.base_encoders = nnx.Dict({column: base_encoders[column] for column in self.columns})
+        self.fusion_layers = nnx.List(list(fusion_layers))
+        # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
+        self.activations = tuple(activations)
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:
+        embeddings = jnp.concatenate(
+            [
+                self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT]
+                for column in self.columns
+            ],
+            axis=-1,
+        )
+        out = embeddings
+        for i, (layer, activation) in enumerate(zip(self.fusion_layers, self.activations, strict=True)):
+            joined = out if i == 0 else jnp.concatenate([out, embeddings], axis=-1)
+            out = get_activation(activation)(layer(joined))
+        return {ENCODER_OUT: out}
 
 
 class ActorCriticEncoder(nnx.Module):

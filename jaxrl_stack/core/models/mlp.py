@@ -25,6 +25,7 @@ class MLP(nnx.Module):
         use_bias, use_layernorm: One flag a layer.
         kernel_inits, bias_inits: One initializer a layer; None = torch's default.
         rngs: Where the initial weights come from.
+        layer_class: Class of the layers, made as `nnx.Linear` is.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class MLP(nnx.Module):
         kernel_inits: Sequence[Callable[..., Any] | None],
         bias_inits: Sequence[Callable[..., Any] | None],
         rngs: nnx.Rngs,
+        layer_class: Callable[..., nnx.Linear] = Dense,
     ):
         self.output_dim = int(layer_dims[-1]) if layer_dims else int(input_dim)
         for activation in activations:
@@ -47,7 +49,7 @@ class MLP(nnx.Module):
         self.use_layernorm = tuple(bool(flag) for flag in use_layernorm)
         width = int(input_dim)
         for i, dim in enumerate(layer_dims):
-            layer = Dense(
+            layer = layer_class(
                 width,
                 int(dim),
                 use_bias=use_bias[i],
@@ -62,9 +64,12 @@ class MLP(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Float `[..., input_dim]` -> `[..., output_dim]`."""
-        for i, (activation, layernorm) in enumerate(zip(self.activations, self.use_layernorm, strict=True)):
-            x = getattr(self, f"dense_{i}")(x)
-            if layernorm:
-                x = getattr(self, f"layernorm_{i}")(x)
-            x = get_activation(activation)(x)
+        for i in range(len(self.activations)):
+            x = self._behind(i, getattr(self, f"dense_{i}")(x))
         return x
+
+    def _behind(self, i: int, x: jax.Array) -> jax.Array:
+        """What follows the i-th dense layer."""
+        if self.use_layernorm[i]:
+            x = getattr(self, f"layernorm_{i}")(x)
+        return get_activation(self.activations[i])(x)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.functional import ModuleDefinition
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
@@ -84,6 +85,11 @@ class _ForwardCheck:
             )
             leading = (BATCH_SIZE, SEQUENCE_LENGTH if self.forward == "train" else 1)
         batch[Columns.OBS] = shape_dtype_struct(self.module.observation_space, leading)
+        if self.forward == "train" and isinstance(self.module, TargetNetworkAPI):
+            # What is drawn from replay: transitions.
+            batch[Columns.NEXT_OBS] = batch[Columns.OBS]
+            if self.module.action_space is not None:
+                batch[Columns.ACTIONS] = shape_dtype_struct(self.module.action_space, leading)
         return batch
 
     def _trace(self, method: str, call: Any) -> Any:

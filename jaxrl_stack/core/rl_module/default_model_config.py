@@ -81,8 +81,9 @@ class DefaultModelConfig(Plain):
     lstm_bias_initializer: Initializer = None
     lstm_bias_initializer_kwargs: dict | None = None
 
-    # Net that joins observation and action in Q networks of continuous actions.
-    fusionnet_hiddens: list[int] = dataclasses.field(default_factory=lambda: [256, 256])
+    # Net that joins observation and action in Q networks of continuous actions; None joins them in front of the
+    # encoder, which is then one MLP of the fcnet settings over both.
+    fusionnet_hiddens: list[int] | None = dataclasses.field(default_factory=lambda: [256, 256])
     fusionnet_activation: str | Callable[..., Any] = "tanh"
     fusionnet_kernel_initializer: Initializer = None
     fusionnet_kernel_initializer_kwargs: dict | None = None

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxrl_stack.core.rl_module.target_networks import TargetParam
+
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModule
 
@@ -135,6 +137,7 @@ class PureModule:
         rest: Initial values of everything else that is an array (RNG keys and counts, batch statistics, JAX
             array attributes), copies.
         module_ids: Ids of the modules, in the order in which they were added.
+        target_refs: Refs of the entries of `rest` that are parameters of target networks.
 
     Raises:
         ValueError: If the MultiRLModule itself holds arrays outside of its modules.
@@ -168,6 +171,7 @@ class PureModule:
         types = self.definition.variable_types
         self._key_refs = [ref for ref, kind in types.items() if issubclass(kind, nnx.RngKey)]
         self._count_refs = [ref for ref, kind in types.items() if issubclass(kind, nnx.RngCount)]
+        self.target_refs = frozenset(ref for ref, kind in types.items() if issubclass(kind, TargetParam))
 
     def bind(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> MultiRLModule:
         """The module with these arrays in it; cheap, meant for use while tracing.
@@ -192,26 +196,34 @@ class PureModule:
             fresh[ref] = jnp.zeros_like(rest[ref])
         return fresh
 
-    def refs_of(self, variable_or_submodule: Any) -> list[str]:
-        """Refs of one `nnx.Param` of the template module, or of all Params below one of its submodules.
+    def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
+        """Refs of one Variable of the template module, or of those of a kind below one of its submodules.
 
         What a submodule shares with others is included.
+
+        Args:
+            variable_or_submodule: The Variable or the submodule.
+            kind: Subclass of `nnx.Variable`.
 
         Raises:
             ValueError: If it is no part of the template module.
         """
+        return list(self.paths_of(variable_or_submodule, kind).values())
+
+    def paths_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> dict[str, str]:
+        """``{path within the submodule: ref}`` of what `refs_of` gives; the path of a Variable itself is ""."""
         if isinstance(variable_or_submodule, nnx.Variable):
-            variables = [variable_or_submodule]
+            variables = {"": variable_or_submodule}
         else:
-            flat = nnx.to_flat_state(nnx.state(variable_or_submodule, nnx.Param))
-            variables = [variable for _, variable in flat]
-        unknown = [variable for variable in variables if id(variable) not in self._ref_of_variable]
+            flat = nnx.to_flat_state(nnx.state(variable_or_submodule, kind))
+            variables = {join_path(path): variable for path, variable in flat}
+        unknown = [variable for variable in variables.values() if id(variable) not in self._ref_of_variable]
         if unknown:
             raise ValueError(
                 f"{len(unknown)} parameter(s) of {type(variable_or_submodule).__name__} are no part of the "
                 "module that was taken apart: pass a submodule or Param of the module that the Learner built."
             )
-        return [self._ref_of_variable[id(variable)] for variable in variables]
+        return {path: self._ref_of_variable[id(variable)] for path, variable in variables.items()}
 
     def parameters_of(self, module: Any) -> list[nnx.Param]:
         """The `nnx.Param` variables below a module or submodule."""

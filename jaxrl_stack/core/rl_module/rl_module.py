@@ -26,6 +26,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
+from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict
 from jaxrl_stack.core.rl_module.functional import (
     MODULES_ATTRIBUTE,
@@ -101,6 +102,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     """
 
     framework = "jax"
+    exploration_settings: tuple[str, ...] = ()
+    """Names of traced settings of the algorithm, such as ``"epsilon"``, whose values `forward_exploration` gets as
+    keyword arguments while environments are sampled; schedules as of the lifetime env steps."""
     STATE_FILE_NAME = "module_state"
     _state_is_weights = True
 
@@ -150,6 +154,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 f"{type(self).__name__}.__init__() does not call super().__init__(): pass the keyword "
                 "arguments on to it, or better build the networks in setup() and leave the constructor alone."
             )
+        if isinstance(self, TargetNetworkAPI):
+            self.make_target_networks()
         # Streams that layers draw from are theirs (forked, or held as an attribute of the layer).
         del self.rngs
         if self.inference_only and isinstance(self, InferenceOnlyAPI):

@@ -14,7 +14,11 @@ class TargetNetworkAPI(abc.ABC):
 
     @abc.abstractmethod
     def make_target_networks(self) -> None:
-        """Create the target networks as attributes, equal to their main networks (called once)."""
+        """Create the target networks as attributes, equal to their main networks.
+
+        Called once, behind `setup()`. Make them with `core.learner.utils.make_target_network`: what it returns has
+        parameters that no optimizer sees.
+        """
 
     @abc.abstractmethod
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:

@@ -1,0 +1,97 @@
+"""Target networks of a Learner's modules: when and how they follow, inside the compiled update."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI
+from jaxrl_stack.core.rl_module.target_networks import follows
+from jaxrl_stack.ops import q_learning
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.metrics import LAST_TARGET_UPDATE_TS, NUM_TARGET_UPDATES
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import MetricKey
+    from jaxrl_stack.core.rl_module.functional import PureModule
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+
+LAST_TARGET_UPDATE = "last_target_update"
+"""Name in a learner's extra state: ``{module_id: uint32[2]}``, sampled env steps at the newest target update."""
+TARGET_UPDATES = "target_updates"
+"""Name in a learner's extra state: ``{module_id: uint32}``, how many there were."""
+
+
+class TargetNetworkUpdates:
+    """Brings target networks to a `Learner`: derive from this class and from it, in this order.
+
+    Behind every update, each module that implements `TargetNetworkAPI` has its target networks moved by
+    ``tau * main + (1 - tau) * target`` if at least ``target_network_update_freq`` env steps were sampled since the last
+    time (0: behind every update). Both are settings of the config; `tau` is traced.
+    """
+
+    result_names: tuple[str, ...] = (NUM_TARGET_UPDATES, LAST_TARGET_UPDATE_TS)
+
+    if TYPE_CHECKING:
+        _template: MultiRLModule
+        _pure: PureModule
+
+        def _config_for(self, module_id: str) -> Any: ...
+
+    def initial_extra_state(self) -> dict[str, Any]:
+        """Env steps at the last target update of every module that has targets, and how many there were."""
+        return {
+            **super().initial_extra_state(),  # pyright: ignore[reportAttributeAccessIssue] - a Learner's
+            LAST_TARGET_UPDATE: {mid: counters.zero() for mid in self._ids_with_targets()},
+            TARGET_UPDATES: {mid: np.uint32(0) for mid in self._ids_with_targets()},
+        }
+
+    def post_update(
+        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
+    ) -> LearnerState:
+        """Move the target networks that are due. Pure; see `Learner.post_update`."""
+        state = super().post_update(  # pyright: ignore[reportAttributeAccessIssue] - a Learner's
+            state, metrics=metrics, settings=settings
+        )
+        last, number = dict(state.extra[LAST_TARGET_UPDATE]), dict(state.extra[TARGET_UPDATES])
+        rest = dict(state.rest)
+        for mid in last:
+            sources = self._sources_of_targets(mid)
+            due = q_learning.target_update_due(
+                state.timesteps, last[mid], self._config_for(mid).target_network_update_freq
+            )
+            main = {ref: state.params[own] if own in state.params else rest[own] for ref, own in sources.items()}
+            rest |= _moved(main, {ref: rest[ref] for ref in sources}, due, settings[mid]["tau"])
+            last[mid] = jnp.where(due, state.timesteps, last[mid])
+            number[mid] = number[mid] + due.astype(jnp.uint32)
+            metrics[(mid, NUM_TARGET_UPDATES)] = number[mid].astype(jnp.float32)
+            metrics[(mid, LAST_TARGET_UPDATE_TS)] = counters.difference(last[mid], counters.zero())
+        extra = {**state.extra, LAST_TARGET_UPDATE: last, TARGET_UPDATES: number}
+        return dataclasses.replace(state, rest=rest, extra=extra)
+
+    def _ids_with_targets(self) -> list[str]:
+        return [mid for mid, module in self._template.items() if isinstance(module, TargetNetworkAPI)]
+
+    def _sources_of_targets(self, module_id: str) -> dict[str, str]:
+        """``{ref of a target network's leaf: ref of the one that it follows}``."""
+        sources: dict[str, str] = {}
+        module = cast(TargetNetworkAPI, self._template[module_id])
+        for main, target in module.get_target_network_pairs():
+            own = self._pure.paths_of(main, nnx.Variable)
+            for path, ref in self._pure.paths_of(target, nnx.Variable).items():
+                if follows(self._pure.definition.variable_types[ref]):
+                    sources[ref] = own[path]
+        return sources
+
+
+def _moved(
+    main: dict[str, jax.Array], target: dict[str, jax.Array], due: jax.Array, tau: jax.Array | float
+) -> dict[str, jax.Array]:
+    """The targets behind an update, as they were if it was not due."""
+    return jax.lax.cond(due, lambda: q_learning.soft_update(main, target, tau), lambda: target)

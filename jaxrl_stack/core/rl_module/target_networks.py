@@ -1,0 +1,55 @@
+"""Target networks: copies of networks that follow them slowly and are not trained."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxrl_stack.ops.q_learning import soft_update
+
+Network = TypeVar("Network")
+
+
+class TargetParam(nnx.Variable):
+    """A parameter of a target network: it follows the one that is trained, and no optimizer sees it."""
+
+
+def make_target_network(main_net: Network) -> Network:
+    """A copy of a network with its current values, whose parameters are `TargetParam`s.
+
+    Args:
+        main_net: An NNX module. What it draws random numbers from is copied, too.
+    """
+
+    def copied(variable: Any) -> Any:
+        if not isinstance(variable, nnx.Variable):
+            return variable if isinstance(variable, np.ndarray) else jax.numpy.array(variable)
+        kind = TargetParam if isinstance(variable, nnx.Param) else type(variable)
+        return kind(jax.numpy.array(variable.get_raw_value()), **variable.get_metadata())
+
+    return jax.tree.map(copied, main_net, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def update_target_network(*, main_net: Any, target_net: Any, tau: float) -> None:
+    """Move a target network towards its main network, in place: ``tau * main + (1 - tau) * target``.
+
+    Learners do this by themselves, inside their compiled update; this is for modules that are used by hand.
+
+    Args:
+        main_net: An NNX module.
+        target_net: What `make_target_network` made of it.
+        tau: Weight of the main network, in [0, 1].
+    """
+    main, target = dict(nnx.to_flat_state(nnx.state(main_net))), dict(nnx.to_flat_state(nnx.state(target_net)))
+    pairs = {path: (main[path], leaf) for path, leaf in target.items() if follows(type(leaf))}
+    new = {path: soft_update(m.get_raw_value(), t.get_raw_value(), tau) for path, (m, t) in pairs.items()}
+    nnx.update(target_net, nnx.from_flat_state(list(new.items())))
+
+
+def follows(kind: type) -> bool:
+    """Whether a Variable of this type in a target network follows the one of the main network: all but random streams
+    do."""
+    return issubclass(kind, nnx.Variable) and not issubclass(kind, nnx.RngState)

@@ -1,0 +1,99 @@
+"""Sample, store, then update on what is drawn from replay: DQN, SAC and their relatives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.utils import counters
+
+SampleFn = Callable[[TrainState, Any], tuple[Any, Any, Any, Any]]
+"""``(state, settings) -> (runner state, rollout, number of env steps, metrics)``."""
+StoreFn = Callable[[Any, Any], Any]
+"""``(replay, rollout) -> replay``."""
+DrawFn = Callable[[TrainState], tuple[TrainState, dict[str, Any], Any]]
+"""``state -> (state, {module_id: columns [N, ...]}, items)``: the items say which rows of the replay these are."""
+UpdateFn = Callable[..., tuple[Any, Any, Any]]
+"""``(learner state, batch, settings, timesteps) -> (learner state, metrics, metrics per row)``."""
+PrioritiseFn = Callable[[Any, Any, Any], Any]
+"""``(replay, items, metrics per row) -> replay``."""
+RepeatFn = Callable[[Callable[[TrainState], tuple[TrainState, Any]], TrainState, int], tuple[TrainState, Any]]
+"""``(function, state, n) -> (state, result)``: calls it n times, one behind the other, and combines the results."""
+
+
+def sample_and_store(
+    state: TrainState, settings: Any, *, sample_fn: SampleFn, store_fn: StoreFn
+) -> tuple[TrainState, Any]:
+    """One round of sampling into the replay memory.
+
+    Returns:
+        ``(state, metrics)``.
+    """
+    runner, rollout, num_env_steps, sampled = sample_fn(state, settings)
+    state = dataclasses.replace(
+        state,
+        runner=runner,
+        replay=store_fn(state.replay, rollout),
+        timesteps=counters.add(state.timesteps, num_env_steps),
+    )
+    return state, sampled
+
+
+def draw_and_update(
+    state: TrainState, settings: Any, *, draw_fn: DrawFn, update_fn: UpdateFn, prioritise_fn: PrioritiseFn
+) -> tuple[TrainState, Any]:
+    """One update from replayed rows.
+
+    Returns:
+        ``(state, metrics)``.
+    """
+    state, batch, items = draw_fn(state)
+    learner, learned, rows = update_fn(state.learner, batch, settings, state.timesteps)
+    state = dataclasses.replace(state, learner=learner, replay=prioritise_fn(state.replay, items, rows))
+    return state, learned
+
+
+def training_step(
+    state: TrainState,
+    settings: Any,
+    *,
+    sample_fn: SampleFn,
+    store_fn: StoreFn,
+    draw_fn: DrawFn,
+    update_fn: UpdateFn,
+    prioritise_fn: PrioritiseFn,
+    num_samples: int,
+    num_updates: int,
+    repeat_fn: RepeatFn,
+) -> tuple[TrainState, dict[str, Any]]:
+    """One off-policy training step. Pure if its functions are; the drivers differ in these alone.
+
+    Args:
+        state: State before the step.
+        settings: The learner's traced settings.
+        sample_fn: Steps the environments with the current weights.
+        store_fn: Puts what was sampled into the replay memory.
+        draw_fn: Draws a train batch from it.
+        update_fn: Makes one update from that.
+        prioritise_fn: Tells the memory what the update says about the drawn rows.
+        num_samples: Rounds of sampling.
+        num_updates: Updates behind them; 0 before learning starts.
+        repeat_fn: How to do something several times.
+
+    Returns:
+        ``(state, {"env_runners": ..., "learners": ...})``; ``"learners"`` is None without an update.
+    """
+
+    def sample(state: TrainState) -> tuple[TrainState, Any]:
+        return sample_and_store(state, settings, sample_fn=sample_fn, store_fn=store_fn)
+
+    def update(state: TrainState) -> tuple[TrainState, Any]:
+        return draw_and_update(
+            state, settings, draw_fn=draw_fn, update_fn=update_fn, prioritise_fn=prioritise_fn
+        )
+
+    state, sampled = repeat_fn(sample, state, num_samples)
+    state, learned = repeat_fn(update, state, num_updates) if num_updates else (state, None)
+    return state, {"env_runners": sampled, "learners": learned}

@@ -1,0 +1,256 @@
+"""Updates of a single gradient step: rows that leave them, target networks, losses with an optimizer each."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.target_networks import LAST_TARGET_UPDATE, TargetNetworkUpdates
+from jaxrl_stack.core.learner.utils import make_target_network, update_target_network
+from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.target_networks import TargetParam
+from jaxrl_stack.utils import counters
+
+OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+ACTION_SPACE = gym.spaces.Discrete(2)
+MID = DEFAULT_MODULE_ID
+
+
+class ActorAndCritic(RLModule, TargetNetworkAPI, InferenceOnlyAPI):
+    """Linear actor and critic; the critic has a target."""
+
+    def setup(self):
+        self.pi = nnx.Linear(3, 2, rngs=self.rngs)
+        self.q = nnx.Linear(3, 2, rngs=self.rngs)
+
+    def make_target_networks(self):
+        self.target_q = make_target_network(self.q)
+
+    def get_target_network_pairs(self):
+        return [(self.q, self.target_q)]
+
+    def get_non_inference_attributes(self):
+        return ["q", "target_q"]
+
+    def forward_target(self, batch):
+        return {"q": self.target_q(batch[Columns.OBS])}
+
+    def _forward(self, batch):
+        return {Columns.ACTION_DIST_INPUTS: self.pi(batch[Columns.OBS])}
+
+
+def losses_of(module, batch):
+    """The actor's loss depends on the critic, too, and the critic's on nothing else."""
+    obs = batch[Columns.OBS]
+    error = jnp.sum(module.q(obs), axis=-1) - batch[Columns.REWARDS] - jnp.sum(module.forward_target(batch)["q"], -1)
+    policy = -jnp.sum(jnp.tanh(module.pi(obs)) * module.q(obs), axis=-1)
+    return error, policy
+
+
+class TwoLosses(TargetNetworkUpdates, Learner):
+    """One loss and one optimizer each."""
+
+    def configure_optimizers_for_module(self, module_id, config=None):
+        module = self.module[module_id]
+        for name, lr in (("pi", 0.1), ("q", 0.2)):
+            self.register_optimizer(
+                module_id=module_id,
+                optimizer_name=name,
+                optimizer=optax.sgd,
+                params=self.get_parameters(getattr(module, name)),
+                lr_or_lr_schedule=lr,
+            )
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        error, policy = losses_of(self.module[module_id], batch)
+        self.metrics.log_value((module_id, "td_error"), jnp.abs(error), reduce="item_series")
+        loss = self.masked_mean(jnp.square(error), batch)
+        return {"q": loss, "pi": self.masked_mean(policy, batch)}, {"q_loss": loss}
+
+
+def learner_of(num_devices=1, **settings):
+    config = (
+        OffPolicyConfig()
+        .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=ActorAndCritic))
+        .training(**({"tau": 0.5, "target_network_update_freq": 10} | settings))
+        .learners(learner_class=TwoLosses, num_cpus_per_learner=num_devices)
+    )
+    learner = TwoLosses(config=config)
+    learner.build()
+    return learner
+
+
+def rows(n=6):
+    rng = np.random.default_rng(n)
+    return {
+        Columns.OBS: rng.normal(size=(n, 3)).astype(np.float32),
+        Columns.REWARDS: rng.normal(size=n).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return learner_of()
+
+
+@pytest.fixture(scope="module")
+def step(learner):
+    """The compiled step: ``(state, columns, sampled env steps) -> (state, metrics, rows)``."""
+    settings = learner.settings()
+
+    def pure(state, columns, timesteps):
+        return learner.pure_step(state, {MID: columns}, settings, timesteps, axis_name=None)
+
+    program = jax.jit(pure)
+    return lambda state, columns, num_steps: program(state, columns, counters.from_int(num_steps))
+
+
+def test_rows_are_those_of_the_batch_in_its_order(learner, step):
+    batch = rows()
+    error, _ = losses_of(learner.module[MID], batch)
+    _, metrics, per_row = step(learner.state, batch, 1)
+    np.testing.assert_allclose(per_row[MID, "td_error"], np.abs(error), rtol=1e-6)
+    np.testing.assert_allclose(metrics[MID, "q_loss"], np.mean(np.square(error)), rtol=1e-6)
+
+
+def test_every_loss_is_differentiated_for_its_own_optimizer_alone(learner, step):
+    batch, state = rows(), learner.state
+    after, *_ = step(state, batch, 1)
+    refs = {name: [ref for ref in state.params if ref.startswith(f"{MID}/{name}/")] for name in ("pi", "q")}
+    assert sorted(refs["pi"] + refs["q"]) == sorted(state.params)
+
+    def loss(own, name):
+        module = learner.pure.bind({**state.params, **own}, state.rest)[MID]
+        error, policy = losses_of(module, batch)
+        return jnp.mean(jnp.square(error) if name == "q" else policy)
+
+    for name, lr in (("pi", 0.1), ("q", 0.2)):
+        own = {ref: state.params[ref] for ref in refs[name]}
+        gradients = jax.grad(loss)(own, name)
+        for ref, gradient in gradients.items():
+            np.testing.assert_allclose(after.params[ref], own[ref] - lr * gradient, rtol=1e-5, atol=1e-7)
+
+
+def test_what_other_losses_need_is_not_computed(learner):
+    """Three matrix products forward, actor, critic and target; backward one for each kernel that is trained: the
+    actor's loss reaches the critic's, too, whose gradient by it nobody wants."""
+    settings, state, batch = learner.settings(), learner.state, {MID: rows()}
+    program = jax.jit(lambda *args: learner.pure_step(*args, axis_name=None))
+    text = program.lower(state, batch, settings, counters.from_int(1)).compile().as_text()
+    assert text.count(" dot(") == 3 + 2
+
+
+def test_target_networks_follow_when_enough_steps_were_sampled(learner, step):
+    state = learner.state
+    q, target = f"{MID}/q/kernel", f"{MID}/target_q/kernel"
+    np.testing.assert_array_equal(state.params[q], state.rest[target])
+    number = 0
+    for num_steps, is_due, last in ((9, False, 0), (10, True, 10), (15, False, 10), (20, True, 20), (40, True, 40)):
+        number += is_due
+        before = np.array(state.rest[target])
+        state, metrics, _ = step(state, rows(), num_steps)
+        expected = 0.5 * np.array(state.params[q]) + 0.5 * before if is_due else before
+        np.testing.assert_allclose(state.rest[target], expected, rtol=1e-6)
+        assert metrics[MID, "num_target_updates"] == number
+        assert metrics[MID, "last_target_update_ts"] == last
+        assert counters.to_int(np.asarray(state.extra[LAST_TARGET_UPDATE][MID])) == last
+
+
+def test_a_frequency_of_zero_updates_targets_behind_every_update():
+    learner = learner_of(target_network_update_freq=0, tau=1.0)
+    state, *_ = jax.jit(lambda *args: learner.pure_step(*args, axis_name=None))(
+        learner.state, {MID: rows()}, learner.settings(), counters.zero()
+    )
+    np.testing.assert_array_equal(state.rest[f"{MID}/target_q/kernel"], state.params[f"{MID}/q/kernel"])
+
+
+def test_target_networks_are_state_but_no_parameters(learner):
+    module = learner.module[MID]
+    assert all(isinstance(leaf, TargetParam) for leaf in jax.tree.leaves(
+        nnx.state(module.target_q), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+    ))
+    assert {"q/kernel", "target_q/kernel"} <= module.get_state().keys()
+    assert sorted(module.get_state(inference_only=True)) == ["pi/bias", "pi/kernel"]
+    assert not any("target" in ref for ref in learner.get_weights())
+    assert not any("target" in ref for part in learner.weights_for_runners().values() for ref in part)
+    spec = RLModuleSpec(
+        module_class=ActorAndCritic, observation_space=OBS_SPACE, action_space=ACTION_SPACE, inference_only=True
+    )
+    assert sorted(spec.build(seed=0).get_state()) == ["pi/bias", "pi/kernel"]
+
+
+def test_state_of_a_learner_holds_its_targets_and_when_they_moved(learner, step):
+    other = learner_of()
+    state, *_ = step(learner.state, rows(), 30)
+    learner_state = learner.get_state()
+    other.place(state)
+    moved = other.get_state()
+    assert not np.array_equal(
+        moved["rl_module"][MID]["target_q/kernel"], learner_state["rl_module"][MID]["target_q/kernel"]
+    )
+    other.set_state(learner_state)
+    again = other.get_state()
+    jax.tree.map(np.testing.assert_array_equal, again["rl_module"], learner_state["rl_module"])
+    jax.tree.map(np.testing.assert_array_equal, again["extra"], learner_state["extra"])
+
+
+def test_two_devices_make_the_step_of_one():
+    batch = rows(8)
+    learner = learner_of(num_devices=2)
+    settings, timesteps = learner.settings(), counters.from_int(12)
+    shared = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), batch)
+    program = jax.pmap(
+        lambda state, columns: learner.pure_step(
+            state, {MID: columns}, settings, timesteps, axis_name=learner.axis_name
+        ),
+        axis_name=learner.axis_name,
+        in_axes=(None, 0),
+        out_axes=(None, None, 0),
+        devices=learner.devices,
+    )
+    state, metrics, per_row = program(learner.state, shared)
+    one = learner_of()
+    alone, metrics_alone, rows_alone = jax.jit(lambda *args: one.pure_step(*args, axis_name=None))(
+        one.state, {MID: batch}, one.settings(), timesteps
+    )
+    for got, expected in zip(
+        jax.tree.leaves((state.params, state.rest, metrics)),
+        jax.tree.leaves((alone.params, alone.rest, metrics_alone)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(per_row[MID, "td_error"].reshape(-1), rows_alone[MID, "td_error"], rtol=1e-5)
+
+
+def test_a_value_per_row_must_be_one(learner):
+    class Wrong(TwoLosses):
+        def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+            self.metrics.log_value((module_id, "td_error"), jnp.float32(1.0), reduce="item_series")
+            return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+
+    wrong = Wrong(config=learner.config)
+    wrong.build()
+    with pytest.raises(ValueError, match=r"item_series.*\[N\]"):
+        wrong.pure_step(wrong.state, {MID: rows()}, wrong.settings(), counters.zero(), axis_name=None)
+
+
+def test_target_networks_by_hand():
+    net = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    target = make_target_network(net)
+    net.kernel[...] = jnp.ones((2, 2))
+    before = np.array(target.kernel[...])
+    update_target_network(main_net=net, target_net=target, tau=0.25)
+    np.testing.assert_allclose(target.kernel[...], 0.25 + 0.75 * before, rtol=1e-6)
+    # Nothing is shared with the main network.
+    np.testing.assert_array_equal(net.kernel[...], np.ones((2, 2)))
