@@ -218,6 +218,37 @@ class DeviceRollout(PolicyStep):
         # All keys of the rollout at once: a split in every step costs a tenth of the sampling.
         key, rollout_key = jax.random.split(state.key)
         keys = jax.random.split(rollout_key, (num_steps, 1 + state.reset.shape[0]))
+        state, columns, statistics = self.steps(
+            state,
+            keys,
+            params,
+            rest,
+            settings,
+            timesteps,
+            explore=explore,
+            update_statistics=update_statistics,
+            axis_name=axis_name,
+        )
+        return dataclasses.replace(state, key=key), columns, statistics
+
+    def steps(
+        self,
+        state: RunnerState,
+        keys: jax.Array,
+        params: Any,
+        rest: Any,
+        settings: Any,
+        timesteps: jax.Array,
+        *,
+        explore: bool,
+        update_statistics: bool = True,
+        axis_name: str | None = None,
+    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
+        """As many steps of all environments as there are keys, `keys` ``[T, 1 + B]``; other arguments as in `step`.
+
+        Returns:
+            ``(state, columns [T, B, ...], statistics [T, B])``.
+        """
 
         def body(state, keys):
             state, columns, statistics = self.step(
@@ -233,8 +264,21 @@ class DeviceRollout(PolicyStep):
             )
             return state, (columns, statistics)
 
-        state, (columns, statistics) = jax.lax.scan(body, state, keys)
-        return dataclasses.replace(state, key=key), columns, statistics
+        if keys.shape[0] == 1:
+            # A loop of its own inside another one is not inlined.
+            state, rows = body(state, keys[0])
+            columns, statistics = jax.tree.map(lambda x: x[None], rows)
+        else:
+            state, (columns, statistics) = jax.lax.scan(body, state, keys)
+        return state, columns, statistics
+
+    def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
+        """`state` with the statistics of connectors merged over the devices."""
+        return dataclasses.replace(
+            state,
+            env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
+            module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
+        )
 
     def sample(
         self,
@@ -268,12 +312,8 @@ class DeviceRollout(PolicyStep):
             axis_name=axis_name,
         )
         state = dataclasses.replace(
-            state,
-            env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
-            module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
-            window=state.window.extend(
-                statistics.ended, statistics.episode_return, statistics.episode_length
-            ),
+            self.merged(state, axis_name),
+            window=state.window.extend(statistics.ended, statistics.episode_return, statistics.episode_length),
         )
         if num_rounds > 1:
             columns = jax.tree.map(

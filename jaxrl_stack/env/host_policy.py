@@ -18,7 +18,9 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.policy_step import PolicyStep
-from jaxrl_stack.utils import schedules, spaces
+from jaxrl_stack.ops import unrolled_threefry
+from jaxrl_stack.utils import counters, schedules, spaces
+from jaxrl_stack.utils.devices import replicated_sharding
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
@@ -74,7 +76,7 @@ class _Acting:
     """The program of one mode. It takes only what it looks at: each array that is handed over costs time.
 
     Attributes:
-        program: ``(fixed leaves, connectors, count, batch, varying leaves) -> (matrix, loose, connectors)``.
+        program: ``(fixed leaves, connectors, counts, batch, varying leaves) -> (matrix, loose, connectors)``.
         fixed: Positions of its arguments among the leaves of `HostPolicy._fixed`.
         varying: The same for what varies from step to step.
         leaves: Those leaves; None after they have changed.
@@ -112,7 +114,8 @@ class HostPolicy:
     ):
         self._step = step
         self._static_settings = static_settings
-        self._device = device
+        # That of a learner's parameters on this device, so that these can be acted with as they are.
+        self._sharding = replicated_sharding([device])
         self._settings = self.place(settings)
         self.records_obs = len(step.env_to_module) > 0
         self._module: Any = None
@@ -126,7 +129,7 @@ class HostPolicy:
 
     def place(self, tree: Any) -> Any:
         """Copies on the policy's device, which the program follows. Worth it for what several calls share."""
-        return jax.tree.map(lambda x: jax.device_put(np.array(x), self._device), tree)
+        return jax.tree.map(lambda x: jax.device_put(np.array(x), self._sharding), tree)
 
     # ----------------------------------------------------------------------------------------------------- state
 
@@ -161,6 +164,29 @@ class HostPolicy:
     def _fixed_changed(self) -> None:
         for call in self._acting.values():
             call.leaves = None
+
+    @functools.cached_property
+    def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of what it acts with: ``(params, rest)``, without random streams."""
+        pure = self._step.pure
+        return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
+
+    @property
+    def sharding(self) -> jax.sharding.NamedSharding:
+        """Of all that it runs with: one device."""
+        return self._sharding
+
+    def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
+        """`set_weights` without a copy.
+
+        Args:
+            params: All `refs`, with `sharding`; arrays that nobody changes or donates while they are acted with.
+            rest: The same for the modules' other state.
+        """
+        self._module = None
+        self._params = dict(params)
+        self._rest = {**self._rest, **rest} if rest else self._rest
+        self._fixed_changed()
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Take over parameters and the modules' other state; refs that are left out stay as they are."""
@@ -199,7 +225,7 @@ class HostPolicy:
         reset: np.ndarray,
         prev_actions: Any,
         prev_rewards: np.ndarray,
-        timesteps: np.ndarray,
+        timesteps: int,
         *,
         update_statistics: bool,
     ) -> tuple[np.ndarray, Any, Any]:
@@ -212,13 +238,13 @@ class HostPolicy:
             reset: bool ``[B]``, first observation of an episode.
             prev_actions: The module's last actions ``[B, ...]``, zeros behind a reset.
             prev_rewards: float32 ``[B]``, likewise.
-            timesteps: uint32[2], lifetime env steps; from `place`.
+            timesteps: Lifetime env steps, at which schedules are read.
             update_statistics: Whether running statistics learn from these observations.
 
         Returns:
             ``(matrix uint32 [B, width], loose arrays, connectors)``; `layout` says what is where.
         """
-        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, timesteps)
+        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards)
         key = (mode, update_statistics)
         call = self._acting.get(key)
         if call is None:
@@ -231,8 +257,9 @@ class HostPolicy:
             leaves = jax.tree.leaves(varying)
             wanted = tuple(leaves[i] for i in call.varying)
         self._count += 1
-        count = np.uint32(self._count & 0xFFFFFFFF)
-        matrix, loose, connectors = call.program(call.leaves, connectors, count, batch, wanted)
+        # In one array: every other one would cost as much again.
+        counts = np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
+        matrix, loose, connectors = call.program(call.leaves, connectors, counts, batch, wanted)
         return np.asarray(matrix), loose, connectors
 
     def _make_acting(
@@ -240,7 +267,7 @@ class HostPolicy:
     ) -> _Acting:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
         # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
-        jaxpr = jax.make_jaxpr(function)(self._fixed, varying, connectors, np.uint32(0), batch).jaxpr
+        jaxpr = jax.make_jaxpr(function)(self._fixed, varying, connectors, np.zeros(3, np.uint32), batch).jaxpr
         needed = _needed(jaxpr)
         fixed_leaves, fixed_structure = jax.tree.flatten(jax.eval_shape(lambda: self._fixed))
         varying_leaves, varying_structure = jax.tree.flatten(jax.eval_shape(lambda: varying))
@@ -248,12 +275,12 @@ class HostPolicy:
         fixed = tuple(i for i in range(num_fixed) if needed[i])
         used = tuple(i for i in range(len(varying_leaves)) if needed[num_fixed + i])
 
-        def program(fixed_given, connectors, count, batch, varying_given):
+        def program(fixed_given, connectors, counts, batch, varying_given):
             return function(
                 jax.tree.unflatten(fixed_structure, _among_blanks(fixed_leaves, fixed, fixed_given)),
                 jax.tree.unflatten(varying_structure, _among_blanks(varying_leaves, used, varying_given)),
                 connectors,
-                count,
+                counts,
                 batch,
             )
 
@@ -291,7 +318,7 @@ class HostPolicy:
         return self._layouts[mode]
 
     def observe_final(
-        self, connectors: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: np.ndarray
+        self, connectors: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
         """What the module would see behind the last step, with the history of before any reset.
 
@@ -312,7 +339,7 @@ class HostPolicy:
                 observations,
                 prev_actions,
                 prev_rewards,
-                timesteps,
+                counters.from_int(timesteps),
             )
         )
 
@@ -338,15 +365,16 @@ class HostPolicy:
             **static,
         )
 
-    def _act(self, fixed, varying, connectors, count, batch, *, mode: Mode, update_statistics: bool):
+    def _act(self, fixed, varying, connectors, counts, batch, *, mode: Mode, update_statistics: bool):
         params, rest, settings, key = fixed
-        reset, prev_actions, prev_rewards, timesteps = varying
+        reset, prev_actions, prev_rewards = varying
+        count, timesteps = counts[0], counts[1:]
         mid = self._step.module_id
         context = self._context(
             params,
             rest,
             settings,
-            jax.random.fold_in(jax.random.wrap_key_data(key), count),
+            jax.random.fold_in(unrolled_threefry.wrap_key_data(key), count),
             reset,
             prev_actions,
             prev_rewards,

@@ -50,6 +50,7 @@ from jaxrl_stack.utils.spaces import zeros
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
 
 logger = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._resets = 0
         self._ended: list[tuple[int, float, int, float]] = []
         self._last_sample: float | None = None
+        self._timings: dict[str, tuple[float, int]] = {}
         self._env_error: BaseException | None = None
         self._callback_error: BaseException | None = None
         self._env_is_broken = False
@@ -249,7 +251,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._policy.set_settings(self._traced_settings())
         self._connectors = self._fresh_connectors()
         self._weights_seq_no = self._num_env_steps = self._others_env_steps = self._num_env_steps_reported = 0
-        self._ended, self._last_sample = [], None
+        self._ended, self._last_sample, self._timings = [], None, {}
         self.metrics.reset()
         self.reseed(self.seed_of(config))
 
@@ -347,16 +349,21 @@ class SingleAgentEnvRunner(EnvRunner):
         if self.config.episodes_to_numpy:
             for episode in episodes:
                 episode.to_numpy()
-        self._log_sample(started)
+        self._time_sample(started)
+        self._log_timings()
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
 
-    def sample_block(self, *, num_steps: int | None = None, explore: bool | None = None) -> SampleBlock:
+    def sample_block(
+        self, *, num_steps: int | None = None, explore: bool | None = None, takes_metrics: bool = True
+    ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
         Args:
             num_steps: None for ``rollout_fragment_length``.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
+            takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
+                those of several then.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -377,18 +384,18 @@ class SingleAgentEnvRunner(EnvRunner):
             self._live.take_finished()
             self._live.cut()
         ended = self.take_ended_episodes()
-        self._num_blocks += 1
-        self._log_sample(started)
+        self._time_sample(started)
         states = self._connector_state()
         return SampleBlock(
             columns=recording.columns(),
             num_env_steps=recording.num_env_steps,
             weights_seq_no=self._weights_seq_no,
             episodes=ended,
-            metrics=self.metrics.reduce(),
+            metrics=self.take_metrics() if takes_metrics else {},
             connector_state=states if any(jax.tree.leaves(state) for state in states.values()) else None,
             worker_index=self.worker_index,
-            serial=self._num_blocks - 1,
+            serial=self._num_recordings - 1,
+            starts=recording.starts,
             num_restarts=self._num_restarts,
         )
 
@@ -411,7 +418,8 @@ class SingleAgentEnvRunner(EnvRunner):
             episode = SingleAgentEpisode()
             episode.add_env_reset(jax.tree.map(lambda x: x[0], batch[Columns.OBS]))
             batch = self._run_host_front([episode], "explore" if explore else "greedy")
-        outputs = self._policy.act_once(self._connectors[0], batch, key, self._timesteps(), explore=explore)
+        timesteps = counters.from_int(self._timesteps())
+        outputs = self._policy.act_once(self._connectors[0], batch, key, timesteps, explore=explore)
         return jax.tree.map(lambda x: x[0], outputs)
 
     def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
@@ -585,9 +593,9 @@ class SingleAgentEnvRunner(EnvRunner):
             **more,
         )
 
-    def _timesteps(self) -> np.ndarray:
+    def _timesteps(self) -> int:
         """Lifetime env steps over all runners, as far as this one knows."""
-        return counters.from_int(self._others_env_steps + self._num_env_steps * max(1, self.num_workers))
+        return self._others_env_steps + self._num_env_steps * max(1, self.num_workers)
 
     def _record(
         self, num_steps: int, mode: Mode, *, wants_episodes: bool = False
@@ -607,7 +615,7 @@ class SingleAgentEnvRunner(EnvRunner):
         assert env is not None
         clock = time.perf_counter
         learns = not self.config.in_evaluation and mode != "random"
-        timesteps = policy.place(self._timesteps())
+        timesteps, num_workers = self._timesteps(), max(1, self.num_workers)
         obs, reset = self._obs, self._reset
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
         connectors = self._connectors
@@ -616,6 +624,7 @@ class SingleAgentEnvRunner(EnvRunner):
         reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
         acting = stepping = 0.0
         layout: Any = None
+        same_actions = False
         for t in range(num_steps):
             began = clock()
             batch = {Columns.OBS: obs} if self._host_batch is None else self._host_batch
@@ -631,9 +640,12 @@ class SingleAgentEnvRunner(EnvRunner):
             )
             if recording is None:
                 layout = policy.layout(mode)
+                same_actions = layout.columns[Columns.ACTIONS] == layout.columns[Columns.ACTIONS_FOR_ENV]
                 own = None if policy.records_obs else batch[Columns.OBS]
-                recording = Recording(num_steps, self.num_envs, layout, own, self.config.clip_rewards)
-            loose = [np.asarray(x) for x in loose]
+                recording = Recording(
+                    num_steps, self.num_envs, layout, own, self.config.clip_rewards, starts=reset
+                )
+            loose = [np.asarray(x) for x in loose] if loose else ()
             if not policy.records_obs:
                 # Now: the environments may write their next observations into the same buffers.
                 own = batch[Columns.OBS]
@@ -643,7 +655,7 @@ class SingleAgentEnvRunner(EnvRunner):
             acted = clock()
             is_last = t == num_steps - 1
             actions = layout.read(Columns.ACTIONS, matrix, loose)
-            for_env = layout.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
+            for_env = actions if same_actions else layout.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
             inputs = None
             if live is None:
                 step = self._step_env(env, for_env)
@@ -682,6 +694,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._lengths[clear] = 0
                 self._started_at[clear] = clock()
             obs, reset = step.obs, step.resets
+            timesteps += num_workers * (self.num_envs if step.valid is None else int(step.valid.sum()))
         assert recording is not None
         self._check_finite(recording)
         self._obs, self._reset = obs, reset
@@ -689,8 +702,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._connectors = connectors
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self._num_env_steps += recording.num_env_steps
-        self.metrics.log_value("env_step_timer", stepping / num_steps)
-        self.metrics.log_value("rlmodule_inference_timer", acting / num_steps)
+        self._num_recordings += 1
+        self._timed("env_step_timer", stepping / num_steps)
+        self._timed("rlmodule_inference_timer", acting / num_steps)
         return recording, infos, reset_infos
 
     def _step_live(
@@ -700,7 +714,7 @@ class SingleAgentEnvRunner(EnvRunner):
         actions_for_env: Any,
         columns: dict[str, Any],
         connectors: Any,
-        timesteps: np.ndarray,
+        timesteps: int,
         mode: Mode,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
@@ -765,7 +779,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
         return jax.tree.map(replaced, batch, fresh)
 
-    def _final_inputs(self, behind: Any, connectors: Any, prev_actions: Any, prev_rewards: Any, timesteps: Any) -> Any:
+    def _final_inputs(self, behind: Any, connectors: Any, prev_actions: Any, prev_rewards: Any, timesteps: int) -> Any:
         """The module's view of observations behind a step; no statistics learn from them."""
         if not self._policy.records_obs:
             return behind
@@ -810,11 +824,26 @@ class SingleAgentEnvRunner(EnvRunner):
 
     # --------------------------------------------------------------------------------------------------- metrics
 
-    def _log_sample(self, started: float) -> None:
+    def _time_sample(self, started: float) -> None:
         if self._last_sample is not None:
-            self.metrics.log_value("time_between_sampling", started - self._last_sample)
+            self._timed("time_between_sampling", started - self._last_sample)
         self._last_sample = time.perf_counter()
-        self.metrics.log_value("sample", self._last_sample - started)
+        self._timed("sample", self._last_sample - started)
+
+    def _timed(self, name: str, seconds: float) -> None:
+        """Note a duration for `_log_timings`: logging each of them would take longer than some of them do."""
+        total, number = self._timings.get(name, (0.0, 0))
+        self._timings[name] = (total + seconds, number + 1)
+
+    def _log_timings(self) -> None:
+        for name, (total, number) in self._timings.items():
+            self.metrics.log_value(name, total / number)
+        self._timings = {}
+
+    def take_metrics(self) -> dict[str, Any]:
+        """What `metrics` was told since the last time, for `MetricsLogger.aggregate`."""
+        self._log_timings()
+        return self.metrics.reduce()
 
     def get_metrics(self) -> dict[str, Any]:
         window = self.config.metrics_num_episodes_for_smoothing
@@ -828,12 +857,13 @@ class SingleAgentEnvRunner(EnvRunner):
         self._ended = []
         steps = self._num_env_steps - self._num_env_steps_reported
         self._num_env_steps_reported = self._num_env_steps
+        self._log_timings()
         self.metrics.log_value("num_env_steps_sampled", steps, reduce="sum")
         self.metrics.log_value("num_env_steps_sampled_lifetime", steps, reduce="lifetime_sum")
         return self.metrics.reduce()
 
     _num_env_steps_reported = 0
-    _num_blocks = 0
+    _num_recordings = 0
 
     def take_ended_episodes(self) -> EndedEpisodes:
         """Returns, lengths and durations of the episodes that ended since the last call or block."""
@@ -938,10 +968,25 @@ class SingleAgentEnvRunner(EnvRunner):
         if "weights_seq_no" in state:
             self._weights_seq_no = int(state["weights_seq_no"])
         if "num_env_steps_sampled_lifetime" in state:
-            # What all runners together have sampled; own steps count from here on.
-            self._others_env_steps = int(state["num_env_steps_sampled_lifetime"])
-            self._num_env_steps_reported -= self._num_env_steps
-            self._num_env_steps = 0
+            self._note_lifetime_steps(int(state["num_env_steps_sampled_lifetime"]))
+
+    def _note_lifetime_steps(self, num_env_steps: int) -> None:
+        """Take over what all runners together have sampled; own steps count from here on."""
+        self._others_env_steps = num_env_steps
+        self._num_env_steps_reported -= self._num_env_steps
+        self._num_env_steps = 0
+
+    def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:
+        """Act with the current weights of a learner in this process, without a copy of them.
+
+        Args:
+            learner: Makes new arrays when it changes its parameters.
+            num_env_steps_sampled_lifetime: Env steps that all runners together have sampled.
+        """
+        policy = self._policy
+        policy.adopt_weights(*learner.weights_in_place(*policy.refs, policy.sharding))
+        self._weights_seq_no = learner.num_updates
+        self._note_lifetime_steps(num_env_steps_sampled_lifetime)
 
     @functools.cached_property
     def _histories(self) -> Any:
@@ -967,7 +1012,7 @@ class _Before:
 def _behind(step: VectorStep, ended: np.ndarray) -> Any:
     """The observations behind a step, in front of any reset, as arrays of their own."""
     if step.final_obs is None:
-        return jax.tree.map(np.array, step.obs)
+        return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)
     return jax.tree.map(lambda final, obs: _where(ended, final, obs), step.final_obs, step.obs)
 
 

@@ -91,11 +91,23 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array) -> Priority
     )
 
 
-def draw(levels: PriorityLevels, key: jax.Array, number: int) -> jax.Array:
-    """Random items, int32 ``[number]``, independent of each other and each in proportion to what it counts.
+def num_levels(num_items: int) -> int:
+    """Rows of random numbers that a draw from so many items takes."""
+    number, size = 1, math.ceil(num_items / FAN)
+    while size > 1:
+        number, size = number + 1, math.ceil(size / FAN)
+    return number
 
-    Every level takes a random number of its own: one for all of them has 23 bits, and of a million items each would
+
+def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
+    """Random items, int32 ``[N]``, independent of each other and each in proportion to what it counts.
+
+    Every level takes a random number of its own: one for all of them has 24 bits, and of a million items each would
     come up to a tenth too often or too seldom.
+
+    Args:
+        levels: State.
+        bits: Random uint32 ``[num_levels, N]``.
     """
     above = []
     sums = levels.sums
@@ -104,8 +116,8 @@ def draw(levels: PriorityLevels, key: jax.Array, number: int) -> jax.Array:
         sums = jnp.pad(sums, (0, -sums.shape[0] % FAN)).reshape(FAN, -1)
         above.append(sums)
         sums = _summed(sums)
-    random = jax.random.uniform(key, (len(above) + 1, number))
-    groups = jnp.zeros((number,), jnp.int32)
+    random = (bits >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
+    groups = jnp.zeros((bits.shape[1],), jnp.int32)
     for level in range(len(above) - 1, -1, -1):
         columns = above[level].shape[1]
         child = _choose(above[level].at[:, groups].get(mode="promise_in_bounds"), random[level + 1])

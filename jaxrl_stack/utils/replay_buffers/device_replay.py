@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
@@ -29,10 +30,13 @@ _STORED = (OBS, ACTIONS, REWARDS)
 _READ = frozenset({*_STORED, TERMINATEDS, TRUNCATEDS, FINAL_OBS})
 _NAMES_OF_SAMPLES = _READ | {NEW_OBS, N_STEP, WEIGHTS, LOSS_MASK, SEQ_LENS, STATE_IN}
 
+_OWN_FINALS_BYTES = 2**27
+"""Up to so many bytes, every step keeps the observation that it led to beside its own."""
+
 # How a step ended. From _TRUNCATED on: the slot of its final observation is what is above.
 _GOES_ON, _TERMINATED, _BOTH, _TRUNCATED = 0, 1, 2, 3
 
-_REMEDY = (
+REMEDY = (
     "Lower the capacity of the replay buffer, keep observations as uint8 until they are inside the module, or use more "
     "devices."
 )
@@ -43,23 +47,99 @@ class ReplayState:
     """Steps of B environments in a ring of L rows, one row per time step.
 
     Attributes:
-        ring: flashbax's state; leaves of its experience are ``[B, L, ...]``: the stored columns, and how steps ended.
-        behind: Observations that are nobody's `obs` in the ring, ``[S + B, ...]``: a ring of those at which episodes
-            were truncated, and those behind the newest row.
-        final_items: int32 ``[S]``, ``env * L + place of the row`` of each of those truncated steps.
-        next_final: int32, the slot of the next one.
+        ring: flashbax's state; its experience is what `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
+        finals: Observations that are nobody's `obs` in the ring; None where every step has its own.
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
         size: int32, rows, counted from the newest, that can be drawn.
         priorities: What items count, item ``env * L + place of the row``; None without priorities.
     """
 
     ring: TrajectoryBufferState
-    behind: Any
-    final_items: jax.Array
-    next_final: jax.Array
+    finals: FinalObservations | None
     num_rows: jax.Array
     size: jax.Array
     priorities: device_priorities.PriorityLevels | None
+    layout: StepLayout = struct.field(pytree_node=False)
+
+
+@struct.dataclass
+class FinalObservations:
+    """Observations behind truncated steps and behind the newest row.
+
+    Attributes:
+        behind: ``[S + B, ...]``: a ring of those at which episodes were truncated, and those behind the newest row.
+        rows: uint32 ``[S]``, numbers of the rows of those truncated steps.
+        next: int32, the slot of the next one.
+        count: int32, slots that are taken.
+    """
+
+    behind: Any
+    rows: jax.Array
+    next: jax.Array
+    count: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class StepLayout:
+    """How a stored step, a pytree, lies in memory: all that has 32 bits in one row, so that it is written and read at
+    once, and every other leaf by itself.
+
+    Attributes:
+        treedef: Structure of a step.
+        shapes: Shapes of its leaves.
+        dtypes: Their dtypes.
+    """
+
+    treedef: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype, ...]
+
+    @classmethod
+    def of(cls, step: Any) -> StepLayout:
+        """The layout of steps with leaves like these."""
+        leaves, treedef = jax.tree.flatten(step)
+        return cls(treedef, tuple(tuple(x.shape) for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
+
+    def structs(self, *lead: int) -> dict[str, Any]:
+        """What `pack` returns, as shapes and dtypes."""
+        words = sum(math.prod(shape) for shape, dtype in self._leaves if _is_word(dtype))
+        packed = {"words": jax.ShapeDtypeStruct((*lead, words), jnp.uint32)}
+        return packed | {
+            f"leaf_{i}": jax.ShapeDtypeStruct((*lead, *shape), dtype)
+            for i, (shape, dtype) in enumerate(self._leaves)
+            if not _is_word(dtype)
+        }
+
+    def pack(self, steps: Any) -> dict[str, jax.Array]:
+        """Steps ``[..., leaf's shape]`` as they are stored: ``{"words": uint32 [..., W], "leaf_i": [..., ...]}``."""
+        leaves = self.treedef.flatten_up_to(steps)
+        packed, words = {}, []
+        for i, (leaf, (shape, dtype)) in enumerate(zip(leaves, self._leaves, strict=True)):
+            if _is_word(dtype):
+                lead = leaf.shape[: leaf.ndim - len(shape)]
+                bits = jax.lax.bitcast_convert_type(leaf.astype(dtype), jnp.uint32)
+                words.append(bits.reshape(*lead, math.prod(shape)))
+            else:
+                packed[f"leaf_{i}"] = leaf.astype(dtype)
+        return packed | {"words": jnp.concatenate(words, axis=-1)}
+
+    def unpack(self, packed: Mapping[str, jax.Array]) -> Any:
+        """The steps again."""
+        leaves, start = [], 0
+        words = packed["words"]
+        for i, (shape, dtype) in enumerate(self._leaves):
+            if _is_word(dtype):
+                stop = start + math.prod(shape)
+                bits = words[..., start:stop].reshape(*words.shape[:-1], *shape)
+                leaves.append(jax.lax.bitcast_convert_type(bits, dtype))
+                start = stop
+            else:
+                leaves.append(packed[f"leaf_{i}"])
+        return jax.tree.unflatten(self.treedef, leaves)
+
+    @property
+    def _leaves(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        return list(zip(self.shapes, self.dtypes, strict=True))
 
 
 @struct.dataclass
@@ -84,10 +164,10 @@ class DeviceReplay:
     * No item reaches over a reset. An n-step window stops where its episode does, and at the newest row: it has its
       own length then, and bootstraps from the observation behind it with ``gamma ** n_step`` unless it is terminated.
     * All steps in it can be drawn: uniformly, or in proportion to ``priority ** alpha``.
-    * Observations at which an episode was truncated, without being terminated, lie in a ring of their own of
-      `num_final_obs` slots. Where the rows hold more such steps than there are slots, the oldest rows are
-      no longer drawn, up to and including the last one whose final observation is gone: the buffer is shorter then,
-      and what is drawn is right.
+    * A buffer of small observations keeps what every step led to beside it. In a large one, observations at which an
+      episode was truncated, without being terminated, lie in a ring of their own of `num_final_obs` slots. Where the
+      rows hold more such steps than there are slots, the oldest rows are no longer drawn, up to and including the last
+      one whose final observation is gone: the buffer is shorter then, and what is drawn is right.
 
     All functions can be jitted, vmapped, mapped over devices, and may donate the state. The distribution of what is
     drawn depends on nothing but the state, and the draw on nothing but state and key.
@@ -100,8 +180,8 @@ class DeviceReplay:
         gamma: Discount, if `sample` does not say so.
         alpha: Exponent of priorities, >= 0; None for uniform draws.
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
-            one per 16 steps (exact up to that rate, e.g. for a time limit of 16), or as many as 16 MiB hold if that is
-            more.
+            every step keeps its own if 128 MiB hold all of them, else one slot per 16 steps (exact up to that rate,
+            e.g. for a time limit of 16), or as many as 16 MiB hold if that is more.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
 
     Raises:
@@ -177,8 +257,12 @@ class DeviceReplay:
         step = self._step_of(columns)
         steps = self.num_rows * self.num_envs
         sizes = {name: _num_bytes(step[name]) for name in step}
-        behind = (self._num_slots(step[OBS]) + self.num_envs) * sizes[OBS] + 4 * self._num_slots(step[OBS])
-        sizes |= {"ends": 4, FINAL_OBS: math.ceil(behind / steps)}
+        if self._keeps_finals(step[OBS]):
+            sizes[FINAL_OBS] = sizes[OBS]
+        else:
+            slots = self._num_slots(step[OBS])
+            sizes[FINAL_OBS] = math.ceil(((slots + self.num_envs) * sizes[OBS] + 4 * slots) / steps)
+        sizes["ends"] = 4
         if self.alpha is not None:
             sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps) / steps)
         return MemoryEstimate("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, sizes)
@@ -197,7 +281,7 @@ class DeviceReplay:
             self.memory_estimate(columns),
             available_memory(device),
             where=f"are free on {device}",
-            remedy=_REMEDY,
+            remedy=REMEDY,
         )
 
     # ------------------------------------------------------------------------------------------------ filling the state
@@ -213,23 +297,28 @@ class DeviceReplay:
             ValueError: If a column is missing or has another B.
         """
         step = self._step_of(columns)
-        slots = self._num_slots(step[OBS])
-        ring = self._buffer().init(
-            {
-                "columns": jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), step),
-                "ends": jnp.zeros((), jnp.int32),
-            }
-        )
+        stored = {"columns": step, "ends": jax.ShapeDtypeStruct((), jnp.int32)}
+        finals = None
+        if self._keeps_finals(step[OBS]):
+            stored[FINAL_OBS] = step[OBS]
+        else:
+            slots = self._num_slots(step[OBS])
+            finals = FinalObservations(
+                behind=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[OBS]),
+                rows=jnp.zeros((slots,), jnp.uint32),
+                next=jnp.zeros((), jnp.int32),
+                count=jnp.zeros((), jnp.int32),
+            )
+        layout = StepLayout.of(stored)
         return ReplayState(
-            ring=ring,
-            behind=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[OBS]),
-            final_items=jnp.zeros((slots,), jnp.int32),
-            next_final=jnp.zeros((), jnp.int32),
+            ring=self._buffer().init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layout.structs())),
+            finals=finals,
             num_rows=jnp.zeros((), jnp.uint32),
             size=jnp.zeros((), jnp.int32),
             priorities=(
                 None if self.alpha is None else device_priorities.init(self.num_rows * self.num_envs)
             ),
+            layout=layout,
         )
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
@@ -252,60 +341,24 @@ class DeviceReplay:
                 f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
                 f"shorter fragments."
             )
-        slots, total = state.final_items.shape[0], num_steps * self.num_envs
-        terminateds, truncateds = (
-            columns[name].astype(bool).reshape(-1) for name in (TERMINATEDS, TRUNCATEDS)
-        )
+        terminateds, truncateds = (columns[name].astype(bool) for name in (TERMINATEDS, TRUNCATEDS))
         has_final = truncateds & ~terminateds
-
-        # Slots in the order of time. Of more than there are slots, the last ones stay.
-        rank = jnp.cumsum(has_final, dtype=jnp.int32) - 1
-        num_finals = rank[-1] + 1
-        slot = (state.next_final + rank) % slots
-        rows = jnp.arange(total, dtype=jnp.int32) // self.num_envs
-        stays = has_final & (rank >= num_finals - slots)
-        place = jnp.where(stays, slot, slots + self.num_envs)
         ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
-        ends = jnp.where(has_final, _TRUNCATED + slot, ends).astype(jnp.int32)
-
-        # The newest final observation that is written over makes its row, and all before it, undrawable. What a step
-        # says about its slot tells whether it is the step that is meant: the row may be another one by now.
-        head = state.ring.current_index
-        over = (state.next_final + num_finals - 1) % slots
-        item = state.final_items[over]
-        is_there = state.ring.experience["ends"].reshape(-1)[item] == _TRUNCATED + over
-        newer = self._places(head, item % self.num_rows) + num_steps
-        size = jnp.minimum(state.size + num_steps, self.num_rows)
-        size = jnp.where((num_finals > 0) & is_there, jnp.minimum(size, newer), size)
-        if total > slots:
-            last_gone = jnp.max(jnp.where(has_final & ~stays, rows, -1))
-            size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
-
-        behind = jax.tree.map(
-            lambda stored, final: (
-                stored.at[place]
-                .set(final.reshape(total, *final.shape[2:]), mode="drop")
-                .at[slots:]
-                .set(final[-1])
-            ),
-            state.behind,
-            columns[FINAL_OBS],
-        )
-        stored = {name: columns[name] for name in (*_STORED, *self.extra_columns)}
-        data = {"columns": stored, "ends": ends.reshape(num_steps, self.num_envs)}
-        ring = self._buffer().add(state.ring, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), data))
-        new = ReplayState(
-            ring=ring,
-            behind=behind,
-            final_items=state.final_items.at[place].set(
-                jnp.arange(total, dtype=jnp.int32) % self.num_envs * self.num_rows
-                + (head + rows) % self.num_rows,
-                mode="drop",
-            ),
-            next_final=(state.next_final + num_finals) % slots,
-            num_rows=state.num_rows + jnp.uint32(num_steps),
-            size=size,
-            priorities=state.priorities,
+        head, size = state.ring.current_index, jnp.minimum(state.size + num_steps, self.num_rows)
+        stored = {"columns": {name: columns[name] for name in (*_STORED, *self.extra_columns)}}
+        finals = state.finals
+        if finals is None:
+            ends = jnp.where(has_final, _TRUNCATED, ends)
+            stored[FINAL_OBS] = jax.tree.map(
+                lambda obs, final: jnp.where(_like(terminateds, obs), obs, final), columns[OBS], columns[FINAL_OBS]
+            )
+        else:
+            finals, slot, size = self._add_finals(state, finals, has_final, columns[FINAL_OBS], size)
+            ends = jnp.where(has_final, _TRUNCATED + slot, ends)
+        packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
+        ring = self._buffer().add(state.ring, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), packed))
+        new = dataclasses.replace(
+            state, ring=ring, finals=finals, num_rows=state.num_rows + jnp.uint32(num_steps), size=size
         )
         if state.priorities is None or self.alpha is None:
             return new
@@ -314,10 +367,78 @@ class DeviceReplay:
             (head + jnp.arange(num_steps)) % self.num_rows,
             device_priorities.scaled(state.priorities.largest, self.alpha),
         )
-        # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
-        before = jnp.minimum(state.size + num_steps, self.num_rows)
-        levels = self._take_out(levels, ring.current_index, before, size)
+        if finals is not None:
+            # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
+            before = jnp.minimum(state.size + num_steps, self.num_rows)
+            levels = self._take_out(levels, ring.current_index, before, size)
         return dataclasses.replace(new, priorities=levels)
+
+    def _add_finals(
+        self, state: ReplayState, finals: FinalObservations, has_final: jax.Array, final_obs: Any, size: jax.Array
+    ) -> tuple[FinalObservations, jax.Array, jax.Array]:
+        """Give the final observations of a rollout their slots.
+
+        Returns:
+            ``(finals, slots [T, B], size)``, the last one without rows of which a final observation is gone.
+        """
+        num_steps, num_envs = has_final.shape
+        slots, total = finals.rows.shape[0], num_steps * num_envs
+        has_final = has_final.reshape(-1)
+        # Slots in the order of time. Of more than there are slots, the last ones stay.
+        rank = jnp.cumsum(has_final, dtype=jnp.int32) - 1
+        num_finals = rank[-1] + 1
+        slot = (finals.next + rank) % slots
+        rows = jnp.arange(total, dtype=jnp.int32) // num_envs
+        stays = has_final & (rank >= num_finals - slots)
+        place = jnp.where(stays, slot, slots + num_envs)
+        # The newest final observation that is written over makes its row, and all before it, undrawable.
+        over = (finals.next + num_finals - 1) % slots
+        age = (state.num_rows + jnp.uint32(num_steps - 1) - finals.rows[over]).astype(jnp.int32)
+        is_over = (num_finals > 0) & (finals.count + num_finals > slots) & (over < finals.count)
+        size = jnp.where(is_over & (age >= 0), jnp.minimum(size, age), size)
+        if total > slots:
+            last_gone = jnp.max(jnp.where(has_final & ~stays, rows, -1))
+            size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
+        behind = jax.tree.map(
+            lambda stored, final: (
+                stored.at[place]
+                .set(final.reshape(total, *final.shape[2:]), mode="drop")
+                .at[slots:]
+                .set(final[-1])
+            ),
+            finals.behind,
+            final_obs,
+        )
+        finals = FinalObservations(
+            behind=behind,
+            rows=finals.rows.at[place].set(state.num_rows + rows.astype(jnp.uint32), mode="drop"),
+            next=(finals.next + num_finals) % slots,
+            count=jnp.minimum(finals.count + num_finals, slots),
+        )
+        return finals, slot.reshape(num_steps, num_envs), size
+
+    def cut(self, state: ReplayState) -> ReplayState:
+        """Let running episodes end here, truncated: what is added next is not what followed the newest row."""
+        envs = jnp.arange(self.num_envs, dtype=jnp.int32)
+        place = self._places(state.ring.current_index, jnp.int32(0))
+        steps = self._take(state, self._flat(envs, place))
+        ends, finals, size = steps["ends"], state.finals, state.size
+        goes_on = (ends == _GOES_ON) & (size > 0)
+        if finals is None:
+            ends = jnp.where(goes_on, _TRUNCATED, ends)
+        else:
+            slots = finals.rows.shape[0]
+            before = dataclasses.replace(state, num_rows=state.num_rows - jnp.uint32(1))
+            last = jax.tree.map(lambda x: x[None, slots:], finals.behind)
+            finals, slot, size = self._add_finals(before, finals, goes_on[None], last, size)
+            ends = jnp.where(goes_on, _TRUNCATED + slot[0], ends)
+        packed = state.layout.pack({**steps, "ends": ends})
+        experience = jax.tree.map(lambda ring, row: ring.at[:, place].set(row), state.ring.experience, packed)
+        levels = state.priorities
+        if levels is not None and finals is not None:
+            levels = self._take_out(levels, state.ring.current_index, state.size, size)
+        ring = dataclasses.replace(state.ring, experience=experience)
+        return dataclasses.replace(state, ring=ring, finals=finals, size=size, priorities=levels)
 
     def _put_rows(self, levels: Any, places: jax.Array, count: jax.Array | float) -> Any:
         """Let all items of some rows count the same."""
@@ -346,7 +467,7 @@ class DeviceReplay:
     def sample(
         self,
         state: ReplayState,
-        key: jax.Array,
+        key: jax.Array | RandomNumbers,
         *,
         beta: jax.Array | float = 0.0,
         gamma: jax.Array | float | None = None,
@@ -355,7 +476,7 @@ class DeviceReplay:
 
         Args:
             state: The state; `can_sample` says whether there is anything.
-            key: PRNG key.
+            key: PRNG key, or what `random_numbers` made of it.
             beta: Exponent of importance weights; no effect on uniform draws.
             gamma: Discount; that of the description if None.
 
@@ -367,32 +488,52 @@ class DeviceReplay:
             Behind a terminated step, new_obs repeats that step's obs.
         """
         low, high = self._n_steps
-        item_key, length_key = jax.random.split(key)
-        ages, envs, weights = self._draw(state, item_key, beta)
+        random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
+        ages, envs, weights = self._draw(state, random.items, beta)
         head = state.ring.current_index
-        times = jnp.arange(high, dtype=jnp.int32)
-        ages_of_window = ages[:, None] - times
-        flat = self._flat(envs[:, None], self._places(head, jnp.maximum(ages_of_window, 0)))
-        ends = self._take(state.ring.experience["ends"], flat)
-        wanted = high if low == high else jax.random.randint(length_key, (self.batch_size, 1), low, high + 1)
-        is_in = _until_end(ends) & (ages_of_window >= 0) & (times < wanted)
-        lengths = is_in.sum(axis=1, dtype=jnp.int32)
-        last_age = ages - lengths + 1
-        last_end = jnp.take_along_axis(ends, lengths[:, None] - 1, axis=1)[:, 0]
-
-        columns = state.ring.experience["columns"]
-        rewards = self._take(columns[REWARDS], flat).astype(jnp.float32)
-        discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
-        first = flat[:, 0]
-        batch = {name: self._take(columns[name], first) for name in columns if name != REWARDS}
-        batch |= {
-            REWARDS: jnp.sum(jnp.where(is_in, rewards * discounts, 0.0), axis=1),
-            NEW_OBS: self._obs_behind(state, last_age, envs, last_end),
-            **_flags(last_end),
+        first = self._flat(envs, self._places(head, ages))
+        step = self._take(state, first)
+        rewards = step["columns"][REWARDS].astype(jnp.float32)
+        if high == 1:
+            lengths, last, last_age = jnp.ones_like(ages), step, ages
+        else:
+            times = jnp.arange(high, dtype=jnp.int32)
+            ages_of_window = ages[:, None] - times
+            flat = self._flat(envs[:, None], self._places(head, jnp.maximum(ages_of_window, 0)))
+            window = self._take(state, flat)
+            wanted = low + _below(random.lengths, high + 1 - low)[:, None]
+            is_in = _until_end(window["ends"]) & (ages_of_window >= 0) & (times < wanted)
+            lengths = is_in.sum(axis=1, dtype=jnp.int32)
+            last_age = ages - lengths + 1
+            discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
+            rewards = window["columns"][REWARDS].astype(jnp.float32) * discounts
+            rewards = jnp.sum(jnp.where(is_in, rewards, 0.0), axis=1)
+            last = self._take(state, self._flat(envs, self._places(head, last_age)))
+        batch = {
+            **step["columns"],
+            REWARDS: rewards,
+            NEW_OBS: self._obs_behind(state, last, last_age, envs),
+            **_flags(last["ends"]),
             N_STEP: lengths.astype(jnp.float32),
             WEIGHTS: weights,
         }
         return batch, self._items(state, ages, envs)
+
+    def random_numbers(self, key: jax.Array) -> RandomNumbers:
+        """What a call of `sample` takes of random numbers: drawing those of many calls at once (vmapped over keys)
+        takes less time than drawing them where they are used."""
+        levels, is_range = self._num_levels, self._n_steps[0] < self._n_steps[1]
+        bits = jax.random.bits(key, (levels + is_range, self.batch_size))
+        return RandomNumbers(items=bits[:levels], lengths=bits[levels] if is_range else None)
+
+    @property
+    def num_random_numbers(self) -> int:
+        """How many of 32 bits that are."""
+        return (self._num_levels + (self._n_steps[0] < self._n_steps[1])) * self.batch_size
+
+    @property
+    def _num_levels(self) -> int:
+        return 1 if self.alpha is None else device_priorities.num_levels(self.num_rows * self.num_envs)
 
     def sample_sequences(
         self,
@@ -426,31 +567,30 @@ class DeviceReplay:
         """
         if not (_is_int(length) and length >= 1 and _is_int(burn_in) and burn_in >= 0):
             raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
-        ages, envs, weights = self._draw(state, key, beta)
+        ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta)
         head = state.ring.current_index
-        stored_ends = state.ring.experience["ends"]
 
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
         oldest = jnp.maximum(state.size - 1, 0)
         flat = self._flat(envs[:, None], self._places(head, jnp.minimum(earlier, oldest)))
-        is_before = (earlier <= oldest) & (self._take(stored_ends, flat) == _GOES_ON)
+        is_before = (earlier <= oldest) & (self._take(state, flat)["ends"] == _GOES_ON)
         num_before = _first(~is_before)
 
         times = jnp.arange(burn_in + length, dtype=jnp.int32)
         step_ages = (ages + num_before)[:, None] - times
         flat = self._flat(envs[:, None], self._places(head, jnp.maximum(step_ages, 0)))
-        ends = self._take(stored_ends, flat)
+        steps = self._take(state, flat)
+        ends, columns = steps["ends"], steps["columns"]
         is_there = _until_end(ends) & (step_ages >= 0) & (times < num_before[:, None] + length)
 
-        columns = state.ring.experience["columns"]
-        out = {name: self._take(columns[name], flat) for name in columns if name != STATE_IN}
+        out = {name: columns[name] for name in columns if name != STATE_IN}
         out |= {
-            NEW_OBS: self._obs_behind(state, jnp.maximum(step_ages, 0), envs[:, None], ends),
+            NEW_OBS: self._obs_behind(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
             **_flags(ends),
         }
         out = jax.tree.map(lambda x: jnp.where(_like(is_there, x), x, jnp.zeros_like(x)), out)
         if STATE_IN in columns:
-            out[STATE_IN] = self._take(columns[STATE_IN], flat[:, 0])
+            out[STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[STATE_IN])
         out |= {
             LOSS_MASK: is_there & (times >= num_before[:, None]),
             SEQ_LENS: is_there.sum(axis=1, dtype=jnp.int32),
@@ -489,18 +629,23 @@ class DeviceReplay:
     # ------------------------------------------------------------------------------------------------------------ parts
 
     def _draw(
-        self, state: ReplayState, key: jax.Array, beta: jax.Array | float
+        self, state: ReplayState, bits: jax.Array, beta: jax.Array | float
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """``(ages, environments, weights)``, each ``[N]``; the age of the newest row is 0."""
-        shape = (self.batch_size,)
         if state.priorities is None:
-            index = jax.random.randint(key, shape, 0, jnp.maximum(self.num_steps(state), 1))
-            return index // self.num_envs, index % self.num_envs, jnp.ones(shape, jnp.float32)
-        index = device_priorities.draw(state.priorities, key, self.batch_size)
+            index = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
+            return index // self.num_envs, index % self.num_envs, jnp.ones(index.shape, jnp.float32)
+        index = device_priorities.draw(state.priorities, bits)
+        # XLA would read what items count once more where weights are used, behind the new priorities of these items,
+        # and copy all of them to do so. Behind a barrier it reads once; and what is done with items waits for it.
+        levels = state.priorities
+        counts, least = jax.lax.optimization_barrier(
+            (device_priorities.values(levels, index), device_priorities.minimum(levels))
+        )
+        index = jnp.where((counts >= 0) & (least >= 0), index, 0)
         envs, places = index // self.num_rows, index % self.num_rows
-        counts = device_priorities.values(state.priorities, index)
         # The number of items and their sum cancel.
-        weights = (counts / device_priorities.minimum(state.priorities)) ** -jnp.asarray(beta, jnp.float32)
+        weights = (counts / least) ** -jnp.asarray(beta, jnp.float32)
         return self._places(state.ring.current_index, places), envs, weights
 
     def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
@@ -513,28 +658,31 @@ class DeviceReplay:
     def _flat(self, envs: jax.Array, places: jax.Array) -> jax.Array:
         return envs * self.num_rows + places
 
-    def _take(self, tree: Any, flat: jax.Array) -> Any:
-        """Steps out of leaves ``[B, L, ...]``."""
-        return jax.tree.map(
-            lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), tree
+    def _take(self, state: ReplayState, flat: jax.Array) -> Any:
+        """The stored steps at these items, any shape of them."""
+        packed = jax.tree.map(
+            lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring.experience
         )
+        return state.layout.unpack(packed)
 
-    def _obs_behind(self, state: ReplayState, ages: jax.Array, envs: jax.Array, ends: jax.Array) -> Any:
-        """The observations that these steps led to."""
-        slots = state.final_items.shape[0]
+    def _obs_behind(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
+        """The observations that these steps, of these ages, led to."""
+        if state.finals is None:
+            return steps[FINAL_OBS]
+        ends, slots = steps["ends"], state.finals.rows.shape[0]
         is_final = ends >= _TRUNCATED
         is_newest = (ends == _GOES_ON) & (ages == 0)
         beside = jnp.where(is_final, ends - _TRUNCATED, jnp.where(is_newest, slots + envs, 0))
         # Behind a terminated step nothing counts; its own observation is not one of another episode.
         next_ages = jnp.where((ends == _GOES_ON) & (ages > 0), ages - 1, ages)
-        inside = self._flat(envs, self._places(state.ring.current_index, next_ages))
+        inside = self._take(state, self._flat(envs, self._places(state.ring.current_index, next_ages)))
         is_beside = is_final | is_newest
 
-        def of_leaf(ring: jax.Array, behind: jax.Array) -> jax.Array:
-            here = behind.at[beside].get(mode="promise_in_bounds")
-            return jnp.where(_like(is_beside, here), here, self._take(ring, inside))
+        def of_leaf(here: jax.Array, behind: jax.Array) -> jax.Array:
+            there = behind.at[beside].get(mode="promise_in_bounds")
+            return jnp.where(_like(is_beside, there), there, here)
 
-        return jax.tree.map(of_leaf, state.ring.experience["columns"][OBS], state.behind)
+        return jax.tree.map(of_leaf, inside["columns"][OBS], state.finals.behind)
 
     def _buffer(self) -> TrajectoryBuffer:
         """flashbax's functions that keep the ring; it knows nothing of episodes, so drawing is done here."""
@@ -548,6 +696,10 @@ class DeviceReplay:
             min_length_time_axis=1,
             max_length_time_axis=self.num_rows,
         )
+
+    def _keeps_finals(self, obs: Any) -> bool:
+        """Whether every step has the observation behind it beside itself."""
+        return self.num_final_obs is None and self.num_rows * self.num_envs * _num_bytes(obs) <= _OWN_FINALS_BYTES
 
     def _num_slots(self, obs: Any) -> int:
         if self.num_final_obs is not None:
@@ -577,6 +729,38 @@ class DeviceReplay:
             lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),
             {name: columns[name] for name in (*_STORED, *self.extra_columns)},
         )
+
+
+@struct.dataclass
+class RandomNumbers:
+    """Random bits for one call of `DeviceReplay.sample`.
+
+    Attributes:
+        items: uint32 ``[levels, N]``, what picks items.
+        lengths: uint32 ``[N]``, what picks lengths of windows; None if all have the same.
+    """
+
+    items: jax.Array
+    lengths: jax.Array | None
+
+
+def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
+    """int32 in ``[0, number)`` out of random uint32: the upper word of their product, so each number comes equally
+    often but for one part in ``2^32 / number``; 0 without bits."""
+    if bits is None:
+        return jnp.zeros((1,), jnp.int32)
+    number = jnp.asarray(number).astype(jnp.uint32)
+    low, high = bits & 0xFFFF, bits >> 16
+    number_low, number_high = number & 0xFFFF, number >> 16
+    carry = (low * number_low) >> 16
+    middle = high * number_low + carry
+    rest = low * number_high + (middle & 0xFFFF)
+    return (high * number_high + (middle >> 16) + (rest >> 16)).astype(jnp.int32)
+
+
+def _is_word(dtype: np.dtype) -> bool:
+    """Whether a dtype has 32 bits and can be stored as a uint32."""
+    return np.dtype(dtype).itemsize == 4 and np.dtype(dtype).kind in "iuf"
 
 
 def _first(mask: jax.Array) -> jax.Array:

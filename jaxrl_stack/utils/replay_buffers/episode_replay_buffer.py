@@ -39,6 +39,7 @@ WEIGHTS = "weights"
 BATCH_INDEXES = "batch_indexes"
 """Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
 
+_FIRST = np.zeros(1, np.int64)
 _BLOCK_COLUMNS = frozenset({OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, FINAL_OBS, LOSS_MASK})
 
 
@@ -344,6 +345,8 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
     ) -> None:
+        if starts is not None and len(starts) == 1 and self._add_chain(columns, stream, serial, bool(starts[0])):
+            return
         before = self._counts()
         ended = np.logical_or(columns[TERMINATEDS], columns[TRUNCATEDS]).T
         num_envs = len(ended)
@@ -439,6 +442,55 @@ class EpisodeReplayBuffer(Checkpointable):
         running.t[envs] = np.where(is_over, 0, first_t + lengths)
         self._note_added(before)
 
+    def _add_chain(self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: bool) -> bool:
+        """`_add_block` for what most blocks of a single environment are: steps of one episode, in known forms.
+
+        Returns:
+            Whether it was that; otherwise nothing has changed.
+        """
+        store, running = self._store, self._streams.get(stream)
+        terminateds, truncateds = columns[TERMINATEDS], columns[TRUNCATEDS]
+        size = len(terminateds)
+        if (
+            running is None
+            or len(running.last) != 1
+            or not 0 < size <= self.capacity
+            or LOSS_MASK in columns
+            or terminateds[:-1].any()
+            or truncateds[:-1].any()
+            or type(columns[FINAL_OBS]) is not np.ndarray
+            or columns[FINAL_OBS].dtype != columns[OBS].dtype
+            or not store.fits(columns)
+            or any(name not in _BLOCK_COLUMNS and self._keeps(name) for name in columns)
+        ):
+            return False
+        before = self._counts()
+        if starts or (serial is not None and running.serial is not None and serial != running.serial + 1):
+            if running.last[0] >= 0:
+                self._abandon(running, _FIRST)
+            running.t[0] = 0
+        running.serial = serial
+        self._make_room(size)
+        # The steps of this episode that were here may have been evicted just now.
+        head, first_t = int(running.last[0]), int(running.t[0])
+        is_new = head < 0
+        number = self._next_number if is_new else int(running.number[0])
+        rows, last = store.extend(
+            columns, columns[FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number
+        )
+        self._note_written(rows)
+        if is_new:
+            self._register(_Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
+        if terminateds[-1, 0] or truncateds[-1, 0]:
+            record = self._records[number]
+            record.is_running, record.stream = False, None
+            running.last[0], running.t[0] = -1, 0
+        else:
+            running.last[0], running.t[0] = last, first_t + size
+        running.number[0] = number
+        self._note_added(before)
+        return True
+
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
         """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
         same = rows >= 0
@@ -455,10 +507,13 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _write(self, fitted: tuple[Any, Any, Any], **chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step_rows, tail_rows = self._store.insert(*fitted, **chains)
+        self._note_written(step_rows)
+        return step_rows, tail_rows
+
+    def _note_written(self, step_rows: np.ndarray) -> None:
         self._add_items(step_rows)
         self._num_timesteps += len(step_rows)
         self._num_timesteps_added += len(step_rows)
-        return step_rows, tail_rows
 
     def _register(self, record: _Record) -> None:
         self._records[record.number] = record
@@ -680,7 +735,7 @@ class EpisodeReplayBuffer(Checkpointable):
             TRUNCATEDS: store.take(TRUNCATEDS, window.last),
             N_STEP: window.lengths.astype(np.float32),
             WEIGHTS: self._importance_weights(rows, beta),
-            BATCH_INDEXES: self._indexes(rows),
+            BATCH_INDEXES: self._last_sampled,
             **{name: store.take_extra(name, rows) for name in extra_columns},
         }
 

@@ -184,6 +184,53 @@ class FrameStore:
                 map_arrays(lambda stored: stored.__setitem__(step_rows, 0), stored)
         return step_rows, tail_rows
 
+    def fits(self, columns: Mapping[str, Any]) -> bool:
+        """Whether columns ``[T, B, ...]`` are single arrays in the dtypes and shapes of the store, as they are."""
+        return all(
+            type(new := columns[name]) is np.ndarray
+            and type(stored) is np.ndarray
+            and new.dtype == stored.dtype
+            and new.shape[2:] == stored.shape[1:]
+            for name, stored in self.columns.items()
+        )
+
+    def extend(
+        self, columns: Mapping[str, np.ndarray], tail: np.ndarray, *, head: int, first_t: int, owner: int
+    ) -> tuple[np.ndarray, int]:
+        """`insert` for one chain, in a third of the time.
+
+        Args:
+            columns: ``{column: array [T, 1, ...]}`` of T steps; what `fits`.
+            tail: Observation ``[...]`` behind the last one.
+            head: See `insert`.
+            first_t: See `insert`.
+            owner: Number of the episode.
+
+        Returns:
+            ``(rows of the steps [T], row behind the last one)``.
+        """
+        size = len(columns[REWARDS])
+        if head < 0:
+            rows = self._rows(size + 1)
+            self.prev[rows[0]] = -1
+        else:
+            rows = np.empty(size + 1, np.int32)
+            rows[0] = head
+            rows[1:] = self._rows(size)
+        steps, behind = rows[:-1], rows[1:]
+        self.next[steps] = behind
+        self.prev[behind] = steps
+        last = int(rows[-1])
+        self.next[last] = -1
+        self.t[rows] = np.arange(first_t, first_t + size + 1)
+        self.owner[rows] = owner
+        for name, stored in self.columns.items():
+            stored[steps] = columns[name][:, 0]
+        self.columns[OBS][last] = tail
+        for stored in self.extras.values():
+            map_arrays(lambda stored: stored.__setitem__(steps, 0), stored)
+        return steps, last
+
     def free(self, rows: np.ndarray) -> None:
         """Give rows back."""
         self.owner[rows] = 0

@@ -93,7 +93,8 @@ class PriorityTree:
             over = np.flatnonzero(child == _FAN_OUT)
             if len(over):
                 child[over] = _FAN_OUT - 1 - np.argmax(children[over, ::-1] > 0, axis=1)
-            before = np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], axis=1)[:, 0]
+            # Where there is no child before, this reads the sum of others, which `where` leaves out.
+            before = sums.reshape(-1)[np.arange(len(child)) * _FAN_OUT + child - 1]
             masses = masses - np.where(child > 0, before, 0.0)
             group = group * _FAN_OUT + child
         return group

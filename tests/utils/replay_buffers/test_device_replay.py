@@ -206,6 +206,31 @@ def test_transitions_equal_reference(case):
     assert longest == set(range(1, longest_possible + 1))
 
 
+@pytest.mark.parametrize("slots", [None, 3])
+def test_a_cut_ends_running_episodes_as_a_truncation_does(slots):
+    """What is added next is of other episodes: no window may reach into it."""
+    replay = DeviceReplay(
+        capacity=24, num_envs=2, batch_size=400, n_step=3, gamma=0.9, num_final_obs=slots, alpha=0.5,
+        extra_columns=("state_in",),
+    )
+    source, run = Source(2, 0.1, 0.2, seed=5), functions(replay)
+    cut, state = jax.jit(replay.cut), empty(replay)
+    assert int(cut(state).size) == 0
+    for i in range(6):
+        state = run.add(state, source.rollout(4))
+        last = source.rows[-1]
+        running = ~(last["terminateds"] | last["truncateds"])
+        last["truncateds"] = last["truncateds"] | running
+        source.t, source.episode = np.where(running, 0, source.t), source.episode + running
+        state = cut(state)
+        assert int(state.size) == source.num_drawable(12, slots or 24)
+        batch, items = jax.tree.map(np.asarray, run.sample(state, jax.random.key(i)))
+        assert len(set(zip(items.rows.tolist(), items.envs.tolist(), strict=True))) == 2 * int(state.size)
+        batch.pop("weights")
+        drawn = zip(items.rows.astype(int).tolist(), items.envs.tolist(), strict=True)
+        assert_equal(batch, stack([source.window(r, e, 3, 0.9) for r, e in drawn]), f"cut {i}: ")
+
+
 def test_random_window_lengths_are_uniform_and_gamma_is_an_argument():
     replay = DeviceReplay(capacity=64, num_envs=1, batch_size=600, n_step=(2, 5))
     source = Source(1, 0, 0, 0)
@@ -343,7 +368,8 @@ def test_tree_of_priorities_equals_numpy():
     np.testing.assert_array_equal(device_priorities.values(levels, jnp.arange(num_items)), counts)
     assert float(device_priorities.minimum(levels)) == counts[counts > 0].min()
     np.testing.assert_allclose(np.asarray(levels.sums).sum(), counts.sum(), rtol=1e-6)
-    drawn = np.asarray(jax.jit(device_priorities.draw, static_argnums=2)(levels, jax.random.key(0), 200_000))
+    bits = jax.random.bits(jax.random.key(0), (device_priorities.num_levels(num_items), 200_000))
+    drawn = np.asarray(jax.jit(device_priorities.draw)(levels, bits))
     assert (counts[drawn] > 0).all()
     groups = np.add.reduceat(counts.astype(np.float64), np.arange(0, num_items, 50))
     observed = np.bincount(drawn // 50, minlength=100)
@@ -401,10 +427,13 @@ def test_memory_is_estimated_exactly_and_refused_with_numbers():
         "truncateds": jax.ShapeDtypeStruct((1, 4), jnp.bool_),
     }
     frame = 84 * 84 * 4
-    for capacity, slots in ((1_000_000, 62_500), (2000, 594), (400, 400)):
+    for capacity, slots in ((1_000_000, 62_500), (6000, 594), (4000, None)):
         replay = DeviceReplay(capacity=capacity, num_envs=4, batch_size=32, alpha=0.6)
         shapes = jax.eval_shape(lambda replay=replay: replay.init(columns))
-        assert shapes.behind.shape == (slots + 4, 84, 84, 4)
+        if slots is None:
+            assert shapes.finals is None
+        else:
+            assert shapes.finals.behind.shape == (slots + 4, 84, 84, 4)
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
         estimate = replay.memory_estimate(columns)
         assert size - 64 <= estimate.num_bytes <= size + 3 * capacity
