@@ -1,9 +1,9 @@
-"""The actor driver: environments on the host, in this process or in Ray actors; updates as compiled programs."""
+"""What actor drivers share: environments on the host, in this process or in Ray actors; compiled updates."""
 
 from __future__ import annotations
 
+import abc
 import collections
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.algorithms import actor_memory
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
@@ -29,31 +30,18 @@ from jaxrl_stack.env.env_runner_group import (
     NoHealthyEnvRunnerError,
     merges_env_runner_states,
 )
-from jaxrl_stack.env.recording import EndedEpisodes, newest_connector_states
-from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.env.recording import EndedEpisodes
 from jaxrl_stack.env.resources import (
     RayLease,
     bundle_index,
     check_resources,
     create_placement_group,
-    is_one_machine,
     remove_placement_group,
     start_ray_if_needed,
 )
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.rollout_ops import sample_rounds
-from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import prepare_host_process
-from jaxrl_stack.utils.memory import (
-    HOST_ENV_BYTES,
-    MemoryEstimate,
-    available_host_bytes,
-    available_memory,
-    host_memory,
-    require_memory,
-    train_batch_memory,
-)
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 
@@ -61,6 +49,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.utils.memory import MemoryEstimate
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +58,7 @@ SEED_STRIDE = 100_003
 
 
 class ActorDriver(Driver):
-    """Trains on gymnasium environments.
+    """Trains on gymnasium environments. Subclasses bring the shape of a training step.
 
     Args:
         algorithm, config, pure_training_step, callbacks: See `Driver`.
@@ -104,6 +93,7 @@ class ActorDriver(Driver):
             self.spaces = self.env_runner_group.get_spaces()
             self._estimate_memory(*self.spaces[DEFAULT_MODULE_ID])
             self._log_memory()
+            self._prepare_learning()
             spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
             self.learner_group = LearnerGroup(
                 config=config,
@@ -111,7 +101,10 @@ class ActorDriver(Driver):
                 placement_group=self._placement_group if config.num_learners else None,
             )
             self.learner = self.learner_group.local_learner
-            self._check_memory_of_learner()
+            if self.learner is not None:
+                actor_memory.require_accelerator_memory(
+                    self.learner.devices, self.train_batch_memory, self._require_memory_of_batch
+                )
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 self._make_eval_group()
         except BaseException:
@@ -120,67 +113,27 @@ class ActorDriver(Driver):
         self._samples_blocks = self._can_sample_blocks()
         self._start()
 
-    def _estimate_memory(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Work out what sampling takes, and refuse what cannot fit.
+    @abc.abstractmethod
+    def _memory_estimates(
+        self, observation_space: gym.Space | None, action_space: gym.Space | None
+    ) -> tuple[MemoryEstimate, MemoryEstimate]:
+        """``(what one EnvRunner records at a time, the batch of one update)``.
 
         Args:
             observation_space, action_space: The module's; None before there are environments, when only what every
                 batch has can be counted.
         """
-        config = self.config
-        num_envs, length = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
-        spaces = (observation_space, action_space)
-        self.rollout_memory = train_batch_memory(*spaces, num_envs=num_envs, num_steps=length, what="rollout")
-        num_columns = num_envs * self._num_blocks
-        self.train_batch_memory = train_batch_memory(*spaces, num_envs=num_columns, num_steps=length)
-        self.available_memory = available_host_bytes()
-        free, on_actors = (self.available_memory, "are free on this machine"), (None, "")
-        if (config.num_env_runners or config.num_learners) and is_one_machine():
-            host = host_memory()
-            on_actors = (None if host is None else host.total, "are all that this machine has")
-        # Other machines of a cluster may have more than this one: what never comes here is not judged.
-        self._require_memory_of_batch(self.train_batch_memory, *(on_actors if config.num_learners else free))
-        if self._makes_env_objects:
-            num_runners = max(1, config.num_env_runners)
-            environments = MemoryEstimate(
-                "environments",
-                {"env runner(s)": num_runners, "envs": num_envs},
-                {"Python object": HOST_ENV_BYTES},
-                is_complete=False,
-            )
-            limit, where = on_actors if config.num_env_runners else free
-            fewer_runners = f" or num_env_runners={config.num_env_runners}" if config.num_env_runners else ""
-            remedy = f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}."
-            require_memory(environments, limit, where=where, remedy=remedy)
 
-    @property
-    def _makes_env_objects(self) -> bool:
-        """Whether every environment is known to be a Python object of its own."""
-        config = self.config
-        if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
-            return False
-        # What a registered creator makes is seen only when it is called.
-        is_registered = isinstance(config.env, str) and get_env_creator(config.env) is not None
-        return not is_registered and not resolve_env(config.env, config.env_config).is_vector
+    def _estimate_memory(self, *spaces: gym.Space | None) -> None:
+        """Work out what sampling and learning take, and refuse what cannot fit."""
+        self.rollout_memory, self.train_batch_memory = self._memory_estimates(*spaces)
+        self.available_memory = actor_memory.available_host_bytes()
+        actor_memory.require_host_memory(
+            self.config, self.rollout_memory, self.train_batch_memory, self._require_memory_of_batch
+        )
 
-    def _check_memory_of_learner(self) -> None:
-        """Refuse a train batch that the accelerators of this process's learner cannot hold."""
-        accelerators = [] if self.learner is None else [d for d in self.learner.devices if d.platform != "cpu"]
-        for device in accelerators:
-            part = dataclasses.replace(
-                self.train_batch_memory,
-                what=f"train batch, of which each of {len(accelerators)} devices holds a part,",
-            )
-            limit = available_memory(device)
-            self._require_memory_of_batch(part, None if limit is None else limit * len(accelerators), "are free there")
-
-    @property
-    def _num_blocks(self) -> int:
-        """``[T, B]`` blocks of a train batch: as many from every runner, and as few as cover it."""
-        config = self.config
-        num_runners = max(1, config.num_env_runners)
-        per_round = num_runners * config.num_envs_per_env_runner * config.get_rollout_fragment_length(1)
-        return num_runners * max(1, -(-config.total_train_batch_size // per_round))
+    def _prepare_learning(self) -> None:
+        """Make what holds data, now that spaces are known."""
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
@@ -190,7 +143,6 @@ class ActorDriver(Driver):
         )
         self._num_episodes = 0
         self._num_evaluations_skipped = 0
-        self._learned: list[dict[str, Any]] = []
         self._timers: dict[str, float] = {}
         self._runner_metrics = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
         self._sync_weights()
@@ -218,7 +170,7 @@ class ActorDriver(Driver):
     # -------------------------------------------------------------------------------------------------- training
 
     def _can_sample_blocks(self) -> bool:
-        """Whether a train batch is made of arrays as recorded, without episodes in between."""
+        """Whether steps are taken as arrays as recorded, without episodes in between."""
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
         return (
             self.config.batch_mode == "truncate_episodes"
@@ -241,60 +193,33 @@ class ActorDriver(Driver):
         self._timers[name] = self._timers.get(name, 0.0) + now - started
         return now
 
-    def training_step(self, iteration: int) -> None:
-        del iteration
-        state = TrainState(
-            learner=None,  # pyright: ignore[reportArgumentType] - the learners keep theirs
-            runner=None,
-            replay=None,
-            timesteps=counters.from_int(self.num_env_steps),  # pyright: ignore[reportArgumentType]
-        )
-        blocks, episodes = self._sample_blocks, self._sample_episodes
-        state, metrics = self.pure_training_step(
-            state, None, sample_fn=blocks if self._samples_blocks else episodes, update_fn=self._update
-        )
-        self._learned = metrics["learners"]
-        self._sync(metrics["env_runners"]["connector_states"])
+    def _sampled_episodes(self, num_env_steps: int) -> tuple[list[Any], int, list[dict[str, Any]]]:
+        """Whole rounds over all runners until there are enough steps.
 
-    def _sample_blocks(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
-        """A train batch: a fixed number of ``[T, B]`` blocks, however many runners answered."""
-        del state, settings
-        config = self.config
-        started = time.perf_counter()
-        blocks = self.env_runner_group.sample_blocks(
-            self._num_blocks,
-            num_steps=config.get_rollout_fragment_length(1),
-            keep_remote=self.learner_group.is_remote,
-            timeout_seconds=config.sample_timeout_s,
-        )
-        self._take_in([block.episodes for block in blocks], [block.metrics for block in blocks])
-        num_env_steps = sum(block.num_env_steps for block in blocks)
-        self.num_env_steps += num_env_steps
-        self._clock("env_runner_sampling_timer", started)
-        return None, {"blocks": blocks}, num_env_steps, {"connector_states": newest_connector_states(blocks)}
+        Args:
+            num_env_steps: Steps to collect at least; 1 makes one round.
 
-    def _sample_episodes(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
-        """A train batch of episodes: whole rounds over all runners until there are enough steps."""
-        del state, settings
+        Returns:
+            ``(episodes, env steps, connector states to merge)``.
+        """
         started = time.perf_counter()
         group = self.env_runner_group
-        samples = sample_rounds(
-            group, self.config.total_train_batch_size, timeout_seconds=self.config.sample_timeout_s
-        )
+        samples = sample_rounds(group, num_env_steps, timeout_seconds=self.config.sample_timeout_s)
         self._take_in([sampled.ended for sampled in samples], [sampled.metrics for sampled in samples])
         episodes = [episode for sampled in samples for episode in sampled.episodes]
-        num_env_steps = sum(sampled.num_env_steps for sampled in samples)
+        sampled_steps = sum(sampled.num_env_steps for sampled in samples)
         states: list[dict[str, Any]] = []
         if merges_env_runner_states(self.config):
             states = group.foreach_env_runner(
-                _connector_state, local_env_runner=group.num_remote_env_runners() == 0
+                connector_state, local_env_runner=group.num_remote_env_runners() == 0
             )
-        self.num_env_steps += num_env_steps
+        self.num_env_steps += sampled_steps
         self._clock("env_runner_sampling_timer", started)
-        return None, {"episodes": episodes}, num_env_steps, {"connector_states": [s for s in states if s]}
+        return episodes, sampled_steps, [state for state in states if state]
 
     def _take_in(self, ended: Sequence[EndedEpisodes], metrics: Sequence[dict[str, Any]]) -> None:
-        self._runner_metrics.aggregate(list(metrics))
+        if metrics:
+            self._runner_metrics.aggregate(list(metrics))
         for episodes in ended:
             self._num_episodes += len(episodes.returns)
             self._window.extend(
@@ -302,23 +227,6 @@ class ActorDriver(Driver):
                     episodes.returns.tolist(), episodes.lengths.tolist(), episodes.durations.tolist(), strict=True
                 )
             )
-
-    def _update(self, learner: Any, batch: dict[str, Any], settings: Any, timesteps: Any) -> tuple[Any, Any]:
-        del learner, settings, timesteps
-        config = self.config
-        started = time.perf_counter()
-        arguments: dict[str, Any] = {
-            "timesteps": {"num_env_steps_sampled_lifetime": self.num_env_steps},
-            "num_epochs": config.num_epochs,
-            "minibatch_size": config.minibatch_size,
-            "shuffle_batch_per_epoch": config.shuffle_batch_per_epoch,
-        }
-        if "blocks" in batch:
-            results = self.learner_group.update_block(batch["blocks"], **arguments)
-        else:
-            results = self.learner_group.update(episodes=batch["episodes"], **arguments)
-        self.device_seconds += self._clock("learner_update_timer", started) - started
-        return None, results
 
     def _sync(self, connector_states: list[dict[str, Any]]) -> None:
         """Hand new weights and merged connector states to all runners, in one object."""
@@ -354,10 +262,6 @@ class ActorDriver(Driver):
             return None
         ended = EndedEpisodes.of(list(self._window))
         return EpisodeStatistics(ended.returns, ended.lengths, ended.durations, self._num_episodes)
-
-    def learner_results(self, num_updates: int) -> dict[str, Any]:
-        del num_updates
-        return mean_results(self._learned)
 
     def results(self) -> dict[str, Any]:
         group = self.env_runner_group
@@ -395,20 +299,12 @@ class ActorDriver(Driver):
     def sync_evaluation(self) -> None:
         """Hand the current weights and the training runners' connector states to the evaluation runners."""
         state: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
-        connector = self._training_connector_state()
+        connector = self.env_to_module_state()
         if connector:
             state[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
         self._make_eval_group().sync_weights(
             from_worker_or_learner_group=self.learner_group, more_state=state
         )
-
-    def _training_connector_state(self) -> dict[str, Any]:
-        group = self.env_runner_group
-        if self.env_runner is not None and not self._runners_keep_their_own:
-            return _connector_state(self.env_runner)
-        ids = group.healthy_env_runner_ids()[:1]
-        states = group.foreach_env_runner(_connector_state, local_env_runner=False, remote_worker_ids=ids)
-        return states[0] if states else {}
 
     @property
     def _runners_keep_their_own(self) -> bool:
@@ -525,7 +421,12 @@ class ActorDriver(Driver):
         return self._local_runner("get_policy()").acting_parts()
 
     def env_to_module_state(self) -> dict[str, Any]:
-        return self._training_connector_state()
+        group = self.env_runner_group
+        if self.env_runner is not None and not self._runners_keep_their_own:
+            return connector_state(self.env_runner)
+        ids = group.healthy_env_runner_ids()[:1]
+        states = group.foreach_env_runner(connector_state, local_env_runner=False, remote_worker_ids=ids)
+        return states[0] if states else {}
 
     @property
     def module_ids(self) -> tuple[str, ...]:
@@ -534,7 +435,7 @@ class ActorDriver(Driver):
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
         runner = self._local_runner("compute_single_action()")
         if self._runners_keep_their_own:
-            runner.set_state({COMPONENT_ENV_TO_MODULE_CONNECTOR: self._training_connector_state()})
+            runner.set_state({COMPONENT_ENV_TO_MODULE_CONNECTOR: self.env_to_module_state()})
         return runner.act(observation, explore=explore, key=key)
 
     @property
@@ -562,7 +463,7 @@ class ActorDriver(Driver):
     def _sampling_state(self) -> dict[str, Any]:
         runner = _ask_one(self.env_runner_group, "get_state", not_components=COMPONENT_RL_MODULE)
         if self._runners_keep_their_own:
-            runner[COMPONENT_ENV_TO_MODULE_CONNECTOR] = self._training_connector_state()
+            runner[COMPONENT_ENV_TO_MODULE_CONNECTOR] = self.env_to_module_state()
         sampling = {COMPONENT_ENV_RUNNER: runner}
         if self._eval_group is None:
             return sampling
@@ -664,7 +565,8 @@ def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
 
 
-def _connector_state(runner: Any) -> dict[str, Any]:
+def connector_state(runner: Any) -> dict[str, Any]:
+    """The state of a runner's env-to-module pipeline, ``{piece name: its state}``."""
     return runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 

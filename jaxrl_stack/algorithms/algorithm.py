@@ -20,6 +20,7 @@ from jaxrl_stack.algorithms.actor_driver import ActorDriver
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.device_driver import DeviceDriver
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.algorithms.on_policy_actor_driver import OnPolicyActorDriver
 from jaxrl_stack.algorithms.settings import short
 from jaxrl_stack.algorithms.stored_run import (
     CheckpointFolder,
@@ -125,6 +126,10 @@ class Algorithm(Checkpointable):
 
     pure_training_step: Callable[..., Any]
     """The algorithm's shape of a training step, a function of `execution`; both drivers run it."""
+    device_driver_class: type[DeviceDriver] = DeviceDriver
+    """What samples and learns in JAX environments."""
+    actor_driver_class: type[ActorDriver] = OnPolicyActorDriver
+    """What samples and learns in gymnasium environments."""
 
     # ------------------------------------------------------------------------------------------------------ setup
 
@@ -143,7 +148,11 @@ class Algorithm(Checkpointable):
             notice_once(resolved.hint)
         arguments = (self, config, type(self).pure_training_step, self.callbacks)
         with self._eager_if_asked():
-            self.driver: Driver = DeviceDriver(resolved, *arguments) if resolved.is_jax else ActorDriver(*arguments)
+            self.driver: Driver = (
+                self.device_driver_class(resolved, *arguments)
+                if resolved.is_jax
+                else self.actor_driver_class(*arguments)
+            )
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
     def _eager_if_asked(self):
@@ -223,7 +232,7 @@ class Algorithm(Checkpointable):
         self._check_is_running()
         config = self.config
         started, steps_before = time.perf_counter(), self._num_env_steps
-        updates_before = self.driver.num_updates
+        trained_before, updates_before = self.driver.num_env_steps_trained, self.driver.num_updates
         episodes = self.driver.episode_statistics()
         episodes_before = 0 if episodes is None else episodes.num_episodes_lifetime
         interval = config.evaluation_interval
@@ -233,7 +242,7 @@ class Algorithm(Checkpointable):
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
         with self._eager_if_asked(), beside or contextlib.nullcontext():
-            while calls == 0 or not self._iteration_is_long_enough(started, steps_before):
+            while calls == 0 or not self._iteration_is_long_enough(started, steps_before, trained_before):
                 out = self.training_step()
                 if out is not None:
                     raise ValueError(
@@ -272,19 +281,24 @@ class Algorithm(Checkpointable):
         """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
-    def _iteration_is_long_enough(self, started: float, steps_before: int) -> bool:
+    def _iteration_is_long_enough(self, started: float, steps_before: int, trained_before: int) -> bool:
         config = self.config
         sampled = self._num_env_steps - steps_before
+        trained = self.driver.num_env_steps_trained - trained_before
         return (
             sampled >= (config.min_sample_timesteps_per_iteration or 0)
-            and sampled >= (config.min_train_timesteps_per_iteration or 0)
+            and trained >= (config.min_train_timesteps_per_iteration or 0)
             and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
         )
 
     def _empty_result(self) -> dict[str, Any]:
         module_ids = self.driver.module_ids
         if self._result_template is None or self._result_template[0] != module_ids:
-            template = empty_result(module_ids, evaluation=bool(self.config.evaluation_interval))
+            template = empty_result(
+                module_ids,
+                loss_keys=self.config.learner_class.all_result_names(),
+                evaluation=bool(self.config.evaluation_interval),
+            )
             self._result_template = (module_ids, template)
         return _copied(self._result_template[1])
 

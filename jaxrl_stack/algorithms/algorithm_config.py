@@ -104,6 +104,13 @@ def _check_trusted(value: Any, loader: ClassLoader) -> None:
                 f"The checkpoint names the environment {item!r}, which is imported from a module of that name. Say "
                 f"that you trust it, from_checkpoint(path, allow=[{item!r}]), or pass another one: env=..."
             )
+        buffer = item.get("type") if name == "replay_buffer_config" and isinstance(item, Mapping) else None
+        if isinstance(buffer, str) and ("." in buffer or ":" in buffer) and not loader.allows_text(buffer):
+            raise ValueError(
+                f"The checkpoint names the replay buffer {buffer!r}, which is imported from a module of that name. Say "
+                f"that you trust it, from_checkpoint(path, allow=[{buffer!r}]), or pass another one: "
+                "replay_buffer_config=..."
+            )
         _check_trusted(item, loader)
 
 
@@ -187,7 +194,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
                 todo.append((self._mapped(old, f"{method[:-2]}({name}=...)", is_key=False), value))
                 continue
             setting = self._declarations.by_name.get(name)
-            if setting is None or setting.hidden or self._declarations.section_of[name] != section:
+            if setting is None or setting.hidden or not self._declarations.takes(section, name):
                 hint = self._declarations.suggestion(name, section=section)
                 raise TypeError(f"{method} has no setting {name!r}.{hint}")
             todo.append((setting, value))
@@ -229,7 +236,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def _store(self, setting: Setting, value: Any, merge: bool) -> None:
         present = vars(self).get(setting.attribute)
         if merge and setting.merge and isinstance(present, dict) and isinstance(value, dict):
-            value = {**present, **value}
+            value = setting.merge(present, value) if callable(setting.merge) else {**present, **value}
         vars(self)[setting.attribute] = copy_value(value)
         if self._is_constructed:
             self._explicitly_set.add(setting.name)

@@ -35,7 +35,7 @@ from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import available_memory, train_batch_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
 
@@ -105,19 +105,6 @@ class DeviceDriver(Driver):
         self.learner.build()
         self.learner.check_connector_is_pure()
         self.learner_group = LearnerGroup(config=config, learner=self.learner)
-        self._fragment_length, self._num_rounds = self._train_batch_shape(config)
-        self._plan = self.learner.plan(
-            num_epochs=config.num_epochs,
-            minibatch_size=config.minibatch_size,
-            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
-        )
-        num_columns = self._num_envs * self._num_rounds
-        if num_columns % self._plan.num_shards:
-            raise ValueError(
-                f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it deals out. "
-                f"Use fewer shards, or more environments."
-            )
         self.rollout = DeviceRollout(
             env=env,
             module_id=DEFAULT_MODULE_ID,
@@ -129,6 +116,7 @@ class DeviceDriver(Driver):
         )
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
         self._init = jax.jit(functools.partial(self.rollout.init, num_envs=self._num_envs // num_devices))
+        self._plan_training_step()
         self._start()
         self.env_runner: DeviceEnvRunner = DeviceEnvRunner(
             config=config,
@@ -148,37 +136,21 @@ class DeviceDriver(Driver):
             env=env,
             env_context=resolved.context,
         )
-        self._iterate = map_over_devices(
-            self._iteration_program,
-            self.learner.devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(None, 0, None, None),
-            out_axes=(None, 0, None, None, 0, 0),
-            donate_argnums=(0, 1, 2),
-        )
+        self._iterate = self._make_program()
 
     def _estimate_memory(self, devices: Sequence[Device]) -> None:
         """Report what a train batch takes, and refuse one that the devices cannot hold."""
-        length, num_rounds = self._train_batch_shape(self.config)
         # CPU devices share the machine's memory; accelerators have their own, and a part of the environments each.
-        sharers = 1 if devices[0].platform == "cpu" else len(devices)
-        spaces, num_envs = self.spaces[DEFAULT_MODULE_ID], self._num_envs * num_rounds
-        self.train_batch_memory = train_batch_memory(*spaces, num_envs=num_envs, num_steps=length)
-        self.rollout_memory = train_batch_memory(
-            *spaces, num_envs=self._num_envs, num_steps=length * num_rounds, what="rollout"
-        )
+        is_cpu = devices[0].platform == "cpu"
+        sharers = 1 if is_cpu else len(devices)
+        self.rollout_memory, self.train_batch_memory = self._memory_of_step(1, "train batch")
         known = [size for size in map(available_memory, devices) if size is not None]
         free = min(known) if known else None
         self.available_memory = None if free is None else free * sharers
         self._log_memory()
-        share = train_batch_memory(
-            *spaces,
-            num_envs=num_envs // sharers,
-            num_steps=length,
-            what="train batch" if devices[0].platform == "cpu" else f"part of the train batch on {devices[0]}",
-        )
-        here = "on this machine" if devices[0].platform == "cpu" else "there"
-        self._require_memory_of_batch(share, free, f"are free {here}")
+        what = "train batch" if is_cpu else f"part of the train batch on {devices[0]}"
+        share = self._memory_of_step(sharers, what)[1]
+        self._require_memory_of_batch(share, free, f"are free {'on this machine' if is_cpu else 'there'}")
 
     def _start(self) -> None:
         """Fresh environments and counters."""
@@ -224,12 +196,84 @@ class DeviceDriver(Driver):
             **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
         )
 
+    # ------------------------------------------------------------------------------- the shape of a training step
+    #
+    # On policy: a train batch is sampled, and updated from, in one call of the program. What follows up to the next
+    # line is what drivers of other shapes have of their own.
+
     def _train_batch_shape(self, config: AlgorithmConfig) -> tuple[int, int]:
         """``(T, R)``: a train batch is R fragments of T steps of every environment, R as small as covers it."""
         length = config.get_rollout_fragment_length()
         return length, max(1, -(-config.total_train_batch_size // (length * self._num_envs)))
 
-    # ------------------------------------------------------------------------------------------ the compiled part
+    def _memory_of_step(self, num_parts: int, what: str) -> tuple[MemoryEstimate, MemoryEstimate]:
+        """What a rollout, and a part of a train batch that is called `what`, take."""
+        length, num_rounds = self._train_batch_shape(self.config)
+        spaces, num_envs = self.spaces[DEFAULT_MODULE_ID], self._num_envs * num_rounds
+        return (
+            train_batch_memory(*spaces, num_envs=self._num_envs, num_steps=length * num_rounds, what="rollout"),
+            train_batch_memory(*spaces, num_envs=num_envs // num_parts, num_steps=length, what=what),
+        )
+
+    def _plan_training_step(self) -> None:
+        """Work out the sizes that the program is made for."""
+        config = self.config
+        self._fragment_length, self._num_rounds = self._train_batch_shape(config)
+        self._plan = self.learner.plan(
+            num_epochs=config.num_epochs,
+            minibatch_size=config.minibatch_size,
+            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
+        )
+        num_columns = self._num_envs * self._num_rounds
+        if num_columns % self._plan.num_shards:
+            raise ValueError(
+                f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
+                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it deals out. "
+                f"Use fewer shards, or more environments."
+            )
+
+    @property
+    def _steps_per_call(self) -> int:
+        """Env steps that a call of the program samples."""
+        return self._fragment_length * self._num_rounds * self._num_envs
+
+    @property
+    def _rows_per_update(self) -> int:
+        """Rows of a train batch."""
+        return self._steps_per_call
+
+    @property
+    def _learns_next(self) -> bool:
+        """Whether the next call makes updates."""
+        return True
+
+    def _make_program(self) -> Any:
+        """What a call of `training_step` runs."""
+        return map_over_devices(
+            self._iteration_program,
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(None, 0, None, None),
+            out_axes=(None, 0, None, None, 0, 0),
+            donate_argnums=(0, 1, 2),
+        )
+
+    def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
+        """Call it: the training state moves on.
+
+        Args:
+            settings: The learner's traced settings, on its devices.
+
+        Returns:
+            ``(metrics of updates as a vector, packed window [D, ...], recorded columns [D, T, R * B, ...])``.
+        """
+        learner = self.learner
+        # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
+        # algorithm stays usable.
+        learner.state, self.runner_state, self.timesteps, learned, window, block = self._iterate(
+            learner.state, self.runner_state, self.timesteps, settings
+        )
+        return learned, window, block
 
     def _iteration_program(self, learner, runner, timesteps, settings):
         """One training step on one device of the learner: sample, update, report. Traced once."""
@@ -257,37 +301,30 @@ class DeviceDriver(Driver):
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
         sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
-        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_iteration, sampled
+        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_call, sampled
 
     def _update_on_device(self, learner, batch, settings, timesteps):
         axis_name = self.learner.axis_name
         return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
 
-    @property
-    def _steps_per_iteration(self) -> int:
-        return self._fragment_length * self._num_rounds * self._num_envs
-
     # --------------------------------------------------------------------------------------------------- training
 
     def training_step(self, iteration: int) -> None:
         learner = self.learner
-        steps = {"num_env_steps_sampled_lifetime": self.num_env_steps + self._steps_per_iteration}
-        if learner.has_host_hooks:
+        steps = {"num_env_steps_sampled_lifetime": self.num_env_steps + self._steps_per_call}
+        calls_hooks = learner.has_host_hooks and self._learns_next
+        if calls_hooks:
             learner.before_gradient_based_update(timesteps=steps)
         started = time.perf_counter()
-        # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
-        # algorithm stays usable.
         settings = learner.placed_settings()
         with deferred_interrupt():
-            learner.state, self.runner_state, self.timesteps, learned, window, block = self._iterate(
-                learner.state, self.runner_state, self.timesteps, settings
-            )
-            self.num_env_steps += self._steps_per_iteration
-        self._learned = self._unpack_learned(np.asarray(host_view(learned)))
+            learned, window, block = self._run_program(settings)
+            self.num_env_steps += self._steps_per_call
+        self._take_metrics(np.asarray(host_view(learned)))
         self._window = EpisodeWindow.unpacked(np.asarray(window))
         self.device_seconds += time.perf_counter() - started
         learner.raise_if_not_finite(self._learned, iteration=iteration)
-        if learner.has_host_hooks:
+        if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
         if self._watches_episodes:
             columns = in_time_order(all_shards(block), len(learner.devices), self._num_rounds)
@@ -295,6 +332,10 @@ class DeviceDriver(Driver):
             self.callbacks.on_sample_end(
                 env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes
             )
+
+    def _take_metrics(self, learned: np.ndarray) -> None:
+        """Keep what updates reported, the vector of `_run_program`."""
+        self._learned = self._unpack_learned(learned)
 
     @property
     def num_updates(self) -> int:
@@ -308,7 +349,7 @@ class DeviceDriver(Driver):
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)
-        merge_nested(results, self.learner.training_counts(self._plan, self._steps_per_iteration, num_updates))
+        merge_nested(results, self.learner.training_counts(self._plan, self._rows_per_update, num_updates))
         merge_nested(results, self.learner.metrics_logger.compile())
         return results
 

@@ -149,6 +149,11 @@ class Driver(abc.ABC):
     def num_updates(self) -> int:
         """Updates so far: the ``weights_seq_no`` of the current weights."""
 
+    @property
+    def num_env_steps_trained(self) -> int:
+        """Lifetime env steps that updates were made from: those that were sampled, where each is used once."""
+        return self.num_env_steps
+
     @abc.abstractmethod
     def episode_statistics(self) -> EpisodeStatistics | None:
         """The last finished episodes; None before anything was sampled."""

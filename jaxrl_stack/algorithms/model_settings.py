@@ -21,6 +21,11 @@ def _widths(value: Any) -> str | None:
     return "a list of integers of at least 1, such as [256, 256]"
 
 
+def _widths_or_none(value: Any) -> str | None:
+    problem = None if value is None else _widths(value)
+    return problem and f"{problem}, or None for critics without that net"
+
+
 def _activation(value: Any) -> str | None:
     if not (value is None or isinstance(value, str) or callable(value)):
         return "the name of an activation, such as 'relu', or a callable such as jax.nn.relu"
@@ -38,6 +43,7 @@ _CHECKS_OF_ENDINGS: dict[str, Check] = {
 }
 _CHECKS: dict[str, Check] = {
     "free_log_std": boolean,
+    "fusionnet_hiddens": _widths_or_none,
     "vf_share_layers": boolean,
     "log_std_clip_param": number(0),
 }

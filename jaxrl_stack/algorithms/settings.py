@@ -48,7 +48,8 @@ class Setting:
         check: What a value must be.
         check_when_set: False leaves the check to `validate()`.
         convert: Applied to a value when it is set.
-        merge: Whether a dict updates the present dict instead of replacing it.
+        merge: Whether a dict updates the present dict instead of replacing it, or a function of both that gives
+            the new one.
         instead: What to use instead (inert), or what to do until then (later).
         positional: Whether the fluent method takes it by position.
         when_omitted: What a call of the fluent method without it means.
@@ -56,6 +57,8 @@ class Setting:
         hidden: Kept for its default only: no argument of the fluent method.
         read_by: Who acts on it: "runner", "learner", "algorithm", "evaluation", "config", or "actors"
             (without effect on the on-device driver).
+        takes_none: Whether None passes whatever `check` says: so it is where None is the default, and stays so where
+            an algorithm has another one.
     """
 
     name: str
@@ -69,19 +72,22 @@ class Setting:
     check: Check | None = None
     check_when_set: bool = True
     convert: Callable[[Any], Any] | None = None
-    merge: bool = False
+    merge: bool | Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = False
     instead: str = ""
     positional: bool = False
     when_omitted: Any = NotProvided
     per_module: bool = False
     hidden: bool = False
     read_by: str = "config"
+    takes_none: bool = False
 
     def __post_init__(self) -> None:
         if not self.attribute:
             object.__setattr__(self, "attribute", self.name)
         if self.kind == "traced":
             object.__setattr__(self, "per_module", True)
+        if self.default is None:
+            object.__setattr__(self, "takes_none", True)
         if self.kind in ("inert", "later") and not self.instead:
             raise ValueError(f"The {self.kind} setting {self.name!r} must say what to use instead.")
         if self.schedulable and self.kind != "traced":
@@ -89,7 +95,7 @@ class Setting:
 
     def problem_with(self, value: Any) -> str | None:
         """What `value` must be, or None if it is fine (as search spaces are: a tuner resolves them)."""
-        if self.check is None or is_search_space(value) or (value is None and self.default is None):
+        if self.check is None or is_search_space(value) or (value is None and self.takes_none):
             return None
         return self.check(value)
 
@@ -106,11 +112,13 @@ class Section:
         name: Name of the method.
         doc: First line of its docstring.
         settings: The settings that this class adds to the section.
+        also: Names of settings of other sections that the method of this one takes, too.
     """
 
     name: str
     doc: str
     settings: tuple[Setting, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,12 +172,16 @@ class Declarations:
         self.section_of: dict[str, str] = dict(parent.section_of) if parent else {}
         self.by_name: dict[str, Setting] = dict(parent.by_name) if parent else {}
         self.old: dict[str, OldName] = dict(parent.old) if parent else {}
+        self.also: dict[str, tuple[str, ...]] = dict(parent.also) if parent else {}
         for section in sections:
             if section.doc:
                 self.section_docs[section.name] = section.doc
+            self.also[section.name] = (*self.also.get(section.name, ()), *section.also)
             for setting in section.settings:
                 if setting.name in self.by_name:
                     raise ValueError(f"{owner}: the setting {setting.name!r} is declared twice.")
+                # An old name of the base may be a current one of an algorithm.
+                self.old.pop(setting.name, None)
                 self.by_name[setting.name] = setting
                 self.section_of[setting.name] = section.name
         for name, default in (defaults or {}).items():
@@ -185,7 +197,11 @@ class Declarations:
 
     def in_section(self, section: str) -> list[Setting]:
         """The settings of one section, in the order of declaration."""
-        return [s for s in self.by_name.values() if self.section_of[s.name] == section]
+        return [s for s in self.by_name.values() if self.takes(section, s.name)]
+
+    def takes(self, section: str, name: str) -> bool:
+        """Whether the method of a section has an argument for this setting."""
+        return self.section_of[name] == section or name in self.also.get(section, ())
 
     def _names_in(self, section: str | None) -> frozenset[str]:
         return frozenset(s.name for s in self.in_section(section)) if section else frozenset()

@@ -404,7 +404,8 @@ def test_when_restarts_are_due(monkeypatch):
 def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
     def block(worker_index, num_restarts, serial):
         state = {"of": (worker_index, num_restarts, serial)}
-        return SampleBlock({}, 1, 0, EndedEpisodes.of([]), {}, state, worker_index, serial, num_restarts)
+        starts = np.zeros(1, bool)
+        return SampleBlock({}, 1, 0, EndedEpisodes.of([]), {}, state, worker_index, serial, starts, num_restarts)
 
     blocks = [block(1, 0, 8), block(2, 0, 8), block(2, 0, 7), block(2, 1, 0), block(1, 0, 9)]
     assert [s["of"] for s in newest_connector_states(blocks)] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]

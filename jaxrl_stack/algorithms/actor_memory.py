@@ -1,0 +1,94 @@
+"""What host environments, the batches that come from them and updates from these take, and whether it is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import gymnasium as gym
+
+from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.env.resources import is_one_machine
+from jaxrl_stack.utils.memory import (
+    HOST_ENV_BYTES,
+    MemoryEstimate,
+    available_host_bytes,
+    available_memory,
+    host_memory,
+    require_memory,
+)
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.utils.devices import Device
+
+RequireBatch = Callable[[MemoryEstimate, int | None, str], None]
+"""``(estimate, bytes that there are, what they are)``: raises a ValueError that names the settings of a batch."""
+
+
+def require_host_memory(
+    config: AlgorithmConfig, rollout: MemoryEstimate, train_batch: MemoryEstimate, require_batch: RequireBatch
+) -> None:
+    """Refuse what no machine that is known can hold.
+
+    Args:
+        config: The algorithm's config.
+        rollout: What one EnvRunner records at a time.
+        train_batch: The batch of one update.
+        require_batch: Judges both.
+
+    Raises:
+        ValueError: With the settings to change.
+    """
+    free, on_actors = (available_host_bytes(), "are free on this machine"), (None, "")
+    if (config.num_env_runners or config.num_learners) and is_one_machine():
+        host = host_memory()
+        on_actors = (None if host is None else host.total, "are all that this machine has")
+    # Other machines of a cluster may have more than this one: what never comes here is not judged.
+    require_batch(train_batch, *(on_actors if config.num_learners else free))
+    if rollout.num_rows > train_batch.num_rows:
+        require_batch(rollout, *(on_actors if config.num_env_runners else free))
+    if not _makes_env_objects(config):
+        return
+    num_envs, num_runners = int(config.num_envs_per_env_runner), int(config.num_env_runners)
+    environments = MemoryEstimate(
+        "environments",
+        {"env runner(s)": max(1, num_runners), "envs": num_envs},
+        {"Python object": HOST_ENV_BYTES},
+        is_complete=False,
+    )
+    limit, where = on_actors if num_runners else free
+    fewer_runners = f" or num_env_runners={num_runners}" if num_runners else ""
+    remedy = f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}."
+    require_memory(environments, limit, where=where, remedy=remedy)
+
+
+def _makes_env_objects(config: AlgorithmConfig) -> bool:
+    """Whether every environment is known to be a Python object of its own."""
+    if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
+        return False
+    # What a registered creator makes is seen only when it is called.
+    is_registered = isinstance(config.env, str) and get_env_creator(config.env) is not None
+    return not is_registered and not resolve_env(config.env, config.env_config).is_vector
+
+
+def require_accelerator_memory(
+    devices: Sequence[Device], train_batch: MemoryEstimate, require_batch: RequireBatch
+) -> None:
+    """Refuse a train batch that the accelerators of this process's learner cannot hold.
+
+    Args:
+        devices: The learner's.
+        train_batch: The batch of one update.
+        require_batch: Judges it.
+
+    Raises:
+        ValueError: With the settings to change.
+    """
+    accelerators = [device for device in devices if device.platform != "cpu"]
+    what = f"train batch, of which each of {len(accelerators)} devices holds a part,"
+    part = dataclasses.replace(train_batch, what=what)
+    for device in accelerators:
+        limit = available_memory(device)
+        require_batch(part, None if limit is None else limit * len(accelerators), "are free there")

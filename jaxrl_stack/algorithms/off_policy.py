@@ -1,0 +1,347 @@
+"""What the off-policy algorithms share: the settings of replay and target networks, and the shape of the algorithm."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.off_policy_actor_driver import OffPolicyActorDriver
+from jaxrl_stack.algorithms.off_policy_device_driver import OffPolicyDeviceDriver
+from jaxrl_stack.algorithms.settings import Section, Setting, boolean, integer, is_search_space, number, short
+from jaxrl_stack.execution import off_policy
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+
+REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]] = {
+    "EpisodeReplayBuffer": EpisodeReplayBuffer,
+    "PrioritizedEpisodeReplayBuffer": PrioritizedEpisodeReplayBuffer,
+}
+"""Replay buffers that a config names without a path."""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
+_WANTED_TYPE = (
+    f"one of {', '.join(map(repr, REPLAY_BUFFERS))}, a subclass of EpisodeReplayBuffer, or the import path of one, "
+    "'module.Class'"
+)
+_KEYS = {
+    EpisodeReplayBuffer: ("capacity", "metrics_num_episodes_for_smoothing"),
+    PrioritizedEpisodeReplayBuffer: ("capacity", "alpha", "beta", "metrics_num_episodes_for_smoothing"),
+}
+_ELSEWHERE = {
+    "batch_size_B": "training(train_batch_size_per_learner=...)",
+    "batch_length_T": "rl_module(model_config={'max_seq_len': ...})",
+    "seed": "debugging(seed=...)",
+    "n_step": "training(n_step=...)",
+    "learning_starts": "training(num_steps_sampled_before_learning_starts=...)",
+    "num_steps_sampled_before_learning_starts": "training(num_steps_sampled_before_learning_starts=...)",
+    "prioritized_replay": "'type': 'PrioritizedEpisodeReplayBuffer'",
+    "prioritized_replay_alpha": "'alpha'",
+    "prioritized_replay_beta": "'beta'",
+    "buffer_size": "'capacity'",
+}
+"""Keys that people look for in a replay buffer's config → where they are."""
+_CHECKS = {
+    "capacity": integer(1),
+    "alpha": number(0, finite=True),
+    "beta": number(0, finite=True),
+    "metrics_num_episodes_for_smoothing": integer(1),
+}
+
+
+def n_step_problem(value: Any) -> str | None:
+    """What `n_step` must be: a number of steps, or a range (lo, hi) of them, hi excluded."""
+    wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
+    if isinstance(value, (tuple, list)):
+        is_range = len(value) == 2 and all(integer(1)(item) is None for item in value) and value[0] < value[1]
+        return None if is_range else wanted
+    return None if integer(1)(value) is None else wanted
+
+
+def _tuple_if_range(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def replay_buffer_config_problem(value: Any) -> str | None:
+    """What `replay_buffer_config` must be; classes that are named by their path are not imported yet."""
+    if not isinstance(value, Mapping):
+        return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
+    kind = value.get("type")
+    is_class = isinstance(kind, type) and issubclass(kind, EpisodeReplayBuffer)
+    is_text = isinstance(kind, str) and (kind in REPLAY_BUFFERS or _IMPORT_PATH.fullmatch(kind) is not None)
+    if "type" in value and not (is_class or is_text or is_search_space(kind)):
+        return f"a dict whose 'type' is {_WANTED_TYPE}"
+    for name, check in _CHECKS.items():
+        problem = check(value[name]) if name in value and not is_search_space(value[name]) else None
+        if problem is not None:
+            return f"a dict whose {name!r} is {problem}"
+    buffer_class = REPLAY_BUFFERS.get(kind) if isinstance(kind, str) else kind
+    if not isinstance(buffer_class, type):
+        return None
+    known = _keys_of(buffer_class)
+    for name in value:
+        if name != "type" and known is not None and name not in known:
+            instead = f" (instead of it: {_ELSEWHERE[name]})" if name in _ELSEWHERE else ""
+            return f"a dict without {name!r}{instead}: {buffer_class.__name__} takes {', '.join(map(repr, known))}"
+    return None
+
+
+def _keys_of(buffer_class: type[EpisodeReplayBuffer]) -> tuple[str, ...] | None:
+    """Names of a buffer's settings; None if it takes any."""
+    if buffer_class in _KEYS:
+        return _KEYS[buffer_class]
+    parameters = inspect.signature(buffer_class).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    beta = ("beta",) if issubclass(buffer_class, PrioritizedEpisodeReplayBuffer) else ()
+    return (*(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), *beta)
+
+
+def merged_replay_buffer_config(present: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """A replay buffer's config with some of its settings changed; another type takes none of the present ones."""
+    if "type" in given and given["type"] != present.get("type"):
+        return given
+    return {**present, **given}
+
+
+@functools.cache
+def _imported(path: str) -> Any:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+class OffPolicyConfig(AlgorithmConfig):
+    """Settings of the algorithms that learn from replay: DQN and SAC derive from it."""
+
+    _sections = (
+        Section(
+            "training",
+            "Sets how the policy is trained.",
+            (
+                Setting(
+                    "replay_buffer_config",
+                    {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50000, "alpha": 0.6, "beta": 0.4},
+                    "The replay buffer: its type, the steps that it holds (capacity) and, if it is prioritised, the "
+                    "exponents of priorities (alpha) and importance weights (beta). Merged with the present one "
+                    "unless the type changes.",
+                    "dict[str, Any]",
+                    check=replay_buffer_config_problem,
+                    merge=merged_replay_buffer_config,
+                ),
+                Setting(
+                    "num_steps_sampled_before_learning_starts",
+                    1000,
+                    "Sampled env steps before the first update.",
+                    "int",
+                    "host",
+                    check=integer(0),
+                    read_by="algorithm",
+                ),
+                Setting(
+                    "n_step",
+                    1,
+                    "Steps of the returns; a range (lo, hi) draws them for each row, hi excluded.",
+                    "int | tuple[int, int]",
+                    check=n_step_problem,
+                    convert=_tuple_if_range,
+                ),
+                Setting(
+                    "training_intensity",
+                    None,
+                    "Rows trained per step sampled, as whole rounds of sampling per update or updates per round; "
+                    "None for one update per round of sampling.",
+                    "float | None",
+                    check=number(above=0, finite=True),
+                    read_by="algorithm",
+                ),
+                Setting(
+                    "target_network_update_freq",
+                    0,
+                    "Sampled env steps between updates of the target networks; 0 updates them with every update.",
+                    "int",
+                    check=integer(0),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "tau",
+                    1.0,
+                    "Weight of the networks in an update of the target networks: 1 copies them.",
+                    "float",
+                    "traced",
+                    check=number(0, 1),
+                    read_by="learner",
+                ),
+                Setting(
+                    "store_buffer_in_checkpoints",
+                    True,
+                    "Whether checkpoints hold the replay buffer, so that a restored run continues exactly.",
+                    "bool",
+                    "host",
+                    check=boolean,
+                    read_by="algorithm",
+                ),
+            ),
+        ),
+    )
+    _defaults: Mapping[str, Any] = {"rollout_fragment_length": "auto"}
+
+    # -------------------------------------------------------------------------------------------- derived values
+
+    @property
+    def max_n_step(self) -> int:
+        """The largest number of steps of a return."""
+        return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
+
+    def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
+        """Steps per environment and sampling round; "auto" is `n_step`, the second entry of a range.
+
+        Args:
+            worker_index: Without effect: all EnvRunners take the same number of steps.
+        """
+        if self.rollout_fragment_length != "auto":
+            return int(self.rollout_fragment_length)
+        return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
+
+    @property
+    def rounds_per_training_step(self) -> tuple[int, int]:
+        """(rounds of sampling, updates) of one training step.
+
+        Without `training_intensity` one each. With it, rows trained per step sampled come as close to it as whole
+        rounds can; a round counts the steps of all EnvRunner actors and, as RLlib does, of one runner more.
+        """
+        if self.training_intensity is None:
+            return 1, 1
+        samplers = self._num_sampling_actors() + 1
+        per_round = self.get_rollout_fragment_length() * self.num_envs_per_env_runner * samplers
+        natural = self.total_train_batch_size / per_round
+        ratio = self.training_intensity / natural
+        return (round(1 / ratio), 1) if ratio < 1 else (1, round(ratio))
+
+    @property
+    def replay_buffer_class(self) -> type[EpisodeReplayBuffer]:
+        """The class of the replay buffer.
+
+        Raises:
+            ValueError: If its import path leads to no subclass of EpisodeReplayBuffer.
+        """
+        kind = self.replay_buffer_config.get("type", EpisodeReplayBuffer)
+        found = kind
+        if isinstance(kind, str):
+            try:
+                found = REPLAY_BUFFERS[kind] if kind in REPLAY_BUFFERS else _imported(kind)
+            except (ImportError, AttributeError) as error:
+                raise ValueError(
+                    f"training(replay_buffer_config={{'type': {kind!r}, ...}}) cannot be imported: {error}. It must "
+                    f"be {_WANTED_TYPE}."
+                ) from error
+        if not (isinstance(found, type) and issubclass(found, EpisodeReplayBuffer)):
+            raise ValueError(
+                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) is {short(found)}. It must be "
+                f"{_WANTED_TYPE}."
+            )
+        return found
+
+    @property
+    def replay_buffer_kwargs(self) -> dict[str, Any]:
+        """Arguments of the replay buffer's constructor that this config sets."""
+        return {
+            name: value
+            for name, value in self.replay_buffer_config.items()
+            if name != "type" and not (name == "beta" and self.uses_priorities)
+        }
+
+    @property
+    def uses_priorities(self) -> bool:
+        """Whether the replay buffer is prioritised."""
+        return issubclass(self.replay_buffer_class, PrioritizedEpisodeReplayBuffer)
+
+    @property
+    def replay_capacity(self) -> int:
+        """Steps that the replay buffer holds."""
+        return self._replay_value("capacity")
+
+    @property
+    def replay_alpha(self) -> float:
+        """Exponent of the priorities; 0 without them."""
+        return float(self._replay_value("alpha")) if self.uses_priorities else 0.0
+
+    @property
+    def replay_beta(self) -> float:
+        """Exponent of the importance weights; 0 without priorities."""
+        return float(self.replay_buffer_config.get("beta", 0.0)) if self.uses_priorities else 0.0
+
+    def _replay_value(self, name: str) -> Any:
+        given = self.replay_buffer_config
+        return (
+            given[name]
+            if name in given
+            else inspect.signature(self.replay_buffer_class).parameters[name].default
+        )
+
+    # ------------------------------------------------------------------------------------------------ validation
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        for name, value in self.replay_buffer_config.items():
+            if is_search_space(value):
+                self._value_error(
+                    f"training(replay_buffer_config={{{name!r}: {short(value)}}}) is still a search space. Give the "
+                    "config to a tuner, or set one value."
+                )
+        problem = replay_buffer_config_problem(
+            {**self.replay_buffer_config, "type": self.replay_buffer_class}
+        )
+        if problem is not None:
+            self._value_error(
+                f"training(replay_buffer_config={self.replay_buffer_config!r}): must be {problem}."
+            )
+        self._validate_updates()
+
+    def _validate_updates(self) -> None:
+        """Settings that divide an on-policy batch: an update from replay is one gradient step on all its rows."""
+        for name, without in (
+            ("num_epochs", 1),
+            ("minibatch_size", None),
+            ("shuffle_batch_per_epoch", False),
+        ):
+            value = vars(self)[name]
+            if value != without:
+                self._value_error(
+                    f"training({name}={value!r}): an update from replay is one gradient step on its "
+                    f"{self.train_batch_size_per_learner} rows. Leave {name} out; training_intensity sets how often "
+                    "sampled steps are trained with, train_batch_size_per_learner how many rows an update has."
+                )
+
+    def _validate_for_device(self) -> None:
+        super()._validate_for_device()
+        if self.replay_buffer_class not in REPLAY_BUFFERS.values():
+            self._value_error(
+                f"training(replay_buffer_config={{'type': {short(self.replay_buffer_config['type'])}, ...}}) needs a "
+                f"host environment: for {short(self.env)} the replay is a part of the compiled program. Use one of "
+                f"{', '.join(map(repr, REPLAY_BUFFERS))}."
+            )
+        if "metrics_num_episodes_for_smoothing" in self.replay_buffer_config:
+            notice_once(
+                "training(replay_buffer_config={'metrics_num_episodes_for_smoothing': ...}) has no effect: replay "
+                "inside the compiled program takes no means over calls."
+            )
+
+
+class OffPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from replay."""
+
+    pure_training_step = staticmethod(off_policy.training_step)
+    device_driver_class = OffPolicyDeviceDriver
+    actor_driver_class = OffPolicyActorDriver

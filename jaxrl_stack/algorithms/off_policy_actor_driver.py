@@ -1,0 +1,309 @@
+"""The actor driver of off-policy algorithms: sample into a replay buffer, update from what is drawn from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
+from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.recording import SampleBlock, newest_connector_states
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_memory
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import BATCH_INDEXES
+from jaxrl_stack.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+    from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+
+logger = logging.getLogger(__name__)
+
+REPLAY_STREAM = 6
+"""Stream of the seed that the replay buffer draws with."""
+_ROW_COLUMNS = {"n_step": 4, "weights": 4, BATCH_INDEXES: 8}
+"""Columns of drawn rows besides those that are stored, and their bytes."""
+
+
+class OffPolicyActorDriver(ActorDriver):
+    """Trains on a replay buffer in this process, which all EnvRunners fill.
+
+    Blocks of steps go from the runners' arrays straight into the buffer's, without episodes in between; runners
+    that only give episodes (``batch_mode="complete_episodes"``, classes with a `sample` of their own) work, too.
+
+    Args:
+        algorithm, config, pure_training_step, callbacks: See `Driver`.
+
+    Attributes:
+        replay_buffer: Holds what was sampled.
+    """
+
+    config: OffPolicyConfig
+    replay_buffer: EpisodeReplayBuffer
+
+    # -------------------------------------------------------------------------------------------------- building
+
+    def _memory_estimates(
+        self, observation_space: gym.Space | None, action_space: gym.Space | None
+    ) -> tuple[MemoryEstimate, MemoryEstimate]:
+        config, spaces = self.config, (observation_space, action_space)
+        rollout = train_batch_memory(
+            *spaces,
+            num_envs=int(config.num_envs_per_env_runner),
+            num_steps=config.get_rollout_fragment_length(1),
+            what="rollout",
+        )
+        num_rows = int(config.total_train_batch_size)
+        if observation_space is None or action_space is None:
+            return rollout, MemoryEstimate("train batch", {"rows": num_rows}, _ROW_COLUMNS, is_complete=False)
+        rows = replay_memory(observation_space, action_space, capacity=num_rows, extra=_ROW_COLUMNS)
+        return rollout, dataclasses.replace(rows, what="train batch", counts={"rows": num_rows})
+
+    def _prepare_learning(self) -> None:
+        self.replay_buffer = self._make_replay_buffer()
+        estimate = self.replay_buffer.memory_estimate()
+        assert estimate is not None, "both spaces are known"
+        self._replay_memory = estimate
+        logger.info("%s.", estimate)
+
+    def _make_replay_buffer(self) -> EpisodeReplayBuffer:
+        config = self.config
+        buffer_class = config.replay_buffer_class
+        observation_space, action_space = self.spaces[DEFAULT_MODULE_ID]
+        own = {
+            "observation_space": observation_space,
+            "action_space": action_space,
+            # Losses see what the module puts out now, not what it did then.
+            "extra_columns": (),
+            "store_infos": False,
+            "seed": int(np.random.SeedSequence([self.seed, REPLAY_STREAM]).generate_state(1)[0]),
+        }
+        parameters = inspect.signature(buffer_class).parameters.values()
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            own = {p.name: own[p.name] for p in parameters if p.name in own}
+        buffer = buffer_class(**{**own, **config.replay_buffer_kwargs})
+        buffer.observation_space, buffer.action_space = observation_space, action_space
+        return buffer
+
+    def memory_estimate(self) -> dict[str, Any]:
+        return {**super().memory_estimate(), "replay": self._replay_memory.to_dict()}
+
+    def _start(self) -> None:
+        config = self.config
+        self._check_learner_pipeline()
+        self._num_env_steps_trained = 0
+        self._blocks: list[SampleBlock] = []
+        self._connector_states: list[dict[str, Any]] = []
+        self._replay_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        # Worked out once: a training step may take less than a millisecond.
+        self._rounds = config.rounds_per_training_step
+        self._draw_arguments = {"n_step": config.n_step, "gamma": config.gamma, "beta": config.replay_beta}
+        self._batch_size = int(config.total_train_batch_size)
+        self._fragment_length = config.get_rollout_fragment_length(1)
+        local = self._samples_blocks and not config.num_env_runners
+        self._local_sampler = self.env_runner if local else None
+        # With both in this process, parameters stay where they are: no copies for the runner.
+        self._sharing_runner = None if self.learner is None else self._local_sampler
+        super()._start()
+
+    def _check_learner_pipeline(self) -> None:
+        on_host = self.learner_group.host_piece_names
+        if on_host:
+            raise ValueError(
+                f"The learner pipeline's {on_host} run on the host, on episodes, and {type(self.algorithm).__name__} "
+                f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
+                f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
+            )
+
+    def reset(self, config: Any) -> bool:
+        if not super().reset(config):
+            return False
+        self.replay_buffer = self._make_replay_buffer()
+        return True
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    @property
+    def num_env_steps_trained(self) -> int:
+        return self._num_env_steps_trained
+
+    @property
+    def _has_learning_started(self) -> bool:
+        enough = self.num_env_steps >= self.config.num_steps_sampled_before_learning_starts
+        return enough and len(self.replay_buffer) > 0
+
+    def training_step(self, iteration: int) -> None:
+        del iteration
+        state = TrainState(
+            learner=None,  # pyright: ignore[reportArgumentType] - the learners keep theirs
+            runner=None,
+            replay=self.replay_buffer,
+            timesteps=counters.from_int(self.num_env_steps),  # pyright: ignore[reportArgumentType]
+        )
+        num_samples, num_updates = self._rounds
+        blocks = self._samples_blocks
+        functions = {
+            "sample_fn": self._sample_blocks if blocks else self._sample_episodes,
+            "store_fn": self._store_blocks if blocks else self._store_episodes,
+            "draw_fn": self._draw,
+            "update_fn": self._update,
+            "prioritise_fn": self._prioritise,
+            "repeat_fn": _repeat,
+        }
+        updates_before = self.num_updates
+        if self._has_learning_started:
+            self.pure_training_step(
+                state, None, **functions, num_samples=num_samples, num_updates=num_updates
+            )
+        else:
+            # Only what was sampled tells whether learning starts behind it.
+            state, _ = self.pure_training_step(
+                state, None, **functions, num_samples=num_samples, num_updates=0
+            )
+            if self._has_learning_started:
+                self.pure_training_step(state, None, **functions, num_samples=0, num_updates=num_updates)
+        connector_states = newest_connector_states(self._blocks) if self._blocks else self._connector_states
+        self._blocks, self._connector_states = [], []
+        if connector_states or self.num_updates != updates_before:
+            self._sync(connector_states)
+
+    def _sample_blocks(self, state: TrainState, settings: Any) -> tuple[Any, list[SampleBlock], int, None]:
+        """One block of every runner, or as many of those that are well."""
+        del state, settings
+        config = self.config
+        started = time.perf_counter()
+        num_steps = self._fragment_length
+        if self._local_sampler is not None:
+            blocks = [self._local_sampler.sample_block(num_steps=num_steps, takes_metrics=False)]
+        else:
+            blocks = self.env_runner_group.sample_blocks(
+                config.num_env_runners, num_steps=num_steps, timeout_seconds=config.sample_timeout_s
+            )
+        self._take_in([block.episodes for block in blocks], [block.metrics for block in blocks if block.metrics])
+        num_env_steps = sum(block.num_env_steps for block in blocks)
+        self.num_env_steps += num_env_steps
+        self._blocks += [block for block in blocks if block.connector_state is not None]
+        self._clock(names.ENV_RUNNER_SAMPLING_TIMER, started)
+        return None, blocks, num_env_steps, None
+
+    def _store_blocks(self, replay: EpisodeReplayBuffer, blocks: list[SampleBlock]) -> EpisodeReplayBuffer:
+        started = time.perf_counter()
+        # A runner that did another one's work has several.
+        if len(blocks) > 1:
+            blocks = sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial))
+        for block in blocks:
+            replay.add_block(
+                block.columns, stream=block.worker_index, serial=block.serial, starts=block.starts
+            )
+        self._clock(names.REPLAY_BUFFER_ADD_DATA_TIMER, started)
+        return replay
+
+    def _sample_episodes(self, state: TrainState, settings: Any) -> tuple[Any, list[Any], int, None]:
+        """One round over all runners."""
+        del state, settings
+        episodes, num_env_steps, connector_states = self._sampled_episodes(1)
+        self._connector_states = connector_states
+        return None, episodes, num_env_steps, None
+
+    def _store_episodes(self, replay: EpisodeReplayBuffer, episodes: list[Any]) -> EpisodeReplayBuffer:
+        started = time.perf_counter()
+        replay.add(episodes)
+        self._clock(names.REPLAY_BUFFER_ADD_DATA_TIMER, started)
+        return replay
+
+    def _draw(self, state: TrainState) -> tuple[TrainState, dict[str, Any], Any]:
+        started = time.perf_counter()
+        columns = state.replay.sample_batch(self._batch_size, **self._draw_arguments)
+        items = columns.pop(BATCH_INDEXES)
+        self._clock(names.REPLAY_BUFFER_SAMPLE_TIMER, started)
+        return state, {DEFAULT_MODULE_ID: columns}, items
+
+    def _update(self, learner: Any, batch: Any, settings: Any, timesteps: Any) -> tuple[Any, Any, Any]:
+        del learner, settings
+        started = time.perf_counter()
+        rows = self.learner_group.update_rows(batch, timesteps=counters.to_int(timesteps))
+        self._num_env_steps_trained += len(batch[DEFAULT_MODULE_ID][Columns.REWARDS])
+        self.device_seconds += self._clock(names.LEARNER_UPDATE_TIMER, started) - started
+        return None, None, rows
+
+    def _prioritise(self, replay: EpisodeReplayBuffer, items: Any, rows: Any) -> EpisodeReplayBuffer:
+        if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
+            return replay
+        started = time.perf_counter()
+        key = (DEFAULT_MODULE_ID, names.TD_ERROR_KEY)
+        if key not in rows:
+            raise ValueError(
+                f"A prioritised replay buffer needs a priority for every row, and the loss of "
+                f"{self.config.learner_class.__name__} logs none. Log one: self.metrics.log_value((module_id, "
+                f"{names.TD_ERROR_KEY!r}), td_error, reduce='item_series'). Or use replay_buffer_config={{'type': "
+                f"'EpisodeReplayBuffer', ...}}."
+            )
+        replay.update_priorities(rows[key], indices=items)
+        self._clock(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, started)
+        return replay
+
+    def _sync_weights(self, connector_state: dict[str, Any] | None = None) -> None:
+        if self._sharing_runner is None or self.learner is None or connector_state is not None:
+            super()._sync_weights(connector_state)
+        else:
+            self._sharing_runner.share_weights(self.learner, num_env_steps_sampled_lifetime=self.num_env_steps)
+
+    # --------------------------------------------------------------------------------------------------- results
+
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        return mean_results(self.learner_group.row_results(num_updates)) if self.num_updates else {}
+
+    def results(self) -> dict[str, Any]:
+        self._replay_metrics.aggregate([self.replay_buffer.get_metrics()])
+        if self._local_sampler is not None:
+            self._runner_metrics.aggregate([self._local_sampler.take_metrics()])
+        return {**super().results(), names.REPLAY_BUFFER_RESULTS: self._replay_metrics.compile()}
+
+    # ----------------------------------------------------------------------------------------------------- state
+
+    def components(self) -> list[tuple[str, Any]]:
+        own = super().components()
+        if self.config.store_buffer_in_checkpoints:
+            own.append((COMPONENT_REPLAY_BUFFER, self.replay_buffer))
+        return own
+
+    def _sampling_state(self) -> dict[str, Any]:
+        state = super()._sampling_state()
+        if self.config.store_buffer_in_checkpoints:
+            state[COMPONENT_REPLAY_BUFFER] = self.replay_buffer.get_state()
+        return state
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            **super()._own_state(),
+            "num_env_steps_trained_lifetime": self._num_env_steps_trained,
+            "replay_metrics": self._replay_metrics.get_state(),
+        }
+
+    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
+        if COMPONENT_REPLAY_BUFFER in state:
+            self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
+        if own is not None:
+            self._num_env_steps_trained = int(own["num_env_steps_trained_lifetime"])
+            self._replay_metrics.set_state(own["replay_metrics"])
+        super()._set_sampling_state(state, own)
+
+
+def _repeat(function: Callable[[Any], tuple[Any, Any]], state: Any, times: int) -> tuple[Any, Any]:
+    """Call ``function(state) -> (state, result)`` several times, one behind the other; the result is the last one."""
+    result = None
+    for _ in range(times):
+        state, result = function(state)
+    return state, result

@@ -1,0 +1,520 @@
+"""The on-device driver of algorithms with replay: many training steps in one compiled, donating program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_stack.algorithms.device_driver import DeviceDriver
+from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
+from jaxrl_stack.core.learner.traced_update import NOT_FINITE
+from jaxrl_stack.env.device_rollout import RunnerState
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.ops.reductions import ravel
+from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.checkpoints import Checkpointable
+from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
+from jaxrl_stack.utils.memory import (
+    MemoryEstimate,
+    available_memory,
+    replay_memory,
+    require_memory,
+    train_batch_memory,
+)
+from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.replay_buffers.device_replay import REMEDY, DeviceReplay
+
+logger = logging.getLogger(__name__)
+
+
+@struct.dataclass
+class Sampler:
+    """The runner's state inside of a call, and what belongs to this call alone.
+
+    Attributes:
+        runner: The runner's state.
+        step_keys: PRNG keys ``[T, 1 + B]`` of all T vector steps of the call.
+        draws: Random numbers of all its U updates, ``[U, ...]``; PRNG keys ``[U]`` if they take too much room.
+        num_steps: int32, vector steps so far.
+        num_draws: int32, draws so far.
+        ended: uint32 ``[T, 2, B]``: return (its bits) and length of the episode that ended with a step; 0 without one.
+        block: The recorded columns ``[T, B, ...]`` if somebody watches episodes, else ().
+    """
+
+    runner: RunnerState
+    step_keys: jax.Array
+    draws: Any
+    num_steps: jax.Array
+    num_draws: jax.Array
+    ended: jax.Array
+    block: Any
+
+
+class OffPolicyDeviceDriver(DeviceDriver):
+    """Trains on a JAX environment with replay.
+
+    One call of the program makes K training steps, as many as an iteration needs at least: first those before learning
+    starts, then those with updates. How many of each is an argument, so there is one program for all of them, and the
+    replay memory stays where it is.
+
+    Args:
+        resolved, algorithm, config, pure_training_step, callbacks: See `DeviceDriver`.
+
+    Attributes:
+        replay: What is fixed about the replay memory of one device.
+        replay_state: What it holds, leaves ``[D, ...]``.
+        replay_memory: What the memories of all devices take.
+    """
+
+    replay: DeviceReplay
+    replay_state: Any
+    replay_memory: MemoryEstimate
+
+    # ------------------------------------------------------------------------------------ the shape of a training step
+
+    def _memory_of_step(self, num_parts: int, what: str) -> tuple[MemoryEstimate, MemoryEstimate]:
+        config, spaces = self.config, self.spaces[DEFAULT_MODULE_ID]
+        rollout = train_batch_memory(
+            *spaces,
+            num_envs=self._num_envs,
+            num_steps=config.get_rollout_fragment_length(),
+            what="rollout",
+        )
+        rows = config.total_train_batch_size // num_parts
+        batch = replay_memory(*spaces, capacity=rows, extra={"n_step": 4, "weights": 4})
+        return rollout, dataclasses.replace(batch, what=what)
+
+    def _plan_training_step(self) -> None:
+        config, num_devices = self.config, self._num_devices
+        self._num_rounds = 1
+        self._fragment_length = config.get_rollout_fragment_length()
+        self._num_samples, self._num_draws = config.rounds_per_training_step
+        self._steps_per_training_step = self._num_samples * self._fragment_length * self._num_envs
+        wanted = config.min_sample_timesteps_per_iteration or 0
+        self._num_training_steps = max(1, -(-wanted // self._steps_per_training_step))
+        if self.learner.has_host_hooks and self._num_training_steps > 1:
+            notice_once(
+                f"{type(self.learner).__name__} overrides a hook that runs on the host around updates: every training "
+                f"step returns to it, which costs far more than the step itself. pre_update() and post_update() "
+                f"run inside the compiled program."
+            )
+            self._num_training_steps = 1
+        self._plan = self.learner.plan(num_epochs=1, minibatch_size=None, shuffle_batch_per_epoch=False)
+        self._check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
+        capacity = config.replay_capacity
+        self._check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
+        longest = max(self._fragment_length, config.max_n_step)
+        if capacity < self._num_envs * longest:
+            raise ValueError(
+                f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // self._num_envs} steps "
+                f"of each of num_envs_per_env_runner={self._num_envs} environments, and needs {longest} "
+                f"(n_step={config.n_step!r}, rollout_fragment_length={self._fragment_length}). Raise the capacity to "
+                f"at least {self._num_envs * longest}, or use fewer environments."
+            )
+        self.replay = DeviceReplay(
+            capacity=capacity // num_devices,
+            num_envs=self._num_envs // num_devices,
+            batch_size=config.total_train_batch_size // num_devices,
+            n_step=config.n_step,
+            alpha=config.replay_alpha if config.uses_priorities else None,
+        )
+        self._recorded = self._columns_of_step()
+        self._estimate_replay()
+        # Made where it stays: a copy of it on the way there may not fit.
+        self._make_replay = map_over_devices(
+            lambda _: (self.replay.init(self._recorded),),
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(0,),
+            out_axes=(0,),
+            donate_argnums=(),
+        )
+        self._stored_replay = StoredReplay(self)
+
+    def _check_divides(self, name: str, number: int, num_devices: int) -> None:
+        if number % num_devices:
+            raise ValueError(
+                f"training({name}) is {number}, which must divide by the {num_devices} devices of the learner: each "
+                f"has an equal part. Use {-(-number // num_devices) * num_devices}, or fewer devices."
+            )
+
+    def _columns_of_step(self) -> dict[str, Any]:
+        """Shapes of what one step of one device's environments records, ``[1, B, ...]``."""
+        learner, num_envs = self.learner, self.replay.num_envs
+
+        def one_step(key, params, rest, settings, timesteps):
+            state = self.rollout.init(key, num_envs)
+            values = learner.current_values(settings, timesteps)["modules"]
+            keys = jax.random.split(key, (1, 1 + num_envs))
+            return self.rollout.steps(
+                state, keys, params, rest, values, timesteps, explore=bool(self.config.explore)
+            )[1]
+
+        state = learner.state
+        settings = jax.tree.map(jnp.asarray, learner.settings())
+        return jax.eval_shape(one_step, jax.random.key(0), state.params, state.rest, settings, state.timesteps)
+
+    def _estimate_replay(self) -> None:
+        """Report what the replay memory takes, and refuse one that the devices cannot hold."""
+        devices = self.learner.devices
+        share = self.replay.memory_estimate(self._recorded)
+        counts = {**share.counts, "envs": self._num_envs}
+        self.replay_memory = dataclasses.replace(share, counts=counts)
+        is_cpu = devices[0].platform == "cpu"
+        known = [size for size in map(available_memory, devices) if size is not None]
+        free = min(known) if known else None
+        logger.info("%s.", self.replay_memory)
+        require_memory(
+            self.replay_memory if is_cpu else dataclasses.replace(share, what=f"replay buffer of {devices[0]}"),
+            free,
+            where=f"are free {'on this machine' if is_cpu else 'there'}",
+            remedy=REMEDY,
+        )
+
+    def memory_estimate(self) -> dict[str, Any]:
+        return {**super().memory_estimate(), "replay": self.replay_memory.to_dict()}
+
+    @property
+    def _steps_per_call(self) -> int:
+        return self._num_training_steps * self._steps_per_training_step
+
+    @property
+    def _rows_per_update(self) -> int:
+        return self.config.total_train_batch_size
+
+    def _make_program(self) -> Any:
+        return map_over_devices(
+            self._training_steps_program,
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(None, 0, 0, None, None, None),
+            out_axes=(None, 0, 0, None, None, 0, 0),
+            donate_argnums=(0, 1, 2, 3),
+        )
+
+    def _start(self) -> None:
+        super()._start()
+        self._empty_replay()
+
+    def _empty_replay(self) -> None:
+        self.replay_state = None
+        (self.replay_state,) = self._make_replay(np.zeros(len(self.learner.devices), np.float32))
+
+    # -------------------------------------------------------------------------------------------- the compiled part
+
+    def _training_steps_program(self, learner, runner, replay, timesteps, settings, num_warm_up):
+        """K training steps on one device of the learner, the first `num_warm_up` without updates. Traced once."""
+        num_steps = self._num_training_steps
+        state = TrainState(learner=learner, runner=self._sampler(runner), replay=replay, timesteps=timesteps)
+        state, _ = repeat(self._training_step(settings, 0), state, 0, num_warm_up)
+
+        def with_updates(state):
+            state, learned = self._training_step(settings, self._num_draws)(state)
+            # All numbers for the host in one vector: it passes through the loop, and to the host, faster than a dozen.
+            vector, self._unpack_learned = ravel(learned)
+            return state, vector
+
+        state, learned = repeat(with_updates, state, num_warm_up, num_steps, self._combined)
+        sampler = state.runner
+        window = sampler.runner.window.extend(
+            sampler.ended[:, 1] > 0,
+            jax.lax.bitcast_convert_type(sampler.ended[:, 0], jnp.float32),
+            sampler.ended[:, 1].astype(jnp.int32),
+        )
+        runner = dataclasses.replace(sampler.runner, window=window)
+        return state.learner, runner, state.replay, state.timesteps, learned, window.packed(), sampler.block
+
+    def _training_step(self, settings: Any, num_updates: int) -> Callable[[TrainState], tuple[TrainState, Any]]:
+        def step(state: TrainState) -> tuple[TrainState, Any]:
+            state, metrics = self.pure_training_step(
+                state,
+                settings,
+                sample_fn=self._sample_on_device,
+                store_fn=self._store_on_device,
+                draw_fn=functools.partial(self._draw_on_device, settings),
+                update_fn=self._update_on_device,
+                prioritise_fn=self._prioritise_on_device,
+                num_samples=self._num_samples,
+                num_updates=num_updates,
+                repeat_fn=self._repeat_on_device,
+            )
+            return state, metrics["learners"]
+
+        return step
+
+    def _repeat_on_device(self, function: Any, state: TrainState, number: int) -> tuple[TrainState, Any]:
+        # Sampling has no results: what it says about episodes is in the state.
+        return function(state) if number == 1 else repeat(function, state, 0, number, _combined_metrics)
+
+    def _sampler(self, runner: RunnerState) -> Sampler:
+        """Everything that a call draws of random numbers, at once: in every step it would take longer."""
+        num_updates = self._num_training_steps * self._num_draws
+        num_steps = self._num_training_steps * self._num_samples * self._fragment_length
+        num_envs = self.replay.num_envs
+        key, step_key, draw_key = jax.random.split(runner.key, 3)
+        draws: Any = jax.random.split(draw_key, num_updates)
+        if num_updates * self.replay.num_random_numbers <= _MOST_RANDOM_NUMBERS:
+            draws = jax.vmap(self.replay.random_numbers)(draws)
+        block: Any = ()
+        if self._watches_episodes:
+            block = jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), self._recorded)
+        return Sampler(
+            runner=dataclasses.replace(runner, key=key),
+            step_keys=jax.random.split(step_key, (num_steps, 1 + num_envs)),
+            draws=draws,
+            num_steps=jnp.int32(0),
+            num_draws=jnp.int32(0),
+            ended=jnp.zeros((num_steps, 2, num_envs), jnp.uint32),
+            block=block,
+        )
+
+    def _sample_on_device(self, state: TrainState, settings: Any):
+        learner, sampler = state.learner, state.runner
+        start, length = sampler.num_steps, self._fragment_length
+        # Schedules of exploration see the steps up to here; those of the learner move on with its updates.
+        runner, columns, statistics = self.rollout.steps(
+            sampler.runner,
+            jax.lax.dynamic_slice_in_dim(sampler.step_keys, start, length),
+            learner.params,
+            learner.rest,
+            self.learner.current_values(settings, state.timesteps)["modules"],
+            state.timesteps,
+            explore=bool(self.config.explore),
+            axis_name=self.learner.axis_name,
+        )
+        returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
+        lengths = jnp.where(statistics.ended, statistics.episode_length, 0)
+        ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (returns, lengths)], axis=1)
+        written = (sampler.ended, sampler.block)
+        rows = (ended, columns if self._watches_episodes else ())
+        ended, block = jax.tree.map(
+            lambda all_steps, own: jax.lax.dynamic_update_slice_in_dim(all_steps, own, start, 0), written, rows
+        )
+        sampler = dataclasses.replace(
+            sampler,
+            runner=self.rollout.merged(runner, self.learner.axis_name),
+            num_steps=start + length,
+            ended=ended,
+            block=block,
+        )
+        return sampler, columns, length * self._num_envs, {}
+
+    def _store_on_device(self, replay: Any, columns: dict[str, Any]) -> Any:
+        return self.replay.add(replay, columns)
+
+    def _draw_on_device(self, settings: Any, state: TrainState):
+        sampler = state.runner
+        values = self.learner.current_values(settings, state.timesteps)["modules"]
+        batch, items = self.replay.sample(
+            state.replay,
+            jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, sampler.num_draws, keepdims=False), sampler.draws),
+            beta=self.config.replay_beta,
+            gamma=values[DEFAULT_MODULE_ID]["gamma"],
+        )
+        sampler = dataclasses.replace(sampler, num_draws=sampler.num_draws + 1)
+        return dataclasses.replace(state, runner=sampler), {DEFAULT_MODULE_ID: batch}, items
+
+    def _update_on_device(self, learner, batch, settings, timesteps):
+        return self.learner.pure_step(learner, batch, settings, timesteps, axis_name=self.learner.axis_name)
+
+    def _prioritise_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
+        if not self.config.uses_priorities:
+            return replay
+        key = (DEFAULT_MODULE_ID, names.TD_ERROR_KEY)
+        if key not in rows:
+            raise ValueError(
+                f"A prioritised replay buffer needs the TD error of every row, and the loss of "
+                f"{type(self.learner).__name__} logs only {sorted(rows)} per row: self.metrics.log_value((module_id, "
+                f"TD_ERROR_KEY), td_error, reduce='item_series'). Or use replay_buffer_config={{'type': "
+                f"'EpisodeReplayBuffer'}}."
+            )
+        return self.replay.update_priorities(replay, items, rows[key])
+
+    def _combined(self, before: jax.Array, vector: jax.Array) -> jax.Array:
+        """Metrics of one training step more, as vectors: of the last update, but of flags the highest so far."""
+        places = self._unpack_learned(np.arange(vector.shape[0], dtype=np.float32))
+        is_flag = np.zeros(vector.shape[0], bool)
+        for path, place in places.items():
+            is_flag[int(place)] = _is_flag(path)
+        return jnp.maximum(vector, jnp.where(is_flag, before, -jnp.inf)) if is_flag.any() else vector
+
+    # ----------------------------------------------------------------------------------------------------- training
+
+    @property
+    def _num_warm_up_steps(self) -> int:
+        """Training steps of the next call in front of the first update: that one ends with enough sampled steps."""
+        missing = self.config.num_steps_sampled_before_learning_starts - self.num_env_steps
+        return min(max(0, -(-missing // self._steps_per_training_step) - 1), self._num_training_steps)
+
+    @property
+    def _learns_next(self) -> bool:
+        return self._num_warm_up_steps < self._num_training_steps
+
+    def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
+        learner, num_warm_up = self.learner, self._num_warm_up_steps
+        self._has_learned = num_warm_up < self._num_training_steps
+        (
+            learner.state,
+            self.runner_state,
+            self.replay_state,
+            self.timesteps,
+            learned,
+            window,
+            block,
+        ) = self._iterate(
+            learner.state, self.runner_state, self.replay_state, self.timesteps, settings, np.int32(num_warm_up)
+        )
+        return learned, window, block
+
+    def _take_metrics(self, learned: np.ndarray) -> None:
+        if self._has_learned:
+            super()._take_metrics(learned)
+
+    @property
+    def num_env_steps_trained(self) -> int:
+        return self.num_updates * self._rows_per_update
+
+    def results(self) -> dict[str, Any]:
+        num_rows = int(all_shards(self.replay_state.size).sum())
+        return {
+            "replay_buffer": {
+                names.NUM_ENV_STEPS_STORED: num_rows * self.replay.num_envs,
+                names.NUM_ENV_STEPS_ADDED_LIFETIME: self.num_env_steps,
+                "capacity": self.replay.num_rows * self._num_envs,
+            }
+        }
+
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def components(self) -> list[tuple[str, Any]]:
+        own = super().components()
+        if self.config.store_buffer_in_checkpoints:
+            own.append((COMPONENT_REPLAY_BUFFER, self._stored_replay))
+        return own
+
+    def _sampling_state(self) -> dict[str, Any]:
+        state = super()._sampling_state()
+        if self.config.store_buffer_in_checkpoints:
+            state[COMPONENT_REPLAY_BUFFER] = self._stored_replay.get_state()
+        return state
+
+    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
+        super()._set_sampling_state(state, own)
+        is_runner_restored = "rollout" in state.get(COMPONENT_ENV_RUNNER, {})
+        if COMPONENT_REPLAY_BUFFER in state:
+            self._stored_replay.set_state(state[COMPONENT_REPLAY_BUFFER])
+            if not is_runner_restored:
+                self._cut_replay()
+        elif is_runner_restored and own is None:
+            self._cut_replay()
+        elif own is not None:
+            notice_once(
+                "The state that is restored holds no replay buffer (store_buffer_in_checkpoints=False): it is empty, "
+                "and updates are made from what is sampled from here on."
+            )
+            self._empty_replay()
+
+    def _cut_replay(self) -> None:
+        """What the environments do next is not what followed what the replay memory holds."""
+        shards = [jax.tree.map(lambda x, d=d: x[d], all_shards(self.replay_state)) for d in range(self._num_devices)]
+        cut = [jax.device_get(jax.jit(self.replay.cut)(shard)) for shard in shards]
+        self.replay_state = place_sharded(jax.tree.map(lambda *x: np.stack(x), *cut), self.learner.devices)
+
+    @property
+    def _num_devices(self) -> int:
+        return len(self.learner.devices)
+
+    def stop(self) -> None:
+        super().stop()
+        self.replay_state = None
+
+
+class StoredReplay(Checkpointable):
+    """The replay memory of a driver as a part of checkpoints.
+
+    Args:
+        driver: Whose memory it is.
+    """
+
+    def __init__(self, driver: OffPolicyDeviceDriver):
+        self._driver = driver
+
+    def get_state(
+        self, components: Any = None, *, not_components: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What the memories hold, by name, leaves ``[D, ...]``."""
+        return named_leaves(all_shards(self._driver.replay_state))
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned.
+
+        Raises:
+            ValueError: If it is of another capacity, of other environments, or of another number of devices.
+        """
+        driver = self._driver
+        num_devices = len(driver.learner.devices)
+        saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
+        if saved != num_devices:
+            raise ValueError(
+                f"The replay buffer was saved on {saved} devices, and here are {num_devices}: every device has a part "
+                f"of its own. Use {saved} devices, or save with store_buffer_in_checkpoints=False and start with an "
+                f"empty buffer."
+            )
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), driver.replay_state)
+        restored = from_named_leaves(shapes, state, "the replay buffer")
+        driver.replay_state = place_sharded(restored, driver.learner.devices)
+
+
+def repeat(
+    function: Callable[[Any], tuple[Any, Any]],
+    state: Any,
+    start: Any,
+    stop: Any,
+    combined: Callable[[Any, Any], Any] = lambda before, result: result,
+) -> tuple[Any, Any]:
+    """Call a function again and again, inside one loop of a compiled program.
+
+    Args:
+        function: ``state -> (state, result)``.
+        state: Before the first call.
+        start: Counts up from here, int32 or a number.
+        stop: To here, this excluded.
+        combined: ``(results so far, result) -> results``; by default the last one stays.
+
+    Returns:
+        ``(state, results)``; zeros without a call.
+    """
+    # Traced once: the loop finds the trace that told the shapes of the results.
+    function = jax.jit(function, inline=True)
+    shapes = jax.eval_shape(function, state)[1]
+
+    def body(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, results = carry
+        state, result = function(state)
+        return state, combined(results, result)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.fori_loop(start, stop, body, (state, zeros))
+
+
+_MOST_RANDOM_NUMBERS = 2**24
+"""Up to so many, the random numbers that a call draws rows with are made in front of its loop: 64 MiB."""
+
+
+def _is_flag(path: tuple[str, ...]) -> bool:
+    return path[-1].startswith(NOT_FINITE)
+
+
+def _combined_metrics(before: dict[Any, jax.Array], result: dict[Any, jax.Array]) -> dict[Any, jax.Array]:
+    return {p: jnp.maximum(before[p], value) if _is_flag(p) else value for p, value in result.items()}
+
+

@@ -1,0 +1,105 @@
+"""The actor driver of on-policy algorithms: sample a train batch, update from it, hand out weights."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
+from jaxrl_stack.env.recording import newest_connector_states
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class OnPolicyActorDriver(ActorDriver):
+    """Trains on what the current weights have just sampled.
+
+    Args:
+        algorithm, config, pure_training_step, callbacks: See `Driver`.
+    """
+
+    def _memory_estimates(
+        self, observation_space: gym.Space | None, action_space: gym.Space | None
+    ) -> tuple[MemoryEstimate, MemoryEstimate]:
+        config, spaces = self.config, (observation_space, action_space)
+        num_envs, length = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
+        num_columns = num_envs * self._num_blocks
+        return (
+            train_batch_memory(*spaces, num_envs=num_envs, num_steps=length, what="rollout"),
+            train_batch_memory(*spaces, num_envs=num_columns, num_steps=length),
+        )
+
+    @property
+    def _num_blocks(self) -> int:
+        """``[T, B]`` blocks of a train batch: as many from every runner, and as few as cover it."""
+        config = self.config
+        num_runners = max(1, config.num_env_runners)
+        per_round = num_runners * config.num_envs_per_env_runner * config.get_rollout_fragment_length(1)
+        return num_runners * max(1, -(-config.total_train_batch_size // per_round))
+
+    def _start(self) -> None:
+        self._learned: list[dict[str, Any]] = []
+        super()._start()
+
+    def training_step(self, iteration: int) -> None:
+        del iteration
+        state = TrainState(
+            learner=None,  # pyright: ignore[reportArgumentType] - the learners keep theirs
+            runner=None,
+            replay=None,
+            timesteps=counters.from_int(self.num_env_steps),  # pyright: ignore[reportArgumentType]
+        )
+        blocks, episodes = self._sample_blocks, self._sample_episodes
+        state, metrics = self.pure_training_step(
+            state, None, sample_fn=blocks if self._samples_blocks else episodes, update_fn=self._update
+        )
+        self._learned = metrics["learners"]
+        self._sync(metrics["env_runners"]["connector_states"])
+
+    def _sample_blocks(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
+        """A train batch: a fixed number of ``[T, B]`` blocks, however many runners answered."""
+        del state, settings
+        config = self.config
+        started = time.perf_counter()
+        blocks = self.env_runner_group.sample_blocks(
+            self._num_blocks,
+            num_steps=config.get_rollout_fragment_length(1),
+            keep_remote=self.learner_group.is_remote,
+            timeout_seconds=config.sample_timeout_s,
+        )
+        self._take_in([block.episodes for block in blocks], [block.metrics for block in blocks])
+        num_env_steps = sum(block.num_env_steps for block in blocks)
+        self.num_env_steps += num_env_steps
+        self._clock("env_runner_sampling_timer", started)
+        return None, {"blocks": blocks}, num_env_steps, {"connector_states": newest_connector_states(blocks)}
+
+    def _sample_episodes(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
+        """A train batch of episodes: whole rounds over all runners until there are enough steps."""
+        del state, settings
+        episodes, num_env_steps, connector_states = self._sampled_episodes(self.config.total_train_batch_size)
+        return None, {"episodes": episodes}, num_env_steps, {"connector_states": connector_states}
+
+    def _update(self, learner: Any, batch: dict[str, Any], settings: Any, timesteps: Any) -> tuple[Any, Any]:
+        del learner, settings, timesteps
+        config = self.config
+        started = time.perf_counter()
+        arguments: dict[str, Any] = {
+            "timesteps": {"num_env_steps_sampled_lifetime": self.num_env_steps},
+            "num_epochs": config.num_epochs,
+            "minibatch_size": config.minibatch_size,
+            "shuffle_batch_per_epoch": config.shuffle_batch_per_epoch,
+        }
+        if "blocks" in batch:
+            results = self.learner_group.update_block(batch["blocks"], **arguments)
+        else:
+            results = self.learner_group.update(episodes=batch["episodes"], **arguments)
+        self.device_seconds += self._clock("learner_update_timer", started) - started
+        return None, results
+
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        del num_updates
+        return mean_results(self._learned)

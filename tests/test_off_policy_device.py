@@ -1,0 +1,426 @@
+"""Off-policy training on the device: one program of many training steps, with the replay memory inside."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import all_shards, host_view
+
+NUM_ENVS, BATCH, CAPACITY = 4, 8, 80
+
+
+def config(**training):
+    """Everything at once: priorities, windows of random length, several updates per round, a moving target."""
+    settings = {
+        "replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer", "capacity": CAPACITY},
+        "train_batch_size_per_learner": BATCH,
+        "num_steps_sampled_before_learning_starts": 40,
+        "n_step": (1, 3),
+        "training_intensity": 2 * BATCH / (NUM_ENVS * 3),
+        "target_network_update_freq": 24,
+        "epsilon": [[0, 1.0], [100, 0.05]],
+        "lr": [[0, 0.01], [100, 0.001]],
+    }
+    return (
+        DQNConfig()
+        .environment("gymnax/CartPole-v1", env_config={"max_steps_in_episode": 13})
+        .env_runners(num_envs_per_env_runner=NUM_ENVS)
+        .training(**settings | training)
+        .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": [4]})
+        .reporting(min_sample_timesteps_per_iteration=60, metrics_num_episodes_for_smoothing=10)
+        .learners(num_cpus_per_learner=1)
+        .debugging(seed=3)
+    )
+
+
+def leaves_of(algo):
+    """All of a run's arrays on the host."""
+    driver = algo.driver
+    learner = jax.device_get(host_view(driver.learner.state))
+    state = (learner, all_shards(driver.runner_state), all_shards(driver.replay_state), host_view(driver.timesteps))
+    as_data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+    return jax.tree.map(lambda x: np.asarray(as_data(x)), state)
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Four iterations, of which the first one begins to learn, with a checkpoint behind the second."""
+    algo = config().build_algo()
+    path = tmp_path_factory.mktemp("run") / "checkpoint"
+    started = leaves_of(algo)
+    results, states = [], []
+    for i in range(4):
+        results.append(algo.train())
+        states.append(leaves_of(algo))
+        if i == 1:
+            algo.save_to_path(path)
+    yield types.SimpleNamespace(algo=algo, path=path, started=started, results=results, states=states)
+    algo.stop()
+
+
+# -------------------------------------------------------------------------------------------------- the program
+
+
+def steps_in_python(driver, state, num_training_steps):
+    """The training steps of one call, each of their pieces a program of its own; the last updates' metrics."""
+    learner, rollout, replay, config = driver.learner, driver.rollout, driver.replay, driver.config
+    settings = jax.tree.map(jnp.asarray, learner.settings())
+    num_samples, num_updates = config.rounds_per_training_step
+    length = config.get_rollout_fragment_length()
+
+    @jax.jit
+    def sample(state, keys):
+        values = learner.current_values(settings, state.timesteps)["modules"]
+        runner, columns, ended = rollout.steps(
+            state.runner, keys, state.learner.params, state.learner.rest, values, state.timesteps, explore=True
+        )
+        timesteps = counters.add(state.timesteps, length * NUM_ENVS)
+        return dataclasses.replace(state, runner=runner, timesteps=timesteps), columns, ended
+
+    store, prioritise = jax.jit(replay.add), jax.jit(replay.update_priorities)
+    draw = jax.jit(lambda memory, key: replay.sample(memory, key, beta=config.replay_beta, gamma=jnp.float32(0.99)))
+    update = jax.jit(
+        lambda state, batch: learner.pure_step(
+            state.learner, {DEFAULT_MODULE_ID: batch}, settings, state.timesteps, axis_name=None
+        )
+    )
+
+    key, step_key, draw_key = jax.random.split(state.runner.key, 3)
+    num_rows = num_training_steps * num_samples * length
+    step_keys = jax.random.split(step_key, (num_rows, 1 + NUM_ENVS))
+    draw_keys = iter(jax.random.split(draw_key, num_training_steps * num_updates))
+    statistics, metrics = [], {}
+    for i in range(0, num_rows, length):
+        state, columns, ended = sample(state, step_keys[i : i + length])
+        statistics.append(ended)
+        state = dataclasses.replace(state, replay=store(state.replay, columns))
+        if counters.to_int(state.timesteps) < config.num_steps_sampled_before_learning_starts:
+            continue
+        for _ in range(num_updates):
+            batch, items = draw(state.replay, next(draw_keys))
+            updated, metrics, rows = update(state, batch)
+            memory = prioritise(state.replay, items, rows[(DEFAULT_MODULE_ID, "td_error")])
+            state = dataclasses.replace(state, learner=updated, replay=memory)
+    ended = jax.tree.map(lambda *x: jnp.concatenate(x), *statistics)
+    window = state.runner.window.extend(ended.ended, ended.episode_return, ended.episode_length)
+    return dataclasses.replace(state, runner=dataclasses.replace(state.runner, window=window, key=key)), metrics
+
+
+def test_the_program_does_what_its_pieces_do(run):
+    """Step by step in Python: the same draws, windows, priorities, schedules and targets. Sums that another program
+    adds up in another order differ in the last bits."""
+    driver = run.algo.driver
+    one_shard = lambda tree: jax.tree.map(lambda x: jnp.asarray(x[0]), tree)  # noqa: E731
+    learner, runner, replay, timesteps = run.started
+    runner, replay = one_shard(runner), one_shard(replay)
+    key = jax.random.wrap_key_data(jnp.asarray(learner.key))
+    state = TrainState(
+        learner=dataclasses.replace(jax.tree.map(jnp.asarray, learner), key=key, rest=with_keys(driver, learner.rest)),
+        runner=dataclasses.replace(runner, key=jax.random.wrap_key_data(runner.key)),
+        replay=replay,
+        timesteps=jnp.asarray(timesteps),
+    )
+    state, metrics = steps_in_python(driver, state, 5)
+    expected_learner, expected_runner, expected_replay, expected_timesteps = run.states[0]
+    assert counters.to_int(state.timesteps) == counters.to_int(expected_timesteps) == 60
+    assert int(state.learner.num_updates) == int(expected_learner.num_updates) == 4
+
+    def close(expected, actual):
+        if jnp.issubdtype(actual.dtype, jax.dtypes.prng_key):
+            actual = jax.random.key_data(actual)
+        np.testing.assert_allclose(np.asarray(actual), expected, rtol=2e-5, atol=1e-6)
+
+    jax.tree.map(close, expected_learner, state.learner)
+    jax.tree.map(close, jax.tree.map(lambda x: x[0], expected_runner), state.runner)
+    words, stored = (np.asarray(x.ring.experience["words"]) for x in (state.replay, one_shard(expected_replay)))
+    layout = state.replay.layout
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
+        layout.unpack({"words": jnp.asarray(words)}),
+        layout.unpack({"words": jnp.asarray(stored)}),
+    )
+    np.testing.assert_allclose(
+        state.replay.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4
+    )
+    results = run.results[0]["learners"][DEFAULT_MODULE_ID]
+    for (_, name), value in metrics.items():
+        np.testing.assert_allclose(results[name], value, rtol=1e-4, err_msg=name)
+
+
+def with_keys(driver, rest):
+    """Other state of the modules with its PRNG keys as such."""
+    like = driver.learner.state.rest
+    return {
+        ref: jax.random.wrap_key_data(jnp.asarray(leaf))
+        if jnp.issubdtype(like[ref].dtype, jax.dtypes.prng_key)
+        else jnp.asarray(leaf)
+        for ref, leaf in rest.items()
+    }
+
+
+def test_learning_starts_with_the_step_that_has_enough():
+    """A training step is 4 env steps: of 10 of them, those learn that end at `start` or later."""
+    algo = config(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=0).build_algo()
+    for start, updates in ((0, 15), (4, 15), (5, 14), (8, 14), (59, 1), (60, 1), (61, 0), (100, 0)):
+        new = config(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=start)
+        algo.driver.config = new
+        algo.driver.learner.reset(algo.config)
+        algo.driver._start()
+        algo.driver.training_step(1)
+        assert algo.driver.num_updates == updates, start
+    algo.stop()
+
+
+def test_results_count_what_was_trained(run):
+    updates = [4, 14, 24, 34]  # two per training step of 12 env steps, five steps per iteration, from 48 on
+    for i, result in enumerate(run.results):
+        learned = result["learners"]
+        assert result["num_env_steps_sampled_lifetime"] == 60 * (i + 1)
+        assert learned[DEFAULT_MODULE_ID]["weights_seq_no"] == updates[i]
+        assert learned["__all_modules__"]["num_env_steps_trained_lifetime"] == updates[i] * BATCH
+        before = updates[i - 1] if i else 0
+        assert learned["__all_modules__"]["num_env_steps_trained"] == (updates[i] - before) * BATCH
+        assert result["replay_buffer"]["num_env_steps_stored"] == min(60 * (i + 1), CAPACITY)
+        assert result["replay_buffer"]["capacity"] == CAPACITY
+        assert result["num_training_step_calls_per_iteration"] == 1
+        assert np.isfinite(result["env_runners"]["episode_return_mean"])
+    # Every 24 sampled steps, counted at the end of updates: 48, 72, 96, ... 240.
+    assert run.results[-1]["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 9
+    assert run.results[-1]["learners"][DEFAULT_MODULE_ID]["last_target_update_ts"] == 240
+    lr = "default_optimizer_learning_rate"
+    assert run.results[-1]["learners"][DEFAULT_MODULE_ID][lr] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(("intensity", "samples", "updates"), [(0.5, 4, 1), (8.0, 1, 4)])
+def test_training_intensity(intensity, samples, updates):
+    algo = config(n_step=1, training_intensity=intensity, num_steps_sampled_before_learning_starts=0).build_algo()
+    algo.train()
+    assert algo.driver.num_env_steps == -(-60 // (4 * samples)) * 4 * samples
+    assert algo.driver.num_updates == algo.driver.num_env_steps // (4 * samples) * updates
+    algo.stop()
+
+
+def test_nothing_compiles_behind_the_first_iteration(run):
+    assert [result["timers"]["compile_s"] > 0 for result in run.results] == [True, False, False, False]
+
+
+def test_the_loss_is_traced_once():
+    calls = []
+
+    class Counting(config().get_default_learner_class()):
+        def compute_loss_for_module(self, **kwargs):
+            calls.append(None)
+            return super().compute_loss_for_module(**kwargs)
+
+    algo = config().learners(learner_class=Counting).build_algo()
+    algo.train()
+    algo.train()
+    assert len(calls) == 1
+    algo.stop()
+
+
+def test_the_memory_is_updated_in_place():
+    """The compiled program copies neither the steps nor their priorities."""
+    size = 40_000
+    algo = config(replay_buffer_config={"capacity": size}).build_algo()
+    driver = algo.driver
+    arguments = (driver.learner.state, driver.runner_state, driver.replay_state, driver.timesteps)
+    lowered = driver._iterate._call.lower(*arguments, driver.learner.placed_settings(), np.int32(0))
+    compiled = lowered.compile()
+    shapes = {x.shape[1:] for x in jax.tree.leaves(driver.replay_state) if x.size >= size}
+    assert len(shapes) == 2
+    bodies = [line for line in compiled.as_text().splitlines() if " copy(" in line]
+    for shape in shapes:
+        text = "[" + ",".join(map(str, shape)) + "]"
+        assert not [line for line in bodies if text in line.split(" copy(")[0]], text
+    algo.stop()
+
+
+# ---------------------------------------------------------------------------------------------------- the same again
+
+
+def test_the_same_seed_is_the_same_run(run):
+    algo = config(lr=0.1).build_algo()
+    algo.train()
+    first = leaves_of(algo)
+    # From the beginning again, in place and with the same program: with other settings, and as the other run.
+    assert algo.reset(config(lr=0.1))
+    algo.train()
+    assert_same(leaves_of(algo), first)
+    assert algo.reset(config())
+    assert_same(leaves_of(algo), run.started)
+    result = algo.train()
+    assert result["timers"]["compile_s"] == 0
+    assert_same(leaves_of(algo), run.states[0])
+    algo.stop()
+    other = config().debugging(seed=4).build_algo()
+    assert not np.array_equal(leaves_of(other)[1].obs, run.started[1].obs)
+    other.stop()
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(run):
+    algo = type(run.algo).from_checkpoint(run.path)
+    assert_same(leaves_of(algo), run.states[1])
+    for i in (2, 3):
+        result = algo.train()
+        assert result["env_runners"]["episode_return_mean"] == run.results[i]["env_runners"]["episode_return_mean"]
+        assert_same(leaves_of(algo), run.states[i])
+    algo.stop()
+
+
+def test_other_environments_do_not_continue_what_is_stored(run):
+    """Their state alone, restored under a full memory: running episodes are cut where they were."""
+    algo = type(run.algo).from_checkpoint(run.path)
+
+    def ends_of_newest_rows():
+        memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.replay_state))
+        place = (memory.ring.current_index - 1) % algo.driver.replay.num_rows
+        steps = memory.layout.unpack(jax.tree.map(lambda x: jnp.asarray(x[:, place]), memory.ring.experience))
+        return np.asarray(steps["ends"])
+
+    assert (ends_of_newest_rows() == 0).any()
+    algo.restore_from_path(run.path, component="env_runner")
+    assert (ends_of_newest_rows() > 0).all()
+    algo.restore_from_path(run.path)
+    assert_same(leaves_of(algo), run.states[1])
+    algo.stop()
+
+
+def test_it_evaluates_and_acts(run):
+    algo = type(run.algo).from_checkpoint(run.path, evaluation_interval=1, evaluation_duration=2)
+    assert algo.evaluate()["env_runners"]["num_episodes"] == 2
+    observation = np.array([0.01, 0.02, 0.03, 0.04], np.float32)
+    assert algo.compute_single_action(observation, explore=False) in (0, 1)
+    algo.stop()
+
+
+def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog):
+    algo = config().training(store_buffer_in_checkpoints=False).build_algo()
+    algo.train()
+    assert "replay_buffer" not in algo.get_state()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    algo.train()
+    algo.restore_from_path(path)
+    assert sum("holds no replay buffer" in record.getMessage() for record in caplog.records) == 1
+    assert int(all_shards(algo.driver.replay_state.size).sum()) == 0
+    assert algo.driver.num_env_steps == 60
+    result = algo.train()
+    assert result["replay_buffer"]["num_env_steps_stored"] == 60
+    assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
+    algo.stop()
+
+
+# ------------------------------------------------------------------------------------------------------- devices
+
+
+def test_two_devices_share_batch_and_memory(tmp_path):
+    algo = config().learners(num_cpus_per_learner=2).build_algo()
+    results = [algo.train() for _ in range(3)]
+    driver = algo.driver
+    assert driver.replay.num_envs == NUM_ENVS // 2 and driver.replay.batch_size == BATCH // 2
+    shards = all_shards(driver.replay_state)
+    assert shards.size.tolist() == [20, 20]
+    words = shards.ring.experience["words"]
+    assert not np.array_equal(words[0], words[1])
+    assert results[-1]["replay_buffer"] | {"capacity": CAPACITY, "num_env_steps_stored": CAPACITY} == results[-1][
+        "replay_buffer"
+    ]
+    for leaf in jax.tree.leaves(driver.learner.state.params):
+        copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        np.testing.assert_array_equal(copies[0], copies[1])
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    expected = algo.train()
+    algo.restore_from_path(path)
+    again = algo.train()
+    name = ("learners", DEFAULT_MODULE_ID, "total_loss")
+    assert again[name[0]][name[1]][name[2]] == expected[name[0]][name[1]][name[2]]
+    algo.stop()
+    one = config().build_algo()
+    with pytest.raises(ValueError, match="saved on 2 devices, and here are 1"):
+        one.restore_from_path(path)
+    one.stop()
+
+
+# ------------------------------------------------------------------------------------------------------ callbacks
+
+
+class Watching(RLlibCallback):
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("seen", len(episode), reduce="sum")
+
+
+def test_callbacks_see_the_episodes():
+    algo = config().callbacks(Watching).build_algo()
+    seen = 0
+    for _ in range(2):
+        result = algo.train()
+        seen += result["env_runners"]["seen"]
+    window = all_shards(algo.driver.runner_state.window)
+    num_episodes = int(window.num_episodes.sum())
+    running = all_shards(algo.driver.runner_state.episode_length).sum()
+    assert num_episodes > 0 and seen + running == 120
+    algo.stop()
+
+
+class HostHooks(config().get_default_learner_class()):
+    calls: list = []
+
+    def after_gradient_based_update(self, *, timesteps):
+        self.calls.append(timesteps["num_env_steps_sampled_lifetime"])
+
+
+def test_host_hooks_are_called_around_updates_alone():
+    assert issubclass(HostHooks, Learner)
+    algo = config().learners(learner_class=HostHooks).build_algo()
+    result = algo.train()
+    assert result["num_training_step_calls_per_iteration"] == 5
+    assert HostHooks.calls == [48, 60]
+    algo.stop()
+
+
+# ---------------------------------------------------------------------------------------------- memory and settings
+
+
+def test_memory_is_estimated_and_refused(run):
+    estimate = run.algo.memory_estimate()["replay"]
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(run.algo.driver.replay_state))
+    assert estimate["num_rows"] == CAPACITY
+    assert size - 64 <= estimate["num_bytes"] <= size + 4 * CAPACITY
+    with pytest.raises(ValueError, match=r"replay buffer: .* cannot fit: .*Lower the capacity"):
+        config(replay_buffer_config={"capacity": 2**30}).env_runners(num_envs_per_env_runner=4096).build_algo()
+
+
+TWO = {"num_cpus_per_learner": 2}
+BAD = {
+    "few rows": ({"replay_buffer_config": {"capacity": 8}}, {}, "'capacity': 8.*num_envs_per_env_runner=4.* least 12"),
+    "batch": ({"train_batch_size_per_learner": 9, "training_intensity": None}, TWO, "is 9, .*2 devices"),
+    "capacity": ({"replay_buffer_config": {"capacity": 81}}, TWO, "is 81, .*2 devices.*Use 82"),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_bad_settings_are_refused(case):
+    training, learners, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        config(**training).learners(**learners).build_algo()
+
+
+def test_complete_episodes_are_for_the_host():
+    with pytest.raises(ValueError, match="needs a host environment"):
+        config().env_runners(batch_mode="complete_episodes").build_algo()
