@@ -140,6 +140,32 @@ class TruncationBootstrapProbe(ProbeEnv):
         return np.zeros((1, 1), np.float32), np.array([1.0 / (1.0 - gamma)], np.float32)
 
 
+class ContinuousActionProbe(ProbeEnv):
+    """Continuous actions in asymmetric bounds: one step; the observation is -1 or +1, half each; terminated.
+
+    Actions are in [-1, 3]. The reward is minus the squared distance from 0 where the observation is -1, from 2 where it
+    is +1. The best policy has V = 0. Fails if actions reach the environment unscaled, or the critic sees other
+    actions than it.
+    """
+
+    @property
+    def action_space(self) -> Box:
+        return Box(-1.0, 3.0, (1,), np.float32)
+
+    def reset_env(self, key, params):
+        sign = jax.random.rademacher(key, (), jnp.float32)
+        return sign[None], sign
+
+    def step_env(self, key, state, action, params):
+        return state[None], state, -jnp.square(action[0] - (1.0 + state)), True, False, {}
+
+    def expected_values(self, gamma):
+        return np.array([[-1.0], [1.0]], np.float32), np.zeros((2,), np.float32)
+
+    def optimal_actions(self):
+        return np.array([[0.0], [2.0]], np.float32)
+
+
 PROBES: tuple[type[ProbeEnv], ...] = (
     ConstantValueProbe,
     DiscountingProbe,

@@ -11,8 +11,12 @@ _JAX_CLASSES = {
     "core.rl_module.torch": "core.rl_module.rl_module.RLModule (a Flax NNX module)",
     "core.learner.torch": "core.learner.learner.Learner",
     "core.distribution.torch": "core.distribution.jax_distribution (Categorical, DiagGaussian, ...)",
+    "algorithms.dqn.torch": "algorithms.dqn.dqn_learner.DQNLearner or "
+    "jaxrl_stack.algorithms.dqn.default_dqn_rl_module.DefaultDQNRLModule",
     "algorithms.ppo.torch": "algorithms.ppo.ppo_learner.PPOLearner or "
     "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
+    "algorithms.sac.torch": "algorithms.sac.sac_learner.SACLearner or "
+    "jaxrl_stack.algorithms.sac.default_sac_rl_module.DefaultSACRLModule",
 }
 """Package below ``ray.rllib`` (Python imports it first) -> what to import instead, below ``jaxrl_stack``."""
 

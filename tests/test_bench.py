@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import math
 import subprocess
@@ -16,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import harness, host_throughput, learning
-from bench.baselines import sorting_loop, tight_loop
-from bench.peers import jaxrl_ppo, new_stack, protocol
+from bench import harness, host_throughput, learning, off_policy_throughput
+from bench.baselines import dqn_loop, sac_loop, sorting_loop, tight_loop
+from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BASELINES = Path(sorting_loop.__file__).parent
@@ -46,7 +47,11 @@ def imports_of(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", sorted(BASELINES.glob("*.py")), ids=lambda path: path.name)
 def test_baselines_import_nothing_of_the_package(path: Path):
     imported = {name.split(".")[0] for name in imports_of(path)}
-    assert imported <= set(sys.stdlib_module_names) | {"jax", "flax", "optax", "gymnax"}
+    assert "jaxrl_stack" not in imported
+    libraries = {"jax", "flax", "flashbax", "optax", "gymnax"}
+    assert imported - {"bench"} <= set(sys.stdlib_module_names) | libraries
+    ours = {name for name in imports_of(path) if name.startswith("bench")}
+    assert all(name.startswith("bench.baselines.") for name in ours)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,11 @@ def test_baselines_import_nothing_of_the_package(path: Path):
         ("new_stack", {"gymnasium", "numpy"}),
         ("rllib_ppo", {"ray", "torch"}),
         ("sb3_ppo", {"stable_baselines3", "torch"}),
+        ("off_policy", set()),
+        ("rllib_off_policy", {"ray", "torch"}),
+        ("rejax_off_policy", {"rejax", "jax", "flax", "gymnax"}),
+        ("sb3_off_policy", {"stable_baselines3", "torch"}),
+        ("sbx_off_policy", {"sbx", "torch"}),
     ],
 )
 def test_peers_import_nothing_of_the_package(name: str, allowed: set[str]):
@@ -288,6 +298,139 @@ def test_made_up_rows_and_episodes_are_the_same_data():
     assert all(episode.is_terminated for episode in episodes) and data["terminateds"].sum() == len(episodes)
 
 
+# Learning starts in the second call; small in every other respect.
+SMALL_OFF_POLICY: dict[str, Any] = {
+    "hiddens": (8, 8),
+    "batch_size": 16,
+    "capacity": 128,
+    "learning_starts": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "num_envs", "num_steps"), [(dqn_loop, 4, 64), (sac_loop, 2, 64)], ids=["dqn", "sac"]
+)
+def test_off_policy_loops_fill_a_buffer_then_learn(module: Any, num_envs: int, num_steps: int):
+    loop = module.make_loop(num_envs, num_steps, **SMALL_OFF_POLICY)
+    assert (loop.steps_per_iteration, loop.updates_per_iteration) == (num_steps, num_steps // num_envs)
+    first, *later = [loop.step() for _ in range(8)]
+    assert first["loss"] == 0.0
+    assert all(math.isfinite(each["loss"]) and each["loss"] > 0.0 for each in later)
+    # Pendulum's episodes have 200 steps, and an untrained policy holds CartPole's pole for some twenty.
+    lowest, highest = (10, 60) if module is dqn_loop else (-2000, -100)
+    ended = [each for each in later if each["num_episodes"]]
+    assert ended and all(lowest < each["episode_return_mean"] < highest for each in ended)
+
+
+def test_off_policy_loops_refuse_a_part_of_a_step():
+    for module in (dqn_loop, sac_loop):
+        with pytest.raises(ValueError, match="num_steps=9 must be a multiple of num_envs=2"):
+            module.make_loop(2, 9)
+
+
+FAKE_OFF_POLICY_PEER = """
+import json, sys
+settings = json.loads(sys.argv[1])
+steps = settings["reporting"]["min_sample_timesteps_per_iteration"]
+print(json.dumps({"versions": {"fake": settings["algorithm"]}}), flush=True)
+each = {"seconds": SECONDS, "cores": 1.0, "steps": steps, "parts": {"update": SECONDS / 2},
+        "result": {"steps": steps, "updates": steps / 5}}
+for line in sys.stdin:
+    print(json.dumps([each] * json.loads(line)["iterations"]), flush=True)
+"""
+
+
+def test_off_policy_ratios_and_bars_come_from_the_peers_answers(capsys):
+    arguments = ["--only", "device-sac,host-dqn", "--rounds", "2", "--seconds", "0", "--steps", "2000"]
+    args = off_policy_throughput.parse(arguments)
+    peers = {
+        name: [sys.executable, "-c", FAKE_OFF_POLICY_PEER.replace("SECONDS", str(seconds))]
+        for name, seconds in (("jaxrl", 0.5), ("loop", 0.7), ("sbx", 1.0), ("rllib", 11.0))
+    }
+    rows = off_policy_throughput.measure(peers, args)
+    found = {(row.table, row.contender): row for row in rows}
+    # Each comparison has the contenders that it is about, and only those that there is an interpreter for.
+    assert set(found) == {
+        *(("device-sac", name) for name in ("jaxrl", "loop", "sbx")),
+        *(("host-dqn", name) for name in ("jaxrl", "rllib")),
+    }
+    ours, loop, sbx = (found["device-sac", name] for name in ("jaxrl", "loop", "sbx"))
+    assert (ours.rate, ours.ratio, ours.met) == (4000.0, None, None)
+    assert loop.ratio == pytest.approx(1.4) and loop.met is False
+    assert sbx.ratio == pytest.approx(2.0) and sbx.met is True
+    rllib = found["host-dqn", "rllib"]
+    assert rllib.ratio == pytest.approx(22.0) and rllib.met is True and rllib.versions == {"fake": "DQN"}
+    # Of 1,000 of the 2,000 steps.
+    assert rllib.parts == {"update": pytest.approx(11.0 / 4)}
+    assert off_policy_throughput.updates_per_step(rllib) == pytest.approx(0.2)
+
+    off_policy_throughput.print_rows(rows, args)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("device-sac", "host-dqn", "met", "missed", "updates/s"))
+
+
+def test_off_policy_throughput_names_what_it_cannot_run(capsys):
+    for arguments, message in (
+        (["--only", "device-ddpg"], "unknown comparison 'device-ddpg'"),
+        (["--rounds", "0"], "--rounds 0: at least 1"),
+        (["--devices", "0"], "--devices 0: at least 1"),
+    ):
+        with pytest.raises(SystemExit):
+            off_policy_throughput.parse(arguments)
+        assert message in capsys.readouterr().err
+
+
+def small_off_policy_settings(job: str) -> dict[str, Any]:
+    """A comparison's settings, small."""
+    settings = off_policy_throughput.settings_of(job, off_policy_throughput.parse(["--steps", "40"]))
+    settings["training"] |= {
+        "train_batch_size_per_learner": 8,
+        "replay_buffer_config": {**settings["training"]["replay_buffer_config"], "capacity": 200},
+    }
+    settings["model"] |= {"fcnet_hiddens": [8]}
+    if settings["model"]["head_fcnet_hiddens"]:
+        settings["model"]["head_fcnet_hiddens"] = [8]
+    if settings["model"].get("fusionnet_hiddens"):
+        settings["model"]["fusionnet_hiddens"] = [8]
+    return settings
+
+
+@pytest.mark.parametrize(("job", "per_step"), [("device-dqn", 0.1), ("host-dqn", 0.2), ("device-sac", 1.0)])
+def test_this_project_is_an_off_policy_contender(job: str, per_step: float):
+    work = jaxrl_off_policy.make(small_off_policy_settings(job))
+    try:
+        first, *_, last = protocol.measure(work, seconds=0.0, iterations=3)
+    finally:
+        work.close()
+    assert first["steps"] == last["steps"] == last["result"]["steps"] == 40
+    # Every step trains once learning has begun: the ratio that the comparison is about.
+    assert last["result"]["updates"] == pytest.approx(40 * per_step)
+    # On the device all parts are one program.
+    assert set(last["parts"]) == (set(jaxrl_off_policy.TIMERS) if job.startswith("host") else set())
+    assert sum(last["parts"].values()) <= last["seconds"]
+
+
+def test_the_loops_are_contenders_with_the_same_settings(monkeypatch):
+    given: dict[str, Any] = {}
+    make_loop_of = {module: module.make_loop for module in (dqn_loop, sac_loop)}
+
+    def make_loop(**kwargs: Any) -> dqn_loop.Loop:
+        given.update(kwargs)
+        return dqn_loop.Loop(lambda: {}, kwargs["num_steps"], kwargs["num_steps"] // kwargs["num_envs"], 0.0)
+
+    common = {"num_steps": 40, "hiddens": (8,), "seed": 0, "gamma": 0.99, "batch_size": 8, "capacity": 200}
+    for job, module, updates, expected in (
+        ("device-dqn", dqn_loop, 4, {"env_name": "CartPole-v1", "num_envs": 10, "lr": 2.5e-4}),
+        ("device-sac", sac_loop, 40, {"env_name": "Pendulum-v1", "num_envs": 1, "lr": 3e-4, "tau": 0.005}),
+    ):
+        given.clear()
+        monkeypatch.setattr(module, "make_loop", make_loop)
+        (each,) = protocol.measure(loop_off_policy.make(small_off_policy_settings(job)), seconds=0.0)
+        assert each["steps"] == 40 and each["result"] == {"steps": 40, "updates": updates}
+        assert {name: given[name] for name in common | expected} == common | expected
+        assert set(given) <= set(inspect.signature(make_loop_of[module]).parameters)
+
+
 def test_area_under_a_learning_curve():
     # Level 10 up to 100 steps, then a line to 30 at 300; cut at 200, where it is at 20.
     assert learning.area([(100, 10.0), (300, 30.0)], within=200) == pytest.approx((1000 + 1500) / 200)
@@ -319,3 +462,23 @@ def test_learning_judges_seeds_by_target_and_limit(tmp_path: Path, target: float
     assert learning.main([*arguments.split(), "--target", str(target)]) == status
     (result,) = json.loads(path.read_text())["results"]
     assert result["reached"] == bool(passed) and result["env_steps"] >= 4000
+
+
+def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):
+    path = tmp_path / "report.json"
+    arguments = (
+        f"--only DQN:CartPole-v1,DQN:gymnax/CartPole-v1 --seeds 1 --within 2000 --target 5 --json {path}"
+    )
+    assert learning.main(arguments.split()) == 0
+    results = json.loads(path.read_text())["results"]
+    assert [(each["algorithm"], each["env"], each["reached"]) for each in results] == [
+        ("DQN", "CartPole-v1", True),
+        ("DQN", "gymnax/CartPole-v1", True),
+    ]
+    assert "DQN on gymnax/CartPole-v1: 1 of 1 seeds reach 5 within 2,000 steps" in capsys.readouterr().out
+    for algorithm, criteria in learning.CRITERIA.items():
+        for env in criteria:
+            assert learning.settings_of(env, algorithm)
+    with pytest.raises(SystemExit):
+        learning.main(["--only", "DQN:Pendulum-v1"])
+    assert "no criterion 'DQN:Pendulum-v1'" in capsys.readouterr().err

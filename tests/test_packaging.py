@@ -225,6 +225,7 @@ def test_top_level_folders_are_imported_by_nobody_in_the_package():
         ("core.learner.torch.torch_learner", "core.learner.learner.Learner"),
         ("algorithms.ppo.torch.ppo_torch_learner", "PPOLearner"),
         ("algorithms.ppo.torch.default_ppo_torch_rl_module", "DefaultPPORLModule"),
+        ("algorithms.sac.torch.sac_torch_learner", "SACLearner"),
         ("core.distribution.torch.torch_distribution", "jax_distribution"),
     ],
 )

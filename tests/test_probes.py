@@ -1,4 +1,4 @@
-"""PPO solves each probe environment: every link of the chain from reward to policy, one at a time."""
+"""Algorithms solve the probe environments: every link of the chain from reward to policy, one at a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import jax
 import numpy as np
 import pytest
 
-from envs.probes import PROBES, ActionRewardProbe, TruncationBootstrapProbe
+from envs.probes import (
+    PROBES,
+    ActionRewardProbe,
+    ContinuousActionProbe,
+    DiscountingProbe,
+    TruncationBootstrapProbe,
+)
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.sac import SACConfig
 
 GAMMA = 0.9
 BATCH = 256
+LAST_STEP = 8 * 1500
+"""Env steps of an off-policy run."""
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -49,4 +59,87 @@ def test_ppo_learns_the_known_values(probe):
         probabilities = np.asarray(jax.nn.softmax(logits))
         assert (probabilities[np.arange(len(optimal)), optimal] > 0.98).all()
         assert [algo.compute_single_action(obs, explore=False) for obs in observations] == optimal.tolist()
+    algo.stop()
+
+
+def off_policy_config(config, probe, **training):
+    return (
+        config.environment(probe)
+        .env_runners(num_envs_per_env_runner=8, rollout_fragment_length=1)
+        .training(
+            train_batch_size_per_learner=64,
+            num_steps_sampled_before_learning_starts=256,
+            gamma=GAMMA,
+            **training,
+        )
+        # The learning rate falls to 0 over what one call of the compiled program does.
+        .reporting(min_sample_timesteps_per_iteration=LAST_STEP, min_time_s_per_iteration=0)
+        .rl_module(model_config={"fcnet_hiddens": [16], "head_fcnet_hiddens": [], "fusionnet_hiddens": [16]})
+        .debugging(seed=0)
+    )
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_dqn_learns_the_known_values(probe):
+    algo = off_policy_config(
+        DQNConfig(),
+        probe,
+        lr=[[0, 0.01], [LAST_STEP // 2, 0.003], [LAST_STEP, 0.0]],
+        epsilon=[[0, 1.0], [LAST_STEP // 4, 0.1]],
+        target_network_update_freq=64,
+        replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 2000},
+    ).build_algo()
+    algo.train()
+    module = algo.get_module()
+    observations, expected = probe().expected_values(GAMMA)
+    q_values = np.asarray(module.compute_q_values({"obs": observations})["qf_preds"])
+    np.testing.assert_allclose(q_values.max(axis=-1), expected, rtol=0.0, atol=0.02)
+    optimal = probe().optimal_actions()
+    if optimal is None:
+        # Both actions are worth the same.
+        np.testing.assert_allclose(q_values.min(axis=-1), expected, rtol=0.0, atol=0.02)
+    else:
+        assert [algo.compute_single_action(obs, explore=False) for obs in observations] == optimal.tolist()
+    algo.stop()
+
+
+def sac_config(probe, **training):
+    return off_policy_config(
+        SACConfig(),
+        probe,
+        **{
+            "actor_lr": [[0, 0.01], [LAST_STEP, 0.0]],
+            "critic_lr": [[0, 0.01], [LAST_STEP // 2, 0.003], [LAST_STEP, 0.0]],
+            "tau": 0.05,
+            "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 2000},
+            # A temperature that no longer matters: values are those without entropy.
+            "initial_alpha": 1e-4,
+            "alpha_lr": 1e-8,
+        }
+        | training,
+    )
+
+
+@pytest.mark.parametrize("probe", [DiscountingProbe, ActionRewardProbe, TruncationBootstrapProbe])
+def test_discrete_sac_learns_the_known_values(probe):
+    algo = sac_config(probe, initial_alpha=0.01).build_algo()
+    algo.train()
+    observations, expected = probe().expected_values(GAMMA)
+    q_values = np.asarray(algo.get_module().compute_q_values({"obs": observations}))
+    np.testing.assert_allclose(q_values.max(axis=-1), expected, rtol=0.0, atol=0.03)
+    optimal = probe().optimal_actions()
+    if optimal is not None:
+        assert [algo.compute_single_action(obs, explore=False) for obs in observations] == optimal.tolist()
+    algo.stop()
+
+
+def test_sac_finds_continuous_actions_in_asymmetric_bounds():
+    algo = sac_config(ContinuousActionProbe, initial_alpha=0.05).build_algo()
+    algo.train()
+    observations, _ = ContinuousActionProbe().expected_values(GAMMA)
+    actions = np.array([algo.compute_single_action(obs, explore=False) for obs in observations])
+    np.testing.assert_allclose(actions, ContinuousActionProbe().optimal_actions(), rtol=0.0, atol=0.1)
+    # The module acts in [-1, 1]: the critic is right there, too.
+    q_values = algo.get_module().compute_q_values({"obs": observations, "actions": (actions - 1.0) / 2.0})
+    np.testing.assert_allclose(q_values, 0.0, atol=0.1)
     algo.stop()

@@ -135,7 +135,8 @@ def surface() -> dict[str, dict[str, list[str]]]:
             for path, value in values(category):
                 owner, _, name = path.rpartition(".")
                 ours = getattr(resolve(owner), name, None) if "Columns" in path else resolve(path)
-                rows[path] = [] if repr(ours) == value else [""]
+                # Some of the facts are texts as they are, without quotes.
+                rows[path] = [] if value in (repr(ours), ours) else [""]
             if category == "functions":
                 for path, wanted in FACTS["functions"].items():
                     ours = resolve(path)

@@ -9,16 +9,22 @@ from jaxrl_stack.utils.lazy_names import lazy_names
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
+    from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
 
-__all__ = ["PPO", "Algorithm", "AlgorithmConfig", "PPOConfig"]
+__all__ = ["DQN", "PPO", "SAC", "Algorithm", "AlgorithmConfig", "DQNConfig", "PPOConfig", "SACConfig"]
 
 # Imported when asked for: no algorithm pays for the others.
 _HOMES = {
     "Algorithm": "jaxrl_stack.algorithms.algorithm",
     "AlgorithmConfig": "jaxrl_stack.algorithms.algorithm_config",
+    "DQN": "jaxrl_stack.algorithms.dqn.dqn",
+    "DQNConfig": "jaxrl_stack.algorithms.dqn.dqn",
     "PPO": "jaxrl_stack.algorithms.ppo.ppo",
     "PPOConfig": "jaxrl_stack.algorithms.ppo.ppo",
+    "SAC": "jaxrl_stack.algorithms.sac.sac",
+    "SACConfig": "jaxrl_stack.algorithms.sac.sac",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -17,7 +17,13 @@ from types import ModuleType
 
 from jaxrl_stack.algorithms.settings import Declarations, signature
 
-MODULES = ("jaxrl_stack.algorithms.algorithm_config", "jaxrl_stack.algorithms.ppo.ppo")
+MODULES = (
+    "jaxrl_stack.algorithms.algorithm_config",
+    "jaxrl_stack.algorithms.off_policy",
+    "jaxrl_stack.algorithms.dqn.dqn",
+    "jaxrl_stack.algorithms.ppo.ppo",
+    "jaxrl_stack.algorithms.sac.sac",
+)
 
 HEADER = """\
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 # Name → (module, algorithm class, config class). Imported when asked for: no algorithm pays for the others.
 ALGORITHMS: dict[str, tuple[str, str, str]] = {
+    "DQN": ("jaxrl_stack.algorithms.dqn.dqn", "DQN", "DQNConfig"),
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
+    "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),
 }
-COMING = ("APPO", "BC", "CQL", "DQN", "DreamerV3", "IMPALA", "IQL", "MARWIL", "SAC", "TQC")
+COMING = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL", "TQC")
 """Algorithms of RLlib that are not here yet."""
 
 

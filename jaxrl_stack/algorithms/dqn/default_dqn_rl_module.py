@@ -1,0 +1,227 @@
+"""DQN's default RLModule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, has_action_mask, mask_of
+from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
+from jaxrl_stack.algorithms.dqn.noisy import draw_noise
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNetworkAPI
+from jaxrl_stack.core.rl_module.default_model_config import check_model_config
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.core.rl_module.target_networks import make_target_network
+from jaxrl_stack.ops import q_learning
+from jaxrl_stack.utils import schedules
+
+ATOMS = "atoms"
+QF_LOGITS = "qf_logits"
+QF_NEXT_PREDS = "qf_next_preds"
+QF_PREDS = "qf_preds"
+QF_PROBS = "qf_probs"
+QF_TARGET_NEXT_PREDS = "qf_target_next_preds"
+QF_TARGET_NEXT_PROBS = "qf_target_next_probs"
+"""Names of what the forward passes return."""
+
+
+class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
+    """Encoder, Q-value head and target networks, as `DefaultModelConfig` and `DQN_MODEL_CONFIG` describe them.
+
+    Attributes `encoder`, `af` (Q-values, with dueling advantages) and, with dueling, `vf`; `_target_encoder`,
+    `_target_af` and `_target_vf` follow them.
+
+    Observations are flat vectors, or ``{"action_mask": [A], "observations": [d]}``: then actions whose mask is 0 are
+    never chosen.
+    """
+
+    exploration_settings = ("epsilon",)
+
+    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
+        super().__init__(*args, catalog_class=catalog_class or DQNCatalog, **kwargs)
+
+    def setup(self) -> None:
+        """Build the encoder and the heads with the catalog."""
+        if type(self) is DefaultDQNRLModule and self.catalog_class is DQNCatalog:
+            # Nobody else could read a setting that the default models do not have.
+            check_model_config({k: v for k, v in self.model_config.items() if k not in DQN_MODEL_CONFIG})
+        settings = {**DQN_MODEL_CONFIG, **self.model_config}
+        self.num_actions = num_discrete_actions(self.action_space)
+        self.has_action_mask = has_action_mask(self.observation_space)
+        self.uses_double_q = bool(settings["double_q"])
+        self.uses_dueling = bool(settings["dueling"])
+        self.uses_noise = bool(settings["noisy"])
+        self.num_atoms = int(settings["num_atoms"])
+        self.v_min, self.v_max = float(settings["v_min"]), float(settings["v_max"])
+        schedules.validate_schedule(settings["epsilon"], "epsilon")
+        self.encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
+        self.af = self.catalog.build_af_head(self.framework, rngs=self.rngs)
+        if self.uses_dueling:
+            self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
+        self.random_stream = self.rngs["exploration"].fork()
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """The target networks."""
+        return ["_target_encoder", "_target_af", *(["_target_vf"] if self.uses_dueling else [])]
+
+    def make_target_networks(self) -> None:
+        """Copy encoder and heads."""
+        self._target_encoder = make_target_network(self.encoder)
+        self._target_af = make_target_network(self.af)
+        if self.uses_dueling:
+            self._target_vf = make_target_network(self.vf)
+
+    def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
+        """``[(encoder, its target), ...]``, heads likewise."""
+        pairs = [(self.encoder, self._target_encoder), (self.af, self._target_af)]
+        return [*pairs, (self.vf, self._target_vf)] if self.uses_dueling else pairs
+
+    # ------------------------------------------------------------------------------------------------------ acting
+
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: those of the highest Q-values, without noise."""
+        q_values = self.compute_q_values(batch)[QF_PREDS]
+        return {Columns.ACTIONS: q_learning.greedy_actions(q_values, mask_of(batch[Columns.OBS]))}
+
+    def _forward_exploration(
+        self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: epsilon-greedy; noisy networks have noise for each row.
+
+        Args:
+            batch: The columns.
+            t: Env steps so far, a scalar or `uint32[2]`; None is 0. Read only without `epsilon`.
+            epsilon: Probability of a random action; None takes it from the schedule in the model config.
+        """
+        key = self.random_stream()
+        if epsilon is None:
+            schedule = schedules.encode(self.model_config.get("epsilon", DQN_MODEL_CONFIG["epsilon"]))
+            epsilon = schedules.value_at(schedule, _as_counter(t))
+        noise = None
+        if self.uses_noise:
+            key, noise_key = jax.random.split(key)
+            leading = jax.tree.leaves(self._observations(batch))[0].shape[:-1]
+            noise = draw_noise(noise_key, (*leading, self._noise_dim()))
+        q_values = self._with_noise(self.compute_q_values, batch, noise)[QF_PREDS]
+        return {
+            Columns.ACTIONS: q_learning.epsilon_greedy(key, q_values, epsilon, mask_of(batch[Columns.OBS]))
+        }
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """What the loss needs of `{OBS: [N, d], NEXT_OBS: [N, d]}`.
+
+        Returns:
+            `QF_PREDS`, `QF_TARGET_NEXT_PREDS` and, with double Q-learning, `QF_NEXT_PREDS`, float `[N, A]`; with atoms
+            also `ATOMS` `[K]`, `QF_LOGITS`, `QF_PROBS` and `QF_TARGET_NEXT_PROBS` `[N, A, K]`. Gradients flow through
+            the predictions of `OBS` alone.
+        """
+        after = {Columns.OBS: batch[Columns.NEXT_OBS]}
+        noise: Any = (None, None, None)
+        if self.uses_noise:
+            # One draw for each of the three, all rows alike (section 3.2 of the paper).
+            noise = draw_noise(self.random_stream(), (3, self._noise_dim()))
+        now = self._with_noise(self.compute_q_values, batch, noise[0])
+        target = self._with_noise(self.forward_target, after, noise[1])
+        outputs = {**now, QF_TARGET_NEXT_PREDS: target[QF_PREDS]}
+        if self.uses_double_q:
+            # A pass of its own: behind a common one, the gradient would be worked out for these rows, too.
+            online = self._with_noise(self.compute_q_values, after, noise[2])
+            outputs[QF_NEXT_PREDS] = jax.lax.stop_gradient(online[QF_PREDS])
+        if self.num_atoms > 1:
+            outputs[QF_TARGET_NEXT_PROBS] = target[QF_PROBS]
+        return outputs
+
+    def compute_q_values(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
+        """Q-values of all actions.
+
+        Args:
+            batch: `{OBS: [..., d]}`.
+            noise: Of a noisy network, `[..., noise_dim]`; None: its mean weights.
+
+        Returns:
+            `{QF_PREDS: float [..., A]}`; with atoms also `ATOMS` `[K]`, `QF_LOGITS` and `QF_PROBS` `[..., A, K]`.
+        """
+        heads = {"af": self.af, "vf": self.vf} if self.uses_dueling else self.af
+        return self._qf_forward_helper(batch, self.encoder, heads, noise)
+
+    def forward_target(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
+        """The same as `compute_q_values`, of the target networks."""
+        heads = {"af": self._target_af, "vf": self._target_vf} if self.uses_dueling else self._target_af
+        return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
+
+    def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
+        """The distributions in what the head `af` put out.
+
+        Args:
+            batch: Float `[..., A * K]`.
+
+        Returns:
+            `ATOMS` `[K]`, and `"logits"` and `"probs"` `[..., A, K]`.
+        """
+        logits = batch.reshape(*batch.shape[:-1], self.num_actions, self.num_atoms)
+        return {ATOMS: self._support(), "logits": logits, "probs": jax.nn.softmax(logits, axis=-1)}
+
+    def _qf_forward_helper(
+        self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
+    ) -> dict[str, Any]:
+        """Q-values out of an encoder and a head, or with dueling a dict of both heads."""
+        latent = encoder({**batch, Columns.OBS: self._observations(batch)})[ENCODER_OUT]
+        mask = mask_of(batch[Columns.OBS])
+        if not self.uses_dueling:
+            outputs = self._with_noise(head, latent, noise)
+        else:
+            split = None if noise is None else self.af.noise_dim
+            advantages = self._with_noise(head["af"], latent, None if noise is None else noise[..., :split])
+            values = self._with_noise(head["vf"], latent, None if noise is None else noise[..., split:])
+            if self.num_atoms == 1:
+                return {QF_PREDS: q_learning.dueling(values, advantages, mask)}
+            by_action = advantages.reshape(*advantages.shape[:-1], self.num_actions, self.num_atoms)
+            outputs = q_learning.dueling_atoms(values, by_action, mask).reshape(advantages.shape)
+        if self.num_atoms == 1:
+            return {QF_PREDS: outputs}
+        found = self.compute_advantage_distribution(outputs)
+        q_values = jnp.sum(found["probs"] * found[ATOMS], axis=-1)
+        return {
+            QF_PREDS: q_values,
+            ATOMS: found[ATOMS],
+            QF_LOGITS: found["logits"],
+            QF_PROBS: found["probs"],
+        }
+
+    def _observations(self, batch: dict[str, Any]) -> Any:
+        """What the encoder sees: observations without their action mask."""
+        return batch[Columns.OBS][OBSERVATIONS] if self.has_action_mask else batch[Columns.OBS]
+
+    def _support(self) -> jax.Array:
+        return q_learning.support(self.v_min, self.v_max, self.num_atoms)
+
+    def _noise_dim(self) -> int:
+        return self.af.noise_dim + (self.vf.noise_dim if self.uses_dueling else 0)
+
+    @staticmethod
+    def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
+        """``function(inputs)``; only noisy networks have to take an argument `noise`."""
+        return function(inputs) if noise is None else function(inputs, noise=noise)
+
+
+def _as_counter(t: Any) -> jax.Array:
+    """Env steps as ``uint32[2]``."""
+    steps = jnp.asarray(0 if t is None else t).astype(jnp.uint32)
+    return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
+
+
+_ABSENT = {
+    name: "`DefaultDQNRLModule`"
+    for name in ("DQNRainbowRLModule", "DQNRainbowTorchRLModule", "DefaultDQNTorchRLModule")
+}
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, absent=_ABSENT)

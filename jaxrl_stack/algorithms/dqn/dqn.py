@@ -1,0 +1,250 @@
+"""Deep Q-learning: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, FlattenBesideActionMask, has_action_mask
+from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
+from jaxrl_stack.algorithms.dqn.dqn_catalog import DQNCatalog, num_discrete_actions
+from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
+from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.settings import Section, Setting, boolean, integer, number, one_of
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+    from jaxrl_stack.core.learner.learner import Learner
+
+
+class DQNConfig(OffPolicyConfig):
+    """Settings of DQN (Mnih et al., 2015, doi:10.1038/nature14236) and of Rainbow (Hessel et al., 2018,
+    arXiv:1710.02298), whose parts can be switched on one by one.
+
+    ::
+
+        algo = DQNConfig().environment("gymnax/CartPole-v1").training(lr=0.0003).build_algo()
+    """
+
+    _sections = (
+        Section(
+            "training",
+            "Sets how the policy is trained.",
+            (
+                Setting(
+                    "epsilon",
+                    [(0, 1.0), (10000, 0.05)],
+                    "Probability of a random action while exploring; a schedule counts sampled env steps.",
+                    "float | list[list[float]] | list[tuple[int, float]]",
+                    "traced",
+                    schedulable=True,
+                    check=number(0, 1, or_schedule=True),
+                    read_by="runner",
+                ),
+                Setting(
+                    "double_q",
+                    True,
+                    "The network chooses the action that a target is made of, the target network says its value.",
+                    "bool",
+                    check=boolean,
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "dueling",
+                    True,
+                    "Q-values out of two heads: values of states and advantages of actions.",
+                    "bool",
+                    check=boolean,
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "num_atoms",
+                    1,
+                    "Learn distributions of returns over so many atoms (51 in C51); 1 learns their means.",
+                    "int",
+                    check=integer(1),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "v_min",
+                    -10.0,
+                    "The lowest atom; returns below it count as it.",
+                    "float",
+                    check=number(finite=True),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "v_max",
+                    10.0,
+                    "The highest atom; returns above it count as it.",
+                    "float",
+                    check=number(finite=True),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "noisy",
+                    False,
+                    "Noisy layers in the heads, which explore by themselves: use it with epsilon=0.0.",
+                    "bool",
+                    check=boolean,
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "sigma0",
+                    0.5,
+                    "Initial standard deviation of their noise, times the square root of a layer's inputs.",
+                    "float",
+                    check=number(0, finite=True),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "td_error_loss_fn",
+                    "huber",
+                    'Loss of a temporal-difference error: "huber" or "mse".',
+                    'Literal["huber", "mse"]',
+                    check=one_of("huber", "mse"),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "adam_epsilon",
+                    1e-8,
+                    "Epsilon of Adam.",
+                    "float",
+                    check=number(0, finite=True),
+                    per_module=True,
+                    read_by="learner",
+                ),
+                Setting(
+                    "burn_in_len",
+                    0,
+                    "Steps that a recurrent network runs over before those that it learns from.",
+                    "int",
+                    "later",
+                    check=integer(0),
+                    instead="it comes with recurrent networks.",
+                ),
+                Setting(
+                    "hiddens",
+                    [256],
+                    "Widths of the heads' hidden layers in RLlib's old stack.",
+                    "list[int]",
+                    "inert",
+                    instead="use rl_module(model_config={'head_fcnet_hiddens': [...]}).",
+                ),
+                Setting(
+                    "categorical_distribution_temperature",
+                    1.0,
+                    "Temperature of actions drawn by their Q-values in RLlib's old stack.",
+                    "float",
+                    "inert",
+                    check=number(above=0),
+                    instead="exploration is epsilon-greedy; other ways go into RLModule._forward_exploration().",
+                ),
+                Setting(
+                    "before_learn_on_batch",
+                    None,
+                    "A function of the train batch in RLlib's old stack.",
+                    "Callable[..., Any] | None",
+                    "inert",
+                    instead="use connector pieces, learners(learner_connector=...).",
+                ),
+            ),
+        ),
+    )
+    _defaults: Mapping[str, Any] = {
+        "lr": 5e-4,
+        "train_batch_size": 32,
+        "grad_clip": 40.0,
+        "target_network_update_freq": 500,
+        "min_sample_timesteps_per_iteration": 1000,
+        "evaluation_config": {"explore": False},
+    }
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or "DQN")
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return super()._model_config_auto_includes | {
+            "double_q": self.double_q,
+            "dueling": self.dueling,
+            "epsilon": self.epsilon,
+            "noisy": self.noisy,
+            "num_atoms": self.num_atoms,
+            "std_init": self.sigma0,
+            "v_max": self.v_max,
+            "v_min": self.v_min,
+        }
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """An MLP with heads for Q-values."""
+        return RLModuleSpec(module_class=DefaultDQNRLModule, catalog_class=DQNCatalog)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """DQNLearner."""
+        return DQNLearner
+
+    def _default_env_to_module_pieces(self, observation_space: gym.Space) -> list[ConnectorV2]:
+        if not (self._uses_default_module() and has_action_mask(observation_space)):
+            return super()._default_env_to_module_pieces(observation_space)
+        assert isinstance(observation_space, gym.spaces.Dict)
+        is_flat = not super()._default_env_to_module_pieces(observation_space[OBSERVATIONS])
+        return [] if is_flat else [FlattenBesideActionMask()]
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        if self.action_space is not None:
+            num_discrete_actions(self.action_space)
+        if self.num_atoms > 1 and not self.v_min < self.v_max:
+            self._value_error(
+                f"training(v_min={self.v_min}, v_max={self.v_max}) leaves no room for num_atoms={self.num_atoms}: "
+                f"v_min must lie below v_max. They are the smallest and the largest return that can be told apart."
+            )
+        self._validate_that_settings_have_an_effect()
+
+    def _validate_that_settings_have_an_effect(self) -> None:
+        for names, has_effect, why in (
+            (
+                ("v_min", "v_max"),
+                self.num_atoms > 1,
+                "they belong to distributions of returns: set num_atoms=51",
+            ),
+            (("td_error_loss_fn",), self.num_atoms == 1, "distributions are learned by their cross-entropy"),
+            (("sigma0",), self.noisy, "it belongs to noisy layers: set noisy=True"),
+        ):
+            given = [name for name in names if name in self.explicitly_set]
+            if given and not has_effect and not self.algorithm_config_overrides_per_module:
+                values = ", ".join(f"{name}={vars(self)[name]!r}" for name in given)
+                notice_once(f"training({values}) has no effect: {why}.")
+        if self.noisy and "epsilon" not in self.explicitly_set:
+            notice_once(
+                "training(noisy=True) leaves epsilon-greedy exploration on beside the noise. Rainbow does without it: "
+                "training(epsilon=0.0)."
+            )
+
+
+class DQN(OffPolicyAlgorithm):
+    """Deep Q-learning; see the README of this folder."""
+
+    @classmethod
+    def get_default_config(cls) -> DQNConfig:
+        """A `DQNConfig` with its defaults."""
+        return DQNConfig(algo_class=cls)

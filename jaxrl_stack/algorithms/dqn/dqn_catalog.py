@@ -1,0 +1,107 @@
+"""Which networks DQN's default module is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, check_action_mask, has_action_mask
+from jaxrl_stack.algorithms.dqn.noisy import NoisyMLPHeadConfig
+from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.models.configs import MLPHeadConfig, ModelConfig
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+DQN_MODEL_CONFIG: Mapping[str, Any] = {
+    "double_q": True,
+    "dueling": True,
+    "epsilon": [(0, 1.0), (10000, 0.05)],
+    "noisy": False,
+    "num_atoms": 1,
+    "std_init": 0.5,
+    "v_max": 10.0,
+    "v_min": -10.0,
+}
+"""What DQN's module reads beside `DefaultModelConfig`, and its defaults; a DQNConfig fills in its settings."""
+
+
+class DQNCatalog(Catalog):
+    """An encoder, a head of Q-values (with dueling: of advantages) and, with dueling, a head of state values.
+
+    With ``num_atoms > 1`` heads have an output for each atom of the value distribution. Heads honour all
+    `head_fcnet_*` settings; with ``noisy`` their layers are noisy ones.
+
+    Args:
+        observation_space: A Box of rank 1, or ``Dict(action_mask=..., observations=Box of rank 1)``.
+        action_space: Discrete.
+        model_config_dict: Settings of `DefaultModelConfig` and of `DQN_MODEL_CONFIG`.
+
+    Attributes:
+        num_atoms: Atoms of the value distributions; 1: expected values alone.
+        af_head_config: Describes the head of Q-values or advantages.
+        vf_head_config: Describes the head of state values.
+
+    Raises:
+        ValueError: If the action space is not Discrete, or the action mask does not fit it.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space | None,
+        action_space: gym.Space | None,
+        model_config_dict: Mapping[str, Any] | DefaultModelConfig | None = None,
+    ):
+        super().__init__(observation_space, action_space, model_config_dict)
+        self.model_config_dict = {**DQN_MODEL_CONFIG, **self.model_config_dict}
+        num_actions = num_discrete_actions(action_space)
+        if has_action_mask(observation_space):
+            assert isinstance(observation_space, gym.spaces.Dict)
+            check_action_mask(observation_space, num_actions)
+        self.num_atoms = int(self.model_config_dict["num_atoms"])
+        self.af_head_config = self._head_config(num_actions * self.num_atoms)
+        self.vf_head_config = self._head_config(self.num_atoms)
+
+    @property
+    def encoder_config(self) -> ModelConfig:
+        """Describes the encoder, which does not see the action mask."""
+        if self._encoder_config is None:
+            space = self.observation_space
+            if has_action_mask(space):
+                assert isinstance(space, gym.spaces.Dict)
+                space = space[OBSERVATIONS]
+            self._encoder_config = self.get_tokenizer_config(space, self.model_config_dict)
+        return self._encoder_config
+
+    def build_af_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The head `[..., latent]` -> advantages or Q-values `[..., actions]` (with atoms `[..., actions * atoms]`)."""
+        return self.af_head_config.build(framework, rngs=rngs)
+
+    def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The head `[..., latent]` -> state values `[..., 1]` (with atoms `[..., atoms]`)."""
+        return self.vf_head_config.build(framework, rngs=rngs)
+
+    def _head_config(self, output_dim: int) -> MLPHeadConfig:
+        settings = {**self._head_settings(), "output_layer_dim": output_dim}
+        if self.model_config_dict["noisy"]:
+            return NoisyMLPHeadConfig(**settings, std_init=float(self.model_config_dict["std_init"]))
+        return MLPHeadConfig(**settings)
+
+
+def num_discrete_actions(action_space: gym.Space | None) -> int:
+    """Number of actions of a Discrete space.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    if not isinstance(action_space, gym.spaces.Discrete):
+        raise ValueError(
+            f"DQN chooses the best of a number of actions and needs a Discrete action space, got {action_space}. Make "
+            f"the environment's actions Discrete with a wrapper, or use an algorithm that takes others, such as SAC or "
+            f"PPO."
+        )
+    return int(action_space.n)

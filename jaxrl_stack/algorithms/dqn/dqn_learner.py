@@ -1,0 +1,145 @@
+"""DQN's loss."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import optax
+
+from jaxrl_stack.algorithms.dqn.action_masks import mask_of
+from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import (
+    ATOMS,
+    QF_LOGITS,
+    QF_NEXT_PREDS,
+    QF_PREDS,
+    QF_PROBS,
+    QF_TARGET_NEXT_PREDS,
+    QF_TARGET_NEXT_PROBS,
+)
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
+from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
+from jaxrl_stack.ops import q_learning
+from jaxrl_stack.utils.metrics import TD_ERROR_KEY
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.utils.traced_config import TracedConfigView
+
+__all__ = [
+    "ATOMS",
+    "QF_LOGITS",
+    "QF_LOSS_KEY",
+    "QF_MAX_KEY",
+    "QF_MEAN_KEY",
+    "QF_MIN_KEY",
+    "QF_NEXT_PREDS",
+    "QF_PREDS",
+    "QF_PROBS",
+    "QF_TARGET_NEXT_PREDS",
+    "QF_TARGET_NEXT_PROBS",
+    "TD_ERROR_MEAN_KEY",
+    "DQNLearner",
+]
+
+QF_LOSS_KEY = "qf_loss"
+QF_MEAN_KEY = "qf_mean"
+QF_MAX_KEY = "qf_max"
+QF_MIN_KEY = "qf_min"
+TD_ERROR_MEAN_KEY = "td_error_mean"
+"""Names of DQN's results of each module, ``result["learners"][module_id][name]``."""
+
+
+class DQNLearner(TargetNetworkUpdates, Learner):
+    """Deep Q-learning (Mnih et al., 2015) and its extensions in Rainbow (Hessel et al., 2018, arXiv:1710.02298).
+
+    ``loss = w l(Q(s, a), R + gamma^n (1 - terminated) Q'(s', argmax Q(s', .)))``, a mean over the valid rows; with
+    atoms the cross-entropy between the projected target distribution and the predicted one.
+    """
+
+    columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT_PREDS)
+    result_names = (QF_LOSS_KEY, QF_MEAN_KEY, QF_MAX_KEY, QF_MIN_KEY, TD_ERROR_MEAN_KEY)
+
+    def rl_module_required_apis(self) -> list[type]:
+        return [QNetAPI, TargetNetworkAPI]
+
+    def _check_module(self, module_id: str, module: RLModule) -> None:
+        if module.is_stateful():
+            raise NotImplementedError(
+                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state; {type(self).__name__} learns "
+                f"from single transitions. Use a module without get_initial_state(), with FrameStacking in front of it "
+                f"where one observation says too little."
+            )
+        super()._check_module(module_id, module)
+
+    def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
+        """One Adam over all parameters but those of target networks, with ``config.adam_epsilon``."""
+        settings: Any = config or self._config_for(module_id)
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer=functools.partial(optax.adam, eps=settings.adam_epsilon),
+            params=self.get_parameters(self._template[module_id]),
+            lr_or_lr_schedule=settings.lr,
+        )
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        q_target_next = fwd_out[QF_TARGET_NEXT_PREDS]
+        next_mask = mask_of(batch[Columns.NEXT_OBS])
+        best = q_learning.next_actions(
+            q_target_next, fwd_out[QF_NEXT_PREDS] if config.double_q else None, next_mask
+        )
+        transition = {
+            "rewards": batch[Columns.REWARDS],
+            "terminateds": batch[Columns.TERMINATEDS],
+            "n_step": batch["n_step"],
+            "gamma": config.gamma,
+        }
+        if config.num_atoms > 1:
+            rows = q_learning.categorical_q_rows(
+                logits=fwd_out[QF_LOGITS],
+                actions=batch[Columns.ACTIONS],
+                target_probs=q_learning.categorical_targets(
+                    next_probs=q_learning.select_atoms(fwd_out[QF_TARGET_NEXT_PROBS], best),
+                    atoms=fwd_out[ATOMS],
+                    **transition,
+                ),
+                atoms=fwd_out[ATOMS],
+                weights=batch["weights"],
+            )
+        else:
+            rows = q_learning.q_rows(
+                q_values=fwd_out[QF_PREDS],
+                actions=batch[Columns.ACTIONS],
+                targets=q_learning.n_step_targets(
+                    next_values=q_learning.select(q_target_next, best), **transition
+                ),
+                weights=batch["weights"],
+                td_error_loss_fn=config.td_error_loss_fn,
+            )
+        means = self.masked_means({"loss": rows.loss, "q": rows.q_selected, "td_error": rows.td_error}, batch)
+        valid = batch[Columns.LOSS_MASK]
+        log = self.metrics.log_value
+        log((module_id, TD_ERROR_KEY), rows.td_error, reduce="item_series")
+        log((module_id, QF_MAX_KEY), jnp.max(jnp.where(valid, rows.q_selected, -jnp.inf)), reduce="max")
+        log((module_id, QF_MIN_KEY), jnp.min(jnp.where(valid, rows.q_selected, jnp.inf)), reduce="min")
+        return means["loss"], {
+            QF_LOSS_KEY: means["loss"],
+            QF_MEAN_KEY: means["q"],
+            TD_ERROR_MEAN_KEY: means["td_error"],
+        }
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(
+        __name__,
+        name,
+        absent={"DQNRainbowTorchLearner": "`DQNLearner`", "DQNTorchLearner": "`DQNLearner`"},
+        renamed={"DQNRainbowLearner": DQNLearner},
+    )

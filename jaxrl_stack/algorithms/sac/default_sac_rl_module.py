@@ -1,0 +1,208 @@
+"""SAC's default RLModule."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
+from jaxrl_stack.core.rl_module.apis.q_net_api import QNetAPI
+from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
+from jaxrl_stack.core.rl_module.default_model_config import check_model_config
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.core.rl_module.target_networks import make_target_network
+
+QF_PREDS = "qf_preds"
+QF_TWIN_PREDS = "qf_twin_preds"
+QF_TARGET_NEXT = "q_target_next"
+ACTION_DIST_INPUTS_NEXT = "action_dist_inputs_next"
+ACTION_PROBS = "action_probs"
+ACTION_PROBS_NEXT = "action_probs_next"
+ACTION_LOG_PROBS = "action_log_probs"
+ACTION_LOG_PROBS_NEXT = "action_log_probs_next"
+"""Columns that `forward_train` returns; see `DefaultSACRLModule._forward_train`."""
+
+_OWN_SETTINGS = ("twin_q", "initial_alpha")
+
+
+class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
+    """A policy and one or two critics, each an encoder and a head, as `DefaultModelConfig` describes them.
+
+    Attributes `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder` and
+    `qf_twin`; copies of the critics that follow them slowly, with `target_` in front of their names. Actions are in
+    [-1, 1].
+
+    `log_alpha`, float32 `[]`, is the logarithm of the temperature, which the learner trains; it starts from
+    ``model_config["initial_alpha"]``.
+    """
+
+    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
+        super().__init__(*args, catalog_class=catalog_class or SACCatalog, **kwargs)
+        # Not in setup(), which a module with networks of its own replaces.
+        self.log_alpha = nnx.Param(jnp.float32(math.log(self.model_config.get("initial_alpha", 1.0))))
+        self.noise = nnx.Rngs(self.rngs())
+
+    def setup(self) -> None:
+        """Build encoders and heads with the catalog."""
+        if type(self) is DefaultSACRLModule and self.catalog_class is SACCatalog:
+            # Nobody else could read a setting that the default models do not have.
+            check_model_config({k: v for k, v in self.model_config.items() if k not in _OWN_SETTINGS})
+        self.twin_q = bool(self.model_config.get("twin_q", True))
+        self.pi_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
+        self.pi = self.catalog.build_pi_head(self.framework, rngs=self.rngs)
+        self.qf_encoder = self.catalog.build_qf_encoder(self.framework, rngs=self.rngs)
+        self.qf = self.catalog.build_qf_head(self.framework, rngs=self.rngs)
+        if self.twin_q:
+            self.qf_twin_encoder = self.catalog.build_qf_encoder(self.framework, rngs=self.rngs)
+            self.qf_twin = self.catalog.build_qf_head(self.framework, rngs=self.rngs)
+
+    def make_target_networks(self) -> None:
+        self.target_qf_encoder = make_target_network(self.qf_encoder)
+        self.target_qf = make_target_network(self.qf)
+        if self.twin_q:
+            self.target_qf_twin_encoder = make_target_network(self.qf_twin_encoder)
+            self.target_qf_twin = make_target_network(self.qf_twin)
+
+    def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
+        """``[(critic's part, the copy that follows it)]``."""
+        pairs = [(self.qf_encoder, self.target_qf_encoder), (self.qf, self.target_qf)]
+        if self.twin_q:
+            pairs += [
+                (self.qf_twin_encoder, self.target_qf_twin_encoder),
+                (self.qf_twin, self.target_qf_twin),
+            ]
+        return pairs
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """Everything but the policy."""
+        critics = ["qf", "qf_encoder", *(["qf_twin", "qf_twin_encoder"] if self.twin_q else [])]
+        return [*critics, *(f"target_{name}" for name in critics), "log_alpha", "noise"]
+
+    # ------------------------------------------------------------------------------------------------ forward passes
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`."""
+        return {Columns.ACTION_DIST_INPUTS: self._action_dist_inputs(batch[Columns.OBS])}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """What the loss needs, all of it for the current parameters, without a gradient in what is made of `NEXT_OBS`.
+
+        Args:
+            batch: `OBS` and `NEXT_OBS` float `[N, d]`, `ACTIONS` float `[N, n]` in [-1, 1] or int `[N]`.
+
+        Returns:
+            `QF_PREDS` (`QF_TWIN_PREDS`): values of the critic (of the second one, if there is one), and
+            `QF_TARGET_NEXT`: the lower one of the target networks' values at the next observation. All actions:
+            `ACTION_DIST_INPUTS`, `ACTION_DIST_INPUTS_NEXT`.
+
+            Continuous actions: `QF_PREDS` `[N]` are for the batch's actions. An action is drawn from the policy for
+            each of both observations, with log-probabilities ``logp_resampled`` and ``logp_next_resampled`` `[N]`; for
+            the first ``q_curr`` `[N]` has the lower one of the critics' values, whose gradient reaches the policy
+            through the action and no parameter of the critics; for the second `QF_TARGET_NEXT` `[N]` is.
+
+            Discrete actions: values are `[N, A]`, and the policy's `ACTION_PROBS`, `ACTION_LOG_PROBS`,
+            `ACTION_PROBS_NEXT` and `ACTION_LOG_PROBS_NEXT` `[N, A]` take the place of drawn actions.
+        """
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            return self._forward_train_discrete(batch)
+        return self._forward_train_continuous(batch)
+
+    def _forward_train_continuous(self, batch: dict[str, Any]) -> dict[str, Any]:
+        obs, next_obs = batch[Columns.OBS], batch[Columns.NEXT_OBS]
+        outputs = self._critics({Columns.OBS: obs, Columns.ACTIONS: batch[Columns.ACTIONS]})
+        # Two passes, not one over both: nothing flows back through the second one, which saves half the work of that.
+        inputs = self._action_dist_inputs(obs)
+        next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(next_obs))
+        dist_cls = self.get_train_action_dist_cls()
+        actions, logp = dist_cls.from_logits(inputs).rsample_and_logp(key=self.noise())
+        next_actions, next_logp = dist_cls.from_logits(next_inputs).sample_and_logp(key=self.noise())
+        critics = self._with_constant_parameters()
+        q_curr = critics.compute_q_values({Columns.OBS: obs, Columns.ACTIONS: actions})
+        q_target_next = self.forward_target({Columns.OBS: next_obs, Columns.ACTIONS: next_actions})
+        return outputs | {
+            Columns.ACTION_DIST_INPUTS: inputs,
+            ACTION_DIST_INPUTS_NEXT: next_inputs,
+            "logp_resampled": logp,
+            "logp_next_resampled": jax.lax.stop_gradient(next_logp),
+            "q_curr": q_curr,
+            QF_TARGET_NEXT: jax.lax.stop_gradient(q_target_next),
+        }
+
+    def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
+        now, then = {Columns.OBS: batch[Columns.OBS]}, {Columns.OBS: batch[Columns.NEXT_OBS]}
+        inputs = self._action_dist_inputs(now[Columns.OBS])
+        next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(then[Columns.OBS]))
+        log_probs, next_log_probs = (
+            jax.nn.log_softmax(inputs, axis=-1),
+            jax.nn.log_softmax(next_inputs, axis=-1),
+        )
+        return self._critics(now, squeeze=False) | {
+            Columns.ACTION_DIST_INPUTS: inputs,
+            ACTION_DIST_INPUTS_NEXT: next_inputs,
+            ACTION_PROBS: jnp.exp(log_probs),
+            ACTION_LOG_PROBS: log_probs,
+            ACTION_PROBS_NEXT: jnp.exp(next_log_probs),
+            ACTION_LOG_PROBS_NEXT: next_log_probs,
+            QF_TARGET_NEXT: jax.lax.stop_gradient(self.forward_target(then, squeeze=False)),
+        }
+
+    def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
+        """The lower one of the critics' values (of the only one, without a second).
+
+        Args:
+            batch: `OBS` float `[N, d]`, for continuous actions also `ACTIONS` float `[N, n]`.
+            squeeze: Drop a last axis of length 1.
+
+        Returns:
+            Float `[N]`, for discrete actions `[N, A]`.
+        """
+        values = self._critics(batch, squeeze)
+        return jnp.minimum(*values.values()) if self.twin_q else values[QF_PREDS]
+
+    def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
+        """As `compute_q_values`, of the target networks."""
+        values = self._qf_forward_train_helper(batch, self.target_qf_encoder, self.target_qf, squeeze)
+        if not self.twin_q:
+            return values
+        twin = self._qf_forward_train_helper(batch, self.target_qf_twin_encoder, self.target_qf_twin, squeeze)
+        return jnp.minimum(values, twin)
+
+    def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
+        values = {QF_PREDS: self._qf_forward_train_helper(batch, self.qf_encoder, self.qf, squeeze)}
+        if self.twin_q:
+            twin = self._qf_forward_train_helper(batch, self.qf_twin_encoder, self.qf_twin, squeeze)
+            values[QF_TWIN_PREDS] = twin
+        return values
+
+    def _qf_forward_train_helper(
+        self, batch: dict[str, Any], encoder: Any, head: Any, squeeze: bool = True
+    ) -> jax.Array:
+        """One critic's values, `[N]` or `[N, A]`."""
+        values = head(encoder(batch)[ENCODER_OUT])
+        return values[..., 0] if squeeze and values.shape[-1] == 1 else values
+
+    def _action_dist_inputs(self, obs: jax.Array) -> jax.Array:
+        return self.pi(self.pi_encoder({Columns.OBS: obs})[ENCODER_OUT])
+
+    def _with_constant_parameters(self) -> DefaultSACRLModule:
+        """This module, through whose own arrays no gradient flows."""
+        graphdef, state = nnx.split(self)
+        return nnx.merge(graphdef, jax.lax.stop_gradient(state))
+
+
+_ABSENT = {
+    name: "`DefaultSACRLModule`" for name in ("SACTorchRLModule", "SACRLModule", "DefaultSACTorchRLModule")
+}
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, absent=_ABSENT)

@@ -1,0 +1,206 @@
+"""Soft actor-critic: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
+from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
+from jaxrl_stack.algorithms.settings import Section, Setting, boolean, number
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+
+_OLD_MODEL = "rl_module(model_config=...) describes the networks."
+_OLD_LEARNING_RATES = "Set training(actor_lr=..., critic_lr=..., alpha_lr=...)."
+_OLD_MODEL_CONFIG: dict[str, Any] = {
+    "fcnet_hiddens": [256, 256],
+    "fcnet_activation": "relu",
+    "post_fcnet_hiddens": [],
+    "post_fcnet_activation": None,
+    "custom_model": None,
+    "custom_model_config": {},
+}
+
+
+def _learning_rate(name: str, default: float, doc: str) -> Setting:
+    return Setting(
+        name,
+        default,
+        doc,
+        "float | list[list[float]] | list[tuple[int, float]]",
+        "traced",
+        schedulable=True,
+        check=number(0, or_schedule=True, finite=True),
+        check_when_set=False,
+        read_by="learner",
+    )
+
+
+class SACConfig(OffPolicyConfig):
+    """Settings of SAC (Haarnoja et al., 2018, arXiv:1812.05905).
+
+    ::
+
+        algo = SACConfig().environment("gymnax/Pendulum-v1").training(actor_lr=3e-4).build_algo()
+    """
+
+    _sections = (
+        Section(
+            "training",
+            "Sets how the policy is trained.",
+            (
+                Setting(
+                    "twin_q",
+                    True,
+                    "Train two critics and take the lower one of their values.",
+                    "bool",
+                    check=boolean,
+                    read_by="learner",
+                ),
+                Setting(
+                    "initial_alpha",
+                    1.0,
+                    "Temperature at the start, the weight of the policy's entropy; it is then trained.",
+                    "float",
+                    check=number(above=0, finite=True),
+                    read_by="learner",
+                ),
+                Setting(
+                    "target_entropy",
+                    "auto",
+                    "Entropy in nats that the temperature holds the policy at. 'auto' (or None): minus the number of "
+                    "an action's components, for discrete actions -1.",
+                    "float | Literal['auto'] | None",
+                    "traced",
+                    off=("auto", None),
+                    check=number(also=("auto", None), finite=True),
+                    read_by="learner",
+                ),
+                _learning_rate("actor_lr", 3e-5, "Learning rate of the policy."),
+                _learning_rate("critic_lr", 3e-4, "Learning rate of the critics."),
+                _learning_rate("alpha_lr", 3e-4, "Learning rate of the temperature's logarithm."),
+                Setting(
+                    "q_model_config",
+                    _OLD_MODEL_CONFIG,
+                    "Networks of the critics, in RLlib's old stack.",
+                    "dict[str, Any]",
+                    "inert",
+                    merge=True,
+                    instead=_OLD_MODEL,
+                ),
+                Setting(
+                    "policy_model_config",
+                    _OLD_MODEL_CONFIG,
+                    "Network of the policy, in RLlib's old stack.",
+                    "dict[str, Any]",
+                    "inert",
+                    merge=True,
+                    instead=_OLD_MODEL,
+                ),
+                Setting(
+                    "optimization_config",
+                    {
+                        "actor_learning_rate": 3e-4,
+                        "critic_learning_rate": 3e-4,
+                        "entropy_learning_rate": 3e-4,
+                    },
+                    "Learning rates, in RLlib's old stack.",
+                    "dict[str, Any]",
+                    "inert",
+                    attribute="optimization",
+                    instead=_OLD_LEARNING_RATES,
+                ),
+                Setting(
+                    "_deterministic_loss",
+                    False,
+                    "A loss without drawn actions, in RLlib's old stack.",
+                    "bool",
+                    "inert",
+                    check=boolean,
+                    instead="Override DefaultSACRLModule.get_train_action_dist_cls() for other draws.",
+                ),
+                Setting(
+                    "_use_beta_distribution",
+                    False,
+                    "A Beta distribution in the place of the squashed Gaussian, in RLlib's old stack.",
+                    "bool",
+                    "inert",
+                    check=boolean,
+                    instead="Override SACCatalog.get_action_dist_cls() for another distribution.",
+                ),
+            ),
+            also=("clip_actions",),
+        ),
+    )
+    _defaults: Mapping[str, Any] = {
+        "lr": None,
+        "train_batch_size": 256,
+        "train_batch_size_per_learner": 256,
+        "replay_buffer_config": {
+            "type": "PrioritizedEpisodeReplayBuffer",
+            "capacity": 1_000_000,
+            "alpha": 0.6,
+            "beta": 0.4,
+        },
+        "num_steps_sampled_before_learning_starts": 1500,
+        "tau": 0.005,
+        "min_time_s_per_iteration": 1,
+        "min_sample_timesteps_per_iteration": 100,
+    }
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or "SAC")
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return super()._model_config_auto_includes | {
+            "twin_q": self.twin_q,
+            "initial_alpha": self.initial_alpha,
+        }
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """A policy and twin critics of MLPs."""
+        return RLModuleSpec(module_class=DefaultSACRLModule, catalog_class=SACCatalog)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """SACLearner."""
+        return SACLearner
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        if self.lr is not None:
+            self._value_error(
+                f"training(lr={self.lr!r}): SAC has a learning rate each for the policy, the critics and the "
+                "temperature. Set actor_lr, critic_lr and alpha_lr, and leave lr at None."
+            )
+        if self.grad_clip is not None and self.grad_clip <= 0:
+            self._value_error(
+                f"training(grad_clip={self.grad_clip!r}) must be above 0; None switches clipping off."
+            )
+        for name in ("twin_q", "initial_alpha"):
+            in_module = self.model_config[name]
+            if in_module != vars(self)[name]:
+                self._value_error(
+                    f"rl_module(model_config={{{name!r}: {in_module!r}}}) differs from training({name}="
+                    f"{vars(self)[name]!r}), which the module gets as well: set it with training() alone."
+                )
+
+
+class SAC(OffPolicyAlgorithm):
+    """Soft actor-critic; see the README of this folder."""
+
+    @classmethod
+    def get_default_config(cls) -> SACConfig:
+        """A `SACConfig` with its defaults."""
+        return SACConfig(algo_class=cls)

@@ -1,0 +1,162 @@
+"""Which networks SAC's default module is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.distribution.jax_distribution import Categorical, SquashedGaussian
+from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.models.configs import (
+    ConcatEncoderConfig,
+    MLPEncoderConfig,
+    MLPHeadConfig,
+    ModelConfig,
+    MultiStreamEncoderConfig,
+)
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from jaxrl_stack.core.distribution.distribution import Distribution
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+
+class SACCatalog(Catalog):
+    """An encoder and a head for the policy, and an encoder and a head for each critic.
+
+    A critic of continuous actions encodes observation and action by themselves (`fcnet_*` settings) and joins them
+    (`fusionnet_*`); with `fusionnet_hiddens=None` it is one MLP (`fcnet_*`) over both side by side. A critic of
+    discrete actions encodes the observation and has one output per action. The heads honour all `head_fcnet_*`
+    settings.
+
+    Args:
+        observation_space, action_space, model_config_dict: As in `Catalog`.
+
+    Raises:
+        ValueError: For an action space that is neither Discrete nor a Box of floats of rank 1.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space | None,
+        action_space: gym.Space | None,
+        model_config_dict: Mapping[str, Any] | DefaultModelConfig | None = None,
+    ):
+        super().__init__(observation_space, action_space, model_config_dict)
+        # Asked for here, so that a space that does not go shows before any network is built.
+        has_plain_critics = self.is_continuous and self.model_config_dict["fusionnet_hiddens"] is None
+        if has_plain_critics and not isinstance(self.encoder_config, MLPEncoderConfig):
+            raise ValueError(
+                "model_config fusionnet_hiddens=None makes the critics one MLP over observation and action, and the "
+                f"encoder of the observations {observation_space} is none: give fusionnet_hiddens a list."
+            )
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether actions are vectors; they are numbers of an action otherwise.
+
+        Raises:
+            ValueError: If SAC has no distribution for the action space.
+        """
+        space = self.action_space
+        if isinstance(space, gym.spaces.Discrete):
+            return False
+        if (
+            isinstance(space, gym.spaces.Box)
+            and len(space.shape) == 1
+            and np.issubdtype(space.dtype, np.floating)
+        ):
+            return True
+        raise ValueError(
+            f"SAC acts in Discrete spaces and in Boxes of floats of rank 1, not in {space}. Flatten a Box of another "
+            "rank in the environment; for other spaces use PPO."
+        )
+
+    @property
+    def qf_encoder_config(self) -> ModelConfig:
+        """Describes the encoder of one critic."""
+        if not self.is_continuous:
+            return self.encoder_config
+        settings, action_dim = self.model_config_dict, cast(gym.spaces.Box, self.action_space).shape[0]
+        hidden = {
+            "hidden_layer_activation": settings["fcnet_activation"],
+            "hidden_layer_use_layernorm": settings["fcnet_use_layernorm"],
+            **self._initializers("fcnet", "hidden"),
+        }
+        if settings["fusionnet_hiddens"] is None:
+            obs_dim = cast(MLPEncoderConfig, self.encoder_config).input_dims
+            assert obs_dim is not None
+            return ConcatEncoderConfig(
+                input_dims=(obs_dim[0] + action_dim,),
+                columns=(Columns.OBS, Columns.ACTIONS),
+                hidden_layer_dims=settings["fcnet_hiddens"],
+                **hidden,
+            )
+        action_encoder_config = MLPEncoderConfig(
+            input_dims=(action_dim,),
+            hidden_layer_dims=settings["fcnet_hiddens"][:-1],
+            **hidden,
+            output_layer_dim=self.latent_dims[0],
+            output_layer_activation=settings["fcnet_activation"],
+            output_layer_use_layernorm=settings["fcnet_use_layernorm"],
+            **self._initializers("fcnet", "output"),
+        )
+        return MultiStreamEncoderConfig(
+            base_encoder_configs={Columns.OBS: self.encoder_config, Columns.ACTIONS: action_encoder_config},
+            hidden_layer_dims=settings["fusionnet_hiddens"],
+            hidden_layer_activation=settings["fusionnet_activation"],
+            **self._initializers("fusionnet", "hidden"),
+            output_layer_dim=self.latent_dims[0],
+            output_layer_activation=settings["fusionnet_activation"],
+            **self._initializers("fusionnet", "output"),
+        )
+
+    def build_qf_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The encoder of one critic: `{OBS: [..., d], ACTIONS: [..., n]}` -> `{ENCODER_OUT: [..., latent]}`.
+
+        A critic of discrete actions does not look at `ACTIONS`.
+        """
+        return self.qf_encoder_config.build(framework, rngs=rngs)
+
+    def build_qf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The head of one critic: `[..., latent]` -> `[..., 1]`, for discrete actions `[..., number of actions]`."""
+        num_values = 1 if self.is_continuous else int(cast(gym.spaces.Discrete, self.action_space).n)
+        settings = {**self._head_settings(), "input_dims": self.qf_encoder_config.output_dims}
+        return MLPHeadConfig(**settings, output_layer_dim=num_values).build(framework, rngs=rngs)
+
+    def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        """The policy head `[..., latent]` -> action distribution inputs.
+
+        Raises:
+            ValueError: For `free_log_std=True`, which a squashed Gaussian does not have.
+        """
+        if self.model_config_dict["free_log_std"]:
+            raise ValueError(
+                "model_config free_log_std=True: SAC's policy has a standard deviation that depends on the "
+                "observation. Set free_log_std to False."
+            )
+        return MLPHeadConfig(
+            **self._head_settings(),
+            output_layer_dim=self.get_action_dist_cls(framework).required_input_dim(self.action_space),
+            clip_log_std=self.is_continuous,
+            log_std_clip_param=self.model_config_dict["log_std_clip_param"],
+        ).build(framework, rngs=rngs)
+
+    def get_action_dist_cls(self, framework: str = "jax") -> type[Distribution]:
+        """`SquashedGaussian` in [-1, 1], or `Categorical` for discrete actions."""
+        return SquashedGaussian if self.is_continuous else Categorical
+
+    def _initializers(self, part: str, layer: str) -> dict[str, Any]:
+        """The initializers of one part of the settings, as arguments for the hidden or the output layers."""
+        return {
+            f"{layer}_layer_{ours}_initializer{suffix}": self.model_config_dict[
+                f"{part}_{name}_initializer{given}"
+            ]
+            for ours, name in (("weights", "kernel"), ("bias", "bias"))
+            for suffix, given in (("", ""), ("_config", "_kwargs"))
+        }

@@ -1,0 +1,231 @@
+"""SAC's losses and its four optimizers."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxrl_stack.algorithms.sac.default_sac_rl_module import (
+    ACTION_DIST_INPUTS_NEXT,
+    ACTION_LOG_PROBS,
+    ACTION_LOG_PROBS_NEXT,
+    ACTION_PROBS,
+    ACTION_PROBS_NEXT,
+    QF_PREDS,
+    QF_TARGET_NEXT,
+    QF_TWIN_PREDS,
+)
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
+from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
+from jaxrl_stack.ops import q_learning, soft_actor_critic
+from jaxrl_stack.utils.metrics import TD_ERROR_KEY
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.utils.traced_config import TracedConfigView
+
+__all__ = [
+    "ACTION_DIST_INPUTS_NEXT",
+    "ACTION_LOG_PROBS",
+    "ACTION_LOG_PROBS_NEXT",
+    "ACTION_PROBS",
+    "ACTION_PROBS_NEXT",
+    "CRITIC_TARGET",
+    "LOGPS_KEY",
+    "QF_LOSS_KEY",
+    "QF_MAX_KEY",
+    "QF_MEAN_KEY",
+    "QF_MIN_KEY",
+    "QF_PREDS",
+    "QF_TARGET_NEXT",
+    "QF_TWIN_LOSS_KEY",
+    "QF_TWIN_PREDS",
+    "TD_ERROR_MEAN_KEY",
+    "SACLearner",
+]
+
+LOGPS_KEY = "logps"
+QF_LOSS_KEY = "qf_loss"
+QF_TWIN_LOSS_KEY = "qf_twin_loss"
+QF_MEAN_KEY = "qf_mean"
+QF_MAX_KEY = "qf_max"
+QF_MIN_KEY = "qf_min"
+TD_ERROR_MEAN_KEY = "td_error_mean"
+"""Names of SAC's results of each module, ``result["learners"][module_id][name]``."""
+CRITIC_TARGET = "critic_target"
+"""Name of the critics' target networks among several parts of a module."""
+
+# Adam of PyTorch's SAC in RLlib; one object, so that an optimizer of all its parameters in one vector knows it.
+adam = functools.partial(optax.adam, eps=1e-7)
+
+
+class SACLearner(TargetNetworkUpdates, Learner):
+    """Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) as RLlib defines it, and its discrete variant
+    (Christodoulou, 2019, arXiv:1910.07207).
+
+    Critics, policy and temperature have an optimizer and a loss each, all for the same parameters: those of before the
+    update. The target networks follow behind it.
+    """
+
+    columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT)
+
+    def rl_module_required_apis(self) -> list[type]:
+        return [TargetNetworkAPI, QNetAPI]
+
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``alpha``."""
+        config = config or self._config_for(module_id)
+        module: Any = self._template[module_id]
+        self._check_temperature(module_id, module)
+        register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
+        parameters = self.get_parameters
+        register(
+            optimizer_name="qf",
+            params=[*parameters(module.qf_encoder), *parameters(module.qf)],
+            lr_or_lr_schedule=config.critic_lr,
+        )
+        if config.twin_q:
+            register(
+                optimizer_name="qf_twin",
+                params=[*parameters(module.qf_twin_encoder), *parameters(module.qf_twin)],
+                lr_or_lr_schedule=config.critic_lr,
+            )
+        register(
+            optimizer_name="policy",
+            params=[*parameters(module.pi_encoder), *parameters(module.pi)],
+            lr_or_lr_schedule=config.actor_lr,
+        )
+        register(optimizer_name="alpha", params=[module.log_alpha], lr_or_lr_schedule=config.alpha_lr)
+
+    @staticmethod
+    def _check_temperature(module_id: str, module: RLModule) -> None:
+        if not isinstance(vars(module).get("log_alpha"), nnx.Param):
+            raise ValueError(
+                f"SACLearner trains the temperature of every module, and module {module_id!r}, a "
+                f"{type(module).__name__}, has none: derive it from DefaultSACRLModule, or give it the attribute "
+                "log_alpha = nnx.Param(jnp.float32(0.0))."
+            )
+
+    @property
+    def curr_log_alpha(self) -> dict[str, Any]:
+        """``{module_id: logarithm of the temperature}``, float32 scalars; the traced ones inside of a loss."""
+        return {mid: cast(Any, module).log_alpha[...] for mid, module in self.module.items()}
+
+    @property
+    def target_entropy(self) -> dict[str, Any]:
+        """``{module_id: entropy that the temperature holds the policy at}``, in nats."""
+        return {mid: self._target_entropy(mid, self._config_for(mid)) for mid in self._template}
+
+    def _target_entropy(self, module_id: str, config: Any) -> Any:
+        given = config.target_entropy
+        if given is not None and not isinstance(given, str):
+            return given
+        space = self._template[module_id].action_space
+        if isinstance(space, gym.spaces.Discrete):
+            num_actions = int(space.n)
+            higher = soft_actor_critic.discrete_target_entropy(num_actions, 0.98)
+            notice_once(
+                "training(target_entropy='auto') is -1 for discrete actions, as in RLlib, below the entropy of any "
+                "policy over them: the temperature only ever falls. To hold the entropy up, set a number, for "
+                f"{num_actions} actions up to target_entropy={higher:.2f}, which is 0.98 * log({num_actions})."
+            )
+            return soft_actor_critic.discrete_target_entropy(num_actions)
+        assert space is not None and space.shape is not None
+        return soft_actor_critic.box_target_entropy(space.shape)
+
+    # ---------------------------------------------------------------------------------------------------------- losses
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        module = self.module[module_id]
+        log_alpha = cast(Any, module).log_alpha[...]
+        is_discrete = isinstance(module.action_space, gym.spaces.Discrete)
+        terms = _discrete_terms if is_discrete else _continuous_terms
+        target_entropy = self._target_entropy(module_id, config)
+        q, q_twin, next_values, rows, shown = terms(config, batch, fwd_out, log_alpha, target_entropy)
+        targets = q_learning.n_step_targets(
+            rewards=batch[Columns.REWARDS],
+            next_values=next_values,
+            terminateds=batch[Columns.TERMINATEDS],
+            n_step=batch["n_step"],
+            gamma=config.gamma,
+        )
+        critics = soft_actor_critic.critic_rows(q=q, q_twin=q_twin, targets=targets, weights=batch["weights"])
+        rows |= {"qf": critics.loss, TD_ERROR_MEAN_KEY: critics.td_error}
+        if critics.twin_loss is not None:
+            rows["qf_twin"] = critics.twin_loss
+        means = self.masked_means(rows, batch)
+
+        self.metrics.log_value((module_id, TD_ERROR_KEY), critics.td_error, reduce="item_series")
+        mask = batch[Columns.LOSS_MASK].reshape(-1, *(1,) * (shown.ndim - 1))
+        for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
+            over_rows = getattr(jnp, reduce)(jnp.where(mask, shown, worst))
+            self.metrics.log_value((module_id, name), over_rows, reduce=reduce)
+        losses = {name: means[name] for name in ("qf", "qf_twin", "policy", "alpha") if name in means}
+        metrics = {f"{name}_loss": loss for name, loss in losses.items()}
+        metrics |= {name: means[name] for name in (LOGPS_KEY, QF_MEAN_KEY, TD_ERROR_MEAN_KEY)}
+        metrics |= {
+            "alpha_value": jnp.exp(log_alpha),
+            "log_alpha_value": log_alpha,
+            "target_entropy": target_entropy,
+        }
+        return losses, metrics
+
+
+def _continuous_terms(
+    config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
+) -> tuple[Any, ...]:
+    """What the losses are made of, for actions that were drawn.
+
+    Returns:
+        ``(values of the taken actions, the same of the second critic or None, soft values of the next states, rows of
+        the other losses and metrics, values that the metrics show)``.
+    """
+    logp, q_curr = fwd_out["logp_resampled"], fwd_out["q_curr"]
+    next_values = soft_actor_critic.soft_values(
+        q=fwd_out[QF_TARGET_NEXT], logp=fwd_out["logp_next_resampled"], log_alpha=log_alpha
+    )
+    rows = {
+        "policy": soft_actor_critic.actor_rows(q=q_curr, logp=logp, log_alpha=log_alpha),
+        "alpha": soft_actor_critic.temperature_rows(
+            log_alpha=log_alpha, logp=logp, target_entropy=target_entropy
+        ),
+        LOGPS_KEY: logp,
+        QF_MEAN_KEY: q_curr,
+    }
+    q_twin = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
+    return fwd_out[QF_PREDS], q_twin, next_values, rows, q_curr
+
+
+def _discrete_terms(
+    config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
+) -> tuple[Any, ...]:
+    """As `_continuous_terms`, with expectations over all actions in the place of drawn ones."""
+    q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
+    q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
+    next_values = soft_actor_critic.soft_values_discrete(
+        q=fwd_out[QF_TARGET_NEXT], log_probs=fwd_out[ACTION_LOG_PROBS_NEXT], log_alpha=log_alpha
+    )
+    rows = {
+        "policy": soft_actor_critic.actor_rows_discrete(
+            q=q_all, q_twin=q_twin_all, log_probs=log_probs, log_alpha=log_alpha
+        ),
+        "alpha": soft_actor_critic.temperature_rows_discrete(
+            log_alpha=log_alpha, log_probs=log_probs, target_entropy=target_entropy
+        ),
+        LOGPS_KEY: jnp.mean(log_probs, axis=-1),
+        QF_MEAN_KEY: jnp.mean(q_all, axis=-1),
+    }
+    actions = batch[Columns.ACTIONS]
+    q_twin = None if q_twin_all is None else q_learning.select(q_twin_all, actions)
+    return q_learning.select(q_all, actions), q_twin, next_values, rows, q_all
