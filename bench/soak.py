@@ -196,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--num-env-runners", type=int, default=2)
     parser.add_argument("--num-learners", type=int, default=0, help="0: the learner is in this process and not killed")
     parser.add_argument("--crash-probability", type=float, default=0.0, help="of an environment, per step")
-    parser.add_argument("--target", type=float, default=CRITERIA[ENV].target, help="mean return to reach")
+    parser.add_argument("--target", type=float, default=CRITERIA["PPO"][ENV].target, help="mean return to reach")
     parser.add_argument("--seconds", type=float, default=600.0, help="give up after so long")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)

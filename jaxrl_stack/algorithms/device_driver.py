@@ -297,14 +297,14 @@ class DeviceDriver(Driver):
             fragment_length=self._fragment_length,
             num_rounds=self._num_rounds,
             explore=bool(self.config.explore),
-            axis_name=self.learner.axis_name,
+            axis_name=self.learner.reduction_axis,
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
         sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
         return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_call, sampled
 
     def _update_on_device(self, learner, batch, settings, timesteps):
-        axis_name = self.learner.axis_name
+        axis_name = self.learner.reduction_axis
         return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
 
     # --------------------------------------------------------------------------------------------------- training

@@ -289,7 +289,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
             self.learner.current_values(settings, state.timesteps)["modules"],
             state.timesteps,
             explore=bool(self.config.explore),
-            axis_name=self.learner.axis_name,
+            axis_name=self.learner.reduction_axis,
         )
         returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
         lengths = jnp.where(statistics.ended, statistics.episode_length, 0)
@@ -301,7 +301,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         )
         sampler = dataclasses.replace(
             sampler,
-            runner=self.rollout.merged(runner, self.learner.axis_name),
+            runner=self.rollout.merged(runner, self.learner.reduction_axis),
             num_steps=start + length,
             ended=ended,
             block=block,
@@ -324,7 +324,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         return dataclasses.replace(state, runner=sampler), {DEFAULT_MODULE_ID: batch}, items
 
     def _update_on_device(self, learner, batch, settings, timesteps):
-        return self.learner.pure_step(learner, batch, settings, timesteps, axis_name=self.learner.axis_name)
+        return self.learner.pure_step(learner, batch, settings, timesteps, axis_name=self.learner.reduction_axis)
 
     def _prioritise_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
         if not self.config.uses_priorities:

@@ -78,15 +78,28 @@ class TwoLosses(TargetNetworkUpdates, Learner):
         return {"q": loss, "pi": self.masked_mean(policy, batch)}, {"q_loss": loss}
 
 
-def learner_of(num_devices=1, **settings):
+class Linear(TwoLosses):
+    """Says that its losses are means, and logs what is none in ways of their own."""
+
+    loss_is_linear_in_means = True
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        error, _ = losses_of(self.module[module_id], batch)
+        self.metrics.log_value((module_id, "largest"), jnp.max(error), reduce="max")
+        self.metrics.log_value((module_id, "smallest"), jnp.min(error), reduce="min")
+        self.metrics.log_value((module_id, "rows"), jnp.sum(batch[Columns.LOSS_MASK]), reduce="sum")
+        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+
+
+def learner_of(num_devices=1, learner_class=TwoLosses, **settings):
     config = (
         OffPolicyConfig()
         .environment(observation_space=OBS_SPACE, action_space=ACTION_SPACE)
         .rl_module(rl_module_spec=RLModuleSpec(module_class=ActorAndCritic))
         .training(**({"tau": 0.5, "target_network_update_freq": 10} | settings))
-        .learners(learner_class=TwoLosses, num_cpus_per_learner=num_devices)
+        .learners(learner_class=learner_class, num_cpus_per_learner=num_devices)
     )
-    learner = TwoLosses(config=config)
+    learner = learner_class(config=config)
     learner.build()
     return learner
 
@@ -205,32 +218,46 @@ def test_state_of_a_learner_holds_its_targets_and_when_they_moved(learner, step)
     jax.tree.map(np.testing.assert_array_equal, again["extra"], learner_state["extra"])
 
 
-def test_two_devices_make_the_step_of_one():
+@pytest.mark.parametrize("learner_class", [TwoLosses, Linear])
+def test_two_devices_make_the_step_of_one(learner_class, learner, step):
     batch = rows(8)
-    learner = learner_of(num_devices=2)
-    settings, timesteps = learner.settings(), counters.from_int(12)
-    shared = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), batch)
+    two, timesteps = learner_of(2, learner_class), counters.from_int(12)
+    settings = two.settings()
     program = jax.pmap(
-        lambda state, columns: learner.pure_step(
-            state, {MID: columns}, settings, timesteps, axis_name=learner.axis_name
-        ),
-        axis_name=learner.axis_name,
+        lambda state, columns: two.pure_step(state, {MID: columns}, settings, timesteps, axis_name=two.axis_name),
+        axis_name=two.axis_name,
         in_axes=(None, 0),
         out_axes=(None, None, 0),
-        devices=learner.devices,
+        devices=two.devices,
     )
-    state, metrics, per_row = program(learner.state, shared)
-    one = learner_of()
-    alone, metrics_alone, rows_alone = jax.jit(lambda *args: one.pure_step(*args, axis_name=None))(
-        one.state, {MID: batch}, one.settings(), timesteps
-    )
+    shared = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), batch)
+    state, metrics, per_row = program(two.state, shared)
+    alone, metrics_alone, rows_alone = step(learner.state, batch, 12)
     for got, expected in zip(
-        jax.tree.leaves((state.params, state.rest, metrics)),
-        jax.tree.leaves((alone.params, alone.rest, metrics_alone)),
-        strict=True,
+        jax.tree.leaves((state.params, state.rest)), jax.tree.leaves((alone.params, alone.rest)), strict=True
     ):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    for path, value in metrics_alone.items():
+        np.testing.assert_allclose(metrics[path], value, rtol=1e-5, atol=1e-6, err_msg=str(path))
     np.testing.assert_allclose(per_row[MID, "td_error"].reshape(-1), rows_alone[MID, "td_error"], rtol=1e-5)
+    if learner_class is Linear:
+        error, _ = losses_of(learner.module[MID], batch)
+        assert metrics[MID, "rows"] == 8
+        np.testing.assert_allclose(metrics[MID, "largest"], np.max(error), rtol=1e-5)
+        np.testing.assert_allclose(metrics[MID, "smallest"], np.min(error), rtol=1e-5)
+
+
+def test_pieces_of_a_minibatch_add_up(monkeypatch):
+    """Gradients over pieces that fit the cache, with a mask; sums and extremes go over all of them."""
+    batch = rows(8) | {Columns.LOSS_MASK: np.array([True] * 5 + [False] * 3)}
+    whole, pieces = (learner_of(learner_class=Linear, target_network_update_freq=0) for _ in range(2))
+    expected = whole.update(batch={MID: batch}, minibatch_size=8)[MID]
+    monkeypatch.setattr("jaxrl_stack.core.learner.traced_update.gradient_rows_per_piece", lambda devices: 2)
+    got = pieces.update(batch={MID: batch}, minibatch_size=8)[MID]
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-5, err_msg=name)
+    for ref, value in whole.get_weights().items():
+        np.testing.assert_allclose(pieces.get_weights()[ref], value, rtol=1e-5)
 
 
 def test_a_value_per_row_must_be_one(learner):

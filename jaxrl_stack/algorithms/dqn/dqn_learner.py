@@ -62,6 +62,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
     atoms the cross-entropy between the projected target distribution and the predicted one.
     """
 
+    loss_is_linear_in_means = True
+    result_names = (QF_LOSS_KEY, QF_MEAN_KEY, QF_MAX_KEY, QF_MIN_KEY, TD_ERROR_MEAN_KEY)
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT_PREDS)
     result_names = (QF_LOSS_KEY, QF_MEAN_KEY, QF_MAX_KEY, QF_MIN_KEY, TD_ERROR_MEAN_KEY)
 

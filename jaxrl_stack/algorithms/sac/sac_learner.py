@@ -76,6 +76,22 @@ class SACLearner(TargetNetworkUpdates, Learner):
     update. The target networks follow behind it.
     """
 
+    loss_is_linear_in_means = True
+    result_names = (
+        "qf_loss",
+        "qf_twin_loss",
+        "policy_loss",
+        "alpha_loss",
+        "alpha_value",
+        "log_alpha_value",
+        "target_entropy",
+        LOGPS_KEY,
+        QF_MEAN_KEY,
+        QF_MAX_KEY,
+        QF_MIN_KEY,
+        TD_ERROR_MEAN_KEY,
+    )
+    optimizer_names = ("qf", "qf_twin", "policy", "alpha")
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT)
 
     def rl_module_required_apis(self) -> list[type]:
@@ -174,11 +190,13 @@ class SACLearner(TargetNetworkUpdates, Learner):
         losses = {name: means[name] for name in ("qf", "qf_twin", "policy", "alpha") if name in means}
         metrics = {f"{name}_loss": loss for name, loss in losses.items()}
         metrics |= {name: means[name] for name in (LOGPS_KEY, QF_MEAN_KEY, TD_ERROR_MEAN_KEY)}
-        metrics |= {
-            "alpha_value": jnp.exp(log_alpha),
-            "log_alpha_value": log_alpha,
-            "target_entropy": target_entropy,
-        }
+        for name, value in (
+            ("alpha_value", jnp.exp(log_alpha)),
+            ("log_alpha_value", log_alpha),
+            ("target_entropy", target_entropy),
+        ):
+            # No means over rows: they are the same in all parts of a batch.
+            self.metrics.log_value((module_id, name), value, reduce="max")
         return losses, metrics
 
 

@@ -297,6 +297,12 @@ class Learner(TracedUpdate, Checkpointable):
         return None if self.config.disable_jit else AXIS_NAME
 
     @property
+    def reduction_axis(self) -> str | None:
+        """The axis that means over devices go over; None where there is one device in all, whose reductions over
+        itself would take longer than a small update."""
+        return self.axis_name if len(self.devices) * self.num_joined_learners > 1 else None
+
+    @property
     def module_ids(self) -> tuple[str, ...]:
         """Ids of the modules, in the order in which they were added."""
         return self._pure.module_ids
@@ -611,7 +617,7 @@ class Learner(TracedUpdate, Checkpointable):
         dealt = {mid: deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         return self._update_with(
             "update_block",
-            lambda: functools.partial(self.pure_update, plan=plan, axis_name=self.axis_name),
+            lambda: functools.partial(self.pure_update, plan=plan, axis_name=self.reduction_axis),
             dealt,
             counter=counter,
             plan=plan,
@@ -781,7 +787,7 @@ class Learner(TracedUpdate, Checkpointable):
             )
         counts = self._training_of(plan, num_rows, rows)
         if not in_minibatches:
-            fit = functools.partial(self.pure_fit, plan=plan, axis_name=self.axis_name)
+            fit = functools.partial(self.pure_fit, plan=plan, axis_name=self.reduction_axis)
             return self._update_with("fit", lambda: fit, blocks, counter=counter, plan=plan, counts=counts)
 
         # All learners make as many steps as if the rows were dealt out evenly.
@@ -795,7 +801,7 @@ class Learner(TracedUpdate, Checkpointable):
 
         def fit_counted(state, batch, settings, timesteps, row_counts):
             return self.pure_fit(
-                state, batch, settings, timesteps, plan=plan, axis_name=self.axis_name, row_counts=row_counts
+                state, batch, settings, timesteps, plan=plan, axis_name=self.reduction_axis, row_counts=row_counts
             )
 
         # Other learners may have other numbers of rows: one entry per device.
@@ -1071,7 +1077,7 @@ class Learner(TracedUpdate, Checkpointable):
         }
 
     def _connect_program(self, state, block, settings, counter):
-        state, batch = self.pure_connect(state, block, settings, counter, axis_name=self.axis_name)
+        state, batch = self.pure_connect(state, block, settings, counter, axis_name=self.reduction_axis)
         return state.connector, batch
 
     # ------------------------------------------------------------------------------------------ modules and state

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.ops import reductions
 
+_COMBINED: dict[Any, Callable[[Any, Any], Any]] = {"sum": jnp.add, "min": jnp.minimum, "max": jnp.maximum}
 _REDUCTIONS = ("last", "mean", "sum", "min", "max")
 
 
@@ -123,13 +124,14 @@ class TracedMetrics:
 
     @staticmethod
     def reduce_history(
-        history: Mapping[tuple[str, ...], MetricValue], axis_name: str | None = None
+        history: Mapping[tuple[str, ...], MetricValue], axis_name: str | None = None, *, are_averaged: bool = False
     ) -> dict[tuple[str, ...], jax.Array]:
         """Reduce stacked values ``[num_minibatches]`` to scalars, each in its own way.
 
         Args:
             history: What `collect` returned in every minibatch.
             axis_name: Device axis: sums, minima and maxima are taken over the devices, too; the rest is averaged.
+            are_averaged: Whether that rest is averaged over the devices already.
         """
         reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         values = {
@@ -142,13 +144,18 @@ class TracedMetrics:
         }
         if axis_name is None:
             return values
-        over_devices = {"sum": jax.lax.psum, "min": jax.lax.pmin, "max": jax.lax.pmax}
-        reduced = {
-            path: over_devices[entry.how](values.pop(path), axis_name)
-            for path, entry in history.items()
-            if isinstance(entry.how, str) and entry.how in over_devices
-        }
-        return reductions.pmean_flat(values, axis_name) | reduced
+        by_how = {how: [path for path, entry in history.items() if entry.how == how] for how in _COMBINED}
+        reduced: dict[tuple[str, ...], jax.Array] = {}
+        if by_how["sum"]:
+            sums = jax.lax.psum(jnp.stack([values[path] for path in by_how["sum"]]), axis_name)
+            reduced |= dict(zip(by_how["sum"], sums, strict=True))
+        # Minima as maxima: every reduction over devices costs the same, whatever its size.
+        extremes = [(path, 1.0) for path in by_how["max"]] + [(path, -1.0) for path in by_how["min"]]
+        if extremes:
+            found = jax.lax.pmax(jnp.stack([sign * values[path] for path, sign in extremes]), axis_name)
+            reduced |= {path: sign * value for (path, sign), value in zip(extremes, found, strict=True)}
+        rest = {path: value for path, value in values.items() if path not in reduced}
+        return (rest if are_averaged else reductions.pmean_flat(rest, axis_name)) | reduced
 
 
 @jax.tree_util.register_pytree_node_class
@@ -164,6 +171,30 @@ class MetricValue:
     @classmethod
     def tree_unflatten(cls, how, children):
         return cls(how, *children)
+
+
+def split_by_reduction(
+    metrics: Mapping[tuple[str, ...], MetricValue],
+) -> tuple[dict[tuple[str, ...], MetricValue], dict[tuple[str, ...], MetricValue]]:
+    """What is to be averaged over the parts of a minibatch, and what is to be combined in another way."""
+    others = {path: entry for path, entry in metrics.items() if entry.how in _COMBINED}
+    return {path: entry for path, entry in metrics.items() if path not in others}, others
+
+
+def before_any(metrics: Mapping[tuple[str, ...], MetricValue]) -> dict[tuple[str, ...], MetricValue]:
+    """Values that change nothing in `combined`."""
+    start = {"sum": 0.0, "min": jnp.inf, "max": -jnp.inf}
+    return {path: MetricValue(entry.how, jnp.float32(start[str(entry.how)])) for path, entry in metrics.items()}
+
+
+def combined(
+    a: Mapping[tuple[str, ...], MetricValue], b: Mapping[tuple[str, ...], MetricValue]
+) -> dict[tuple[str, ...], MetricValue]:
+    """Sums, minima and maxima of two parts of a minibatch together."""
+    return {
+        path: MetricValue(entry.how, _COMBINED[str(entry.how)](entry.value, b[path].value))
+        for path, entry in a.items()
+    }
 
 
 class RunningReduction:

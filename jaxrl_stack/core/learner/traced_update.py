@@ -26,7 +26,13 @@ from jaxrl_stack.core.learner.minibatches import (
     shard_rows,
 )
 from jaxrl_stack.core.learner.optimizers import ParamDict, RegisteredOptimizer, clip_gradients
-from jaxrl_stack.core.learner.traced_metrics import RunningReduction, TracedMetrics
+from jaxrl_stack.core.learner.traced_metrics import (
+    RunningReduction,
+    TracedMetrics,
+    before_any,
+    combined,
+    split_by_reduction,
+)
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -103,10 +109,12 @@ class TracedUpdate:
     """
 
     loss_is_linear_in_means = False
-    """Whether every loss and metric is a sum of constants times `masked_means` of the batch.
+    """Whether every loss is a sum of constants times `masked_means` of the batch, and every metric, too, unless it is
+    logged with ``reduce="min"``, ``"max"`` or ``"sum"``.
 
     A class that says so lets the update add up gradients over pieces of a minibatch that fit the cache, which gives
-    the same gradients in less time. Whoever overrides the loss below such a class has to say it again.
+    the same gradients in less time, and average everything over devices at once. Whoever overrides the loss below such
+    a class has to say it again.
     """
 
     # What a Learner brings along.
@@ -509,7 +517,7 @@ class TracedUpdate:
         params, rest, optimizers = carry
         params = unpack(params)
         history = jax.vmap(unravel[-1])(history)
-        metrics = TracedMetrics.reduce_history(history, axis_name)
+        metrics = TracedMetrics.reduce_history(history, axis_name, are_averaged=self._loss_is_linear())
         state = self._ended(state, (params, rest, optimizers), metrics, values, timesteps, axis_name)
         return state, metrics
 
@@ -546,7 +554,8 @@ class TracedUpdate:
         params, rest, optimizers, logged = self._gradient_step(
             hooks, state.params, rest, state.optimizers, whole, dict.fromkeys(whole)
         )
-        metrics = TracedMetrics.reduce_history(jax.tree.map(lambda x: x[None], logged.collect()), axis_name)
+        history = jax.tree.map(lambda x: x[None], logged.collect())
+        metrics = TracedMetrics.reduce_history(history, axis_name, are_averaged=self._loss_is_linear())
         state = self._ended(state, (params, rest, optimizers), metrics, values, timesteps, axis_name)
         return state, metrics, logged.rows
 
@@ -703,36 +712,42 @@ class TracedUpdate:
         whole = next(iter(index.values())) is None
         pieces = 1 if whole else next(iter(index.values())).shape[0]
         with self._tracing(trace):
-            if self._loss_is_linear() and not whole:
+            if self._loss_is_linear():
                 trace.row_counts = self._row_counts(rows, index, trace.axis_name)
 
                 unravel: list[Callable[[jax.Array], Any]] = []
 
                 def one_piece(rest, piece):
-                    losses, linearized, (rest, metrics, _) = self._linearized_losses(
+                    losses, linearized, (rest, metrics, per_row) = self._linearized_losses(
                         trace, params, rest, rows, piece
                     )
-                    gradients = self._gradients_of(losses, linearized)
-                    vector, back = reductions.ravel((losses, gradients, metrics))
-                    unravel.append(back)
-                    return rest, vector
+                    averaged, others = split_by_reduction(metrics)
+                    return rest, (losses, self._gradients_of(losses, linearized), averaged), others, per_row
 
+                def one_vector(rest, piece):
+                    rest, total, others, _ = one_piece(rest, piece)
+                    vector, back = reductions.ravel(total)
+                    unravel.append(back)
+                    return rest, vector, others
+
+                first = {mid: None if whole else i[0] for mid, i in index.items()}
                 if pieces == 1:
-                    rest, total = one_piece(rest, {mid: i[0] for mid, i in index.items()})
+                    rest, total, others, per_row = one_piece(rest, first)
                 else:
-                    first = {mid: i[0] for mid, i in index.items()}
-                    size = jax.eval_shape(one_piece, rest, first)[1].shape
+                    _, vector, others = jax.eval_shape(one_vector, rest, first)
 
                     def add(carry, piece):
-                        rest, total = carry
-                        rest, vector = one_piece(rest, piece)
-                        return (rest, total + vector), None
+                        rest, total, others = carry
+                        rest, vector, own = one_vector(rest, piece)
+                        return (rest, total + vector, combined(others, own)), None
 
-                    (rest, total), _ = jax.lax.scan(add, (rest, jnp.zeros(size, jnp.float32)), index)
-                losses, trace.gradients, metrics = unravel[-1](reductions.pmean(total, trace.axis_name))
-                per_row = {}
+                    start = (rest, jnp.zeros(vector.shape, jnp.float32), before_any(others))
+                    (rest, total, others), _ = jax.lax.scan(add, start, index)
+                    total, per_row = unravel[-1](total), {}
+                losses, trace.gradients, averaged = reductions.pmean_flat(total, trace.axis_name)
+                metrics = {**averaged, **others}
             else:
-                piece = {mid: None if i is None else i[0] for mid, i in index.items()}
+                piece = {mid: None if whole else i[0] for mid, i in index.items()}
                 losses, trace.linearized, (rest, metrics, per_row) = self._linearized_losses(
                     trace, params, rest, rows, piece
                 )
@@ -813,7 +828,15 @@ class TracedUpdate:
         """Valid rows of the minibatch per device, on average over the devices."""
         counts = {}
         for mid, packed in rows.items():
-            if Columns.LOSS_MASK in packed.columns:
+            if index[mid] is None:
+                columns = packed.take(None)
+                if Columns.LOSS_MASK in columns:
+                    mask = columns[Columns.LOSS_MASK]
+                    count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
+                    counts[mid] = jnp.where(count > 0.0, count, 1.0)
+                else:
+                    counts[mid] = jnp.float32(jax.tree.leaves(columns)[0].shape[0])
+            elif Columns.LOSS_MASK in packed.columns:
                 own = jnp.moveaxis(index[mid], 0, 1).reshape(index[mid].shape[1], -1)
                 mask = packed.take_column(Columns.LOSS_MASK, own)
                 count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
