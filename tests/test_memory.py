@@ -20,6 +20,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 from jaxrl_stack.algorithms.actor_memory import require_accelerator_memory
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.core.distribution import get_action_dist_cls_for_space
@@ -425,6 +426,30 @@ def held() -> tuple[float, int, int]:
 def test_memory_stays_flat_in_training(env):
     # A train batch has 54 KiB: one in six of them kept would be seen.
     algo = config(env, num_envs=32, batch=1024).build_algo()
+    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=200)
+    algo.stop()
+    assert mib <= 1.0
+    assert arrays <= 0
+    assert containers < 140, "one per iteration"
+
+
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_memory_stays_flat_in_training_from_replay(env):
+    # Far more steps than the buffer holds: it is full before the warm-up ends, and rows go on being replaced.
+    algo = (
+        DQNConfig()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=8, rollout_fragment_length=8)
+        .training(
+            replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 2000},
+            num_steps_sampled_before_learning_starts=64,
+        )
+        .reporting(min_sample_timesteps_per_iteration=128)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .learners(num_cpus_per_learner=1)
+        .debugging(seed=0)
+        .build_algo()
+    )
     mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=200)
     algo.stop()
     assert mib <= 1.0

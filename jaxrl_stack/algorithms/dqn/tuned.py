@@ -24,6 +24,7 @@ TUNED: dict[str, dict[str, Any]] = {
             "fcnet_activation": "tanh",
             "fcnet_bias_initializer": "zeros",
             "head_fcnet_hiddens": [256],
+            "head_fcnet_bias_initializer": "zeros",
         },
     },
     "gymnax/CartPole-v1": {
