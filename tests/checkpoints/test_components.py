@@ -18,6 +18,7 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.checkpoints import Checkpointable
 
 MODULE = "learner_group/learner/rl_module/default_policy"
@@ -333,7 +334,9 @@ def test_own_pieces_of_pipelines(own):
 # ------------------------------------------------------------------------------------------------- what is not data
 
 
-def test_lambdas_are_named_and_have_to_be_passed_again(saved, tmp_path, caplog):
+def test_lambdas_are_named_and_have_to_be_passed_again(saved, tmp_path, caplog, monkeypatch):
+    # Another test of this process may have been told the same.
+    monkeypatch.setattr(notices, "_given", set())
     function = lambda env, spaces, device: MeanStdFilter()  # noqa: E731
     algo = small(env_to_module_connector=function).build_algo()
     algo.restore_from_path(saved.path)
