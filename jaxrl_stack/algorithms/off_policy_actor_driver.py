@@ -15,6 +15,7 @@ from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.recording import SampleBlock, newest_connector_states
+from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils import metrics as names
@@ -242,15 +243,8 @@ class OffPolicyActorDriver(ActorDriver):
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
             return replay
         started = time.perf_counter()
-        key = (DEFAULT_MODULE_ID, names.TD_ERROR_KEY)
-        if key not in rows:
-            raise ValueError(
-                f"A prioritised replay buffer needs a priority for every row, and the loss of "
-                f"{self.config.learner_class.__name__} logs none. Log one: self.metrics.log_value((module_id, "
-                f"{names.TD_ERROR_KEY!r}), td_error, reduce='item_series'). Or use replay_buffer_config={{'type': "
-                f"'EpisodeReplayBuffer', ...}}."
-            )
-        replay.update_priorities(rows[key], indices=items)
+        errors = td_errors(rows, DEFAULT_MODULE_ID, self.config.learner_class)
+        replay.update_priorities(errors, indices=items)
         self._clock(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, started)
         return replay
 

@@ -17,6 +17,7 @@ from jaxrl_stack.algorithms.device_driver import DeviceDriver
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.traced_update import NOT_FINITE
 from jaxrl_stack.env.device_rollout import RunnerState
+from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import metrics as names
@@ -329,15 +330,8 @@ class OffPolicyDeviceDriver(DeviceDriver):
     def _prioritise_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
         if not self.config.uses_priorities:
             return replay
-        key = (DEFAULT_MODULE_ID, names.TD_ERROR_KEY)
-        if key not in rows:
-            raise ValueError(
-                f"A prioritised replay buffer needs the TD error of every row, and the loss of "
-                f"{type(self.learner).__name__} logs only {sorted(rows)} per row: self.metrics.log_value((module_id, "
-                f"TD_ERROR_KEY), td_error, reduce='item_series'). Or use replay_buffer_config={{'type': "
-                f"'EpisodeReplayBuffer'}}."
-            )
-        return self.replay.update_priorities(replay, items, rows[key])
+        errors = td_errors(rows, DEFAULT_MODULE_ID, type(self.learner))
+        return self.replay.update_priorities(replay, items, errors)
 
     def _combined(self, before: jax.Array, vector: jax.Array) -> jax.Array:
         """Metrics of one training step more, as vectors: of the last update, but of flags the highest so far."""

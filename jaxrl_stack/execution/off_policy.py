@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 
 SampleFn = Callable[[TrainState, Any], tuple[Any, Any, Any, Any]]
 """``(state, settings) -> (runner state, rollout, number of env steps, metrics)``."""
@@ -21,6 +22,30 @@ PrioritiseFn = Callable[[Any, Any, Any], Any]
 """``(replay, items, metrics per row) -> replay``."""
 RepeatFn = Callable[[Callable[[TrainState], tuple[TrainState, Any]], TrainState, int], tuple[TrainState, Any]]
 """``(function, state, n) -> (state, result)``: calls it n times, one behind the other, and combines the results."""
+
+
+def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:
+    """What an update says about the drawn rows, for a prioritised memory.
+
+    Args:
+        rows: Metrics per row, ``{(module_id, name): [N]}``.
+        module_id: Whose rows they are.
+        learner_class: Made the update.
+
+    Returns:
+        float32 ``[N]``.
+
+    Raises:
+        ValueError: If the loss logs none.
+    """
+    key = (module_id, TD_ERROR_KEY)
+    if key not in rows:
+        raise ValueError(
+            f"A prioritised replay buffer needs a priority for every row, and the loss of {learner_class.__name__} "
+            f"logs none. Log one: self.metrics.log_value((module_id, {TD_ERROR_KEY!r}), td_error, "
+            f"reduce='item_series'). Or use replay_buffer_config={{'type': 'EpisodeReplayBuffer', ...}}."
+        )
+    return rows[key]
 
 
 def sample_and_store(

@@ -136,6 +136,11 @@ class WholeRows:
         del index
         return dict(self.columns)
 
+    def take_column(self, name: str, index: Any) -> jax.Array:
+        """All rows of one column that is an array, whatever the index."""
+        del index
+        return self.columns[name]
+
 
 def columns_that_matter(function: Callable[[Any], Any], batch: Any) -> dict[str, frozenset[str]]:
     """Which columns of a batch something that a function returns, or does, can depend on.

@@ -828,22 +828,17 @@ class TracedUpdate:
         """Valid rows of the minibatch per device, on average over the devices."""
         counts = {}
         for mid, packed in rows.items():
-            if index[mid] is None:
-                columns = packed.take(None)
-                if Columns.LOSS_MASK in columns:
-                    mask = columns[Columns.LOSS_MASK]
-                    count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
-                    counts[mid] = jnp.where(count > 0.0, count, 1.0)
-                else:
-                    counts[mid] = jnp.float32(jax.tree.leaves(columns)[0].shape[0])
-            elif Columns.LOSS_MASK in packed.columns:
-                own = jnp.moveaxis(index[mid], 0, 1).reshape(index[mid].shape[1], -1)
+            own = index[mid]
+            size = jax.tree.leaves(packed.columns)[0].shape[0] if own is None else own.size
+            if Columns.LOSS_MASK in packed.columns:
+                if own is not None:
+                    own = jnp.moveaxis(own, 0, 1).reshape(own.shape[1], -1)
                 mask = packed.take_column(Columns.LOSS_MASK, own)
                 count = reductions.pmean_flat(jnp.sum(mask).astype(jnp.float32), axis_name)
                 # No valid row anywhere: the sums are 0, and so are the means.
                 counts[mid] = jnp.where(count > 0.0, count, 1.0)
             else:
-                counts[mid] = jnp.float32(index[mid].size)
+                counts[mid] = jnp.float32(size)
         return counts
 
     @contextlib.contextmanager
