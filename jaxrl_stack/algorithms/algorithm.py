@@ -50,6 +50,7 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.plain_data import DAMAGES
 from jaxrl_stack.utils.results import empty_result, merge_nested
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
@@ -528,7 +529,7 @@ class Algorithm(Checkpointable):
             raise ValueError(f"compute_single_action(state={state!r}): module {policy_id!r} has no recurrent state.")
         explore = bool(self.config.explore) if explore is None else bool(explore)
         self._action_count += 1
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), 5), self._action_count)
+        key = jax.random.fold_in(stream_key(self._seed, Stream.SINGLE_ACTION), self._action_count)
         outputs = self.driver.act(observation, explore=explore, key=key)
         action = outputs.pop(Columns.ACTIONS_FOR_ENV)
         return (action, {}, outputs) if full_fetch else action

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.algorithms.driver import EVALUATION_STREAM, Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.algorithms.settings import same
 from jaxrl_stack.callbacks.utils import overrides_episode_hooks
 from jaxrl_stack.core import (
@@ -38,6 +38,7 @@ from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +155,7 @@ class DeviceDriver(Driver):
 
     def _start(self) -> None:
         """Fresh environments and counters."""
-        key = jax.random.fold_in(jax.random.key(self.seed), 2)
+        key = stream_key(self.seed, Stream.ROLLOUT)
         shards = [self._init(jax.random.fold_in(key, d)) for d in range(len(self.learner.devices))]
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *shards)
         self.runner_state: Any = place_sharded(stacked, self.learner.devices)
@@ -369,7 +370,7 @@ class DeviceDriver(Driver):
         duration = int(config.evaluation_duration)
         in_episodes = config.evaluation_duration_unit == "episodes"
         seed = 0 if config.seed is None else int(config.seed)
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), iteration)
+        key = jax.random.fold_in(stream_key(seed, Stream.EVALUATION), iteration)
         started = time.perf_counter()
         out = self._eval_env_runner.evaluate(
             num_envs=min(duration, int(config.num_envs_per_env_runner)),

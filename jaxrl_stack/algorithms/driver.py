@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHERE = {"device": "on the device", "actors": "on the host"}
-EVALUATION_STREAM = 4
-"""Stream of the seed that evaluations draw from."""
 
 
 @dataclasses.dataclass(frozen=True)

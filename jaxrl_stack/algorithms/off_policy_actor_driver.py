@@ -23,6 +23,7 @@ from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.utils.streams import Stream
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REPLAY_STREAM = 6
-"""Stream of the seed that the replay buffer draws with."""
 _ROW_COLUMNS = {"n_step": 4, "weights": 4, BATCH_INDEXES: 8}
 """Columns of drawn rows besides those that are stored, and their bytes."""
 
@@ -89,7 +88,7 @@ class OffPolicyActorDriver(ActorDriver):
             # Losses see what the module puts out now, not what it did then.
             "extra_columns": (),
             "store_infos": False,
-            "seed": int(np.random.SeedSequence([self.seed, REPLAY_STREAM]).generate_state(1)[0]),
+            "seed": int(np.random.SeedSequence([self.seed, Stream.REPLAY]).generate_state(1)[0]),
         }
         parameters = inspect.signature(buffer_class).parameters.values()
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

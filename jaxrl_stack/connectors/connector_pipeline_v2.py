@@ -24,6 +24,7 @@ from jaxrl_stack.connectors.connector_v2 import (
 )
 from jaxrl_stack.connectors.host_pieces import run_host_front
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -345,20 +346,10 @@ class ConnectorPipelineV2(ConnectorV2):
             with self._naming(index, name):
                 if piece.is_host_piece:
                     raise TypeError(_not_pure([type(piece).__name__], "this pipeline is compiled"))
-                piece_ctx = dataclasses.replace(ctx, key=self._key_for(index, piece, ctx.key))
+                piece_ctx = _context_of(name, piece, ctx)
                 piece_state, batch = _checked_output(piece.apply(state[name], batch, piece_ctx))
                 new_state[name] = check_state(state[name], piece_state)
         return new_state, batch
-
-    @staticmethod
-    def _key_for(index: int, piece: ConnectorV2, key: jax.Array | None) -> jax.Array | None:
-        # The piece in front draws from the step's key itself: the usual pipeline has one piece that draws,
-        # and a fold_in per step is measurable in a small rollout. The others get folds with the largest
-        # 32-bit numbers, which meet nothing that is drawn from the key itself. Folds that nobody reads are
-        # removed by the compiler.
-        if key is None or (index == 0 and not isinstance(piece, ConnectorPipelineV2)):
-            return key
-        return jax.random.fold_in(key, np.uint32(2**32 - 1 - index))
 
     @contextlib.contextmanager
     def _naming(self, index: int, name: str) -> Iterator[None]:
@@ -431,7 +422,7 @@ class ConnectorPipelineV2(ConnectorV2):
                 lines.append("    host piece: what it puts out is not known before it runs")
                 break
             with self._naming(index, name):
-                piece_ctx = dataclasses.replace(ctx, key=self._key_for(index, piece, ctx.key))
+                piece_ctx = _context_of(name, piece, ctx)
                 state = jax.eval_shape(lambda piece=piece: jax.tree.map(strong_array, piece.init(size)))
                 piece_state, nested = _checked_output(jax.eval_shape(piece.apply, state, nested, piece_ctx))
                 jax.eval_shape(check_state, state, piece_state)
@@ -603,6 +594,13 @@ class ConnectorPipelineV2(ConnectorV2):
             if any(name in state for state in states)
         }
         return {name: state for name, state in merged.items() if state}
+
+
+def _context_of(name: str, connector: ConnectorV2, ctx: ConnectorContext) -> ConnectorContext:
+    """The context with the connector's own key. The compiler removes keys that nothing draws from."""
+    if ctx.key is None or connector.draws_from_pipeline_key:
+        return ctx
+    return dataclasses.replace(ctx, key=streams.named(ctx.key, name))
 
 
 def _not_pure(names: Sequence[str], where: str) -> str:

@@ -15,6 +15,7 @@ from jaxrl_stack.connectors import batch_items
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.checkpoints import Checkpointable
 from jaxrl_stack.utils.plain_data import Constructible
 
@@ -40,8 +41,8 @@ class ConnectorContext:
     Attributes:
         params: Trained parameters of the MultiRLModule, ``{ref: array}``.
         rest: Its other state, same layout.
-        key: PRNG key of this step; None where nothing may be drawn. A pipeline hands every piece a key of its
-            own.
+        key: PRNG key of this step; None where nothing may be drawn. A pipeline hands every connector a key of its
+            own, which follows from the connector's name.
         settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
         step: Lifetime env steps, uint32[2] (hi, lo).
         reset: bool ``[B]``; True where the observation is the first of its episode (env-to-module only).
@@ -120,6 +121,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
     _is_optional_in_checkpoints = True
+    # One connector of a pipeline may draw from the pipeline's key, which saves a derivation in every step.
+    draws_from_pipeline_key = False
 
     def __init__(
         self,
@@ -468,9 +471,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return next(iter(nested.values())) if is_flat else nested
 
     def _next_key(self) -> jax.Array:
-        """A key for a call without one, from the number of calls so far."""
+        """A key for a call without one, from the class and the number of calls so far."""
         self._calls += 1
-        return jax.random.fold_in(jax.random.key(0), self._calls - 1)
+        return jax.random.fold_in(streams.named(jax.random.key(0), type(self).__name__), self._calls - 1)
 
     def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """``(batch, whether it is flat)`` for a call with episodes but without a batch."""

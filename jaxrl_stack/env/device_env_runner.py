@@ -27,6 +27,7 @@ from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
@@ -56,7 +57,7 @@ class DeviceEnvRunner(EnvRunner):
         rollout: The static parts of sampling.
         learner: Source of weights and settings.
         connector_state: ``() -> state of the env-to-module pipeline`` with the current training statistics.
-        worker_index: 0; added to the seed.
+        worker_index: 0; its random numbers are its own.
     """
 
     def __init__(
@@ -266,8 +267,9 @@ class DeviceEnvRunner(EnvRunner):
         return episodes
 
     def _reset(self) -> None:
-        seed = (0 if self.config.seed is None else int(self.config.seed)) + self.worker_index
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), self._resets)
+        seed = 0 if self.config.seed is None else int(self.config.seed)
+        key = jax.random.fold_in(stream_key(seed, Stream.SAMPLE), self.worker_index)
+        key = jax.random.fold_in(key, self._resets)
         self._resets += 1
         self._state = self._program(
             ("init", self.num_envs), lambda: functools.partial(self.rollout.init, num_envs=self.num_envs)

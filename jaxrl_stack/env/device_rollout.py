@@ -153,23 +153,16 @@ class DeviceRollout(PolicyStep):
             update_statistics=update_statistics,
             axis_name=axis_name,
         )
-        env_to_module, batch = self.env_to_module.apply(state.env_to_module, {mid: {Columns.OBS: state.obs}}, context)
+        env_to_module, batch = self.observe(state.env_to_module, {Columns.OBS: state.obs}, context)
         module_to_env, acted = self.act(state.module_to_env, batch, context)
         actions = acted[Columns.ACTIONS]
 
         after = self.env.step_batch(keys[1:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params)
         ended = jnp.logical_or(after.terminated, after.truncated)
-        # The final observation passes the pipeline with the state of before the reset, and teaches it nothing.
-        _, final = self.env_to_module.apply(
+        final = self.observe_final(
             env_to_module,
-            {mid: {Columns.OBS: after.final_obs}},
-            dataclasses.replace(
-                context,
-                reset=jnp.zeros_like(state.reset),
-                prev_actions={mid: actions},
-                prev_rewards={mid: after.reward},
-                update_statistics=False,
-            ),
+            {Columns.OBS: after.final_obs},
+            dataclasses.replace(context, prev_actions={mid: actions}, prev_rewards={mid: after.reward}),
         )
         episode_return = state.episode_return + after.reward
         episode_length = state.episode_length + 1

@@ -19,8 +19,9 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.ops import unrolled_threefry
-from jaxrl_stack.utils import counters, schedules, spaces
+from jaxrl_stack.utils import schedules, spaces
 from jaxrl_stack.utils.devices import replicated_sharding
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
@@ -135,7 +136,7 @@ class HostPolicy:
 
     def reseed(self, seed: int) -> None:
         """Start the random numbers anew."""
-        self._key = self.place(np.array([0, seed & 0xFFFFFFFF], np.uint32))
+        self._key = self.place(jax.random.key_data(stream_key(seed, Stream.HOST_POLICY)))
         # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
         # the program's parts in several threads, which takes five times as long for a small network.
         self._count = 0
@@ -257,10 +258,12 @@ class HostPolicy:
             leaves = jax.tree.leaves(varying)
             wanted = tuple(leaves[i] for i in call.varying)
         self._count += 1
-        # In one array: every other one would cost as much again.
-        counts = np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
-        matrix, loose, connectors = call.program(call.leaves, connectors, counts, batch, wanted)
+        matrix, loose, connectors = call.program(call.leaves, connectors, self._counts(timesteps), batch, wanted)
         return np.asarray(matrix), loose, connectors
+
+    def _counts(self, timesteps: int) -> np.ndarray:
+        """Calls and lifetime env steps so far, uint32[3]. In one array: every other one would cost as much again."""
+        return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 
     def _make_acting(
         self, mode: Mode, update_statistics: bool, connectors: Any, batch: dict[str, Any], varying: tuple[Any, ...]
@@ -336,10 +339,10 @@ class HostPolicy:
                 self._settings,
                 connectors,
                 self._key,
+                self._counts(timesteps),
                 observations,
                 prev_actions,
                 prev_rewards,
-                counters.from_int(timesteps),
             )
         )
 
@@ -382,7 +385,7 @@ class HostPolicy:
             explore=mode != "greedy",
             update_statistics=update_statistics,
         )
-        env_to_module, inputs = self._step.env_to_module.apply(connectors[0], {mid: batch}, context)
+        env_to_module, inputs = self._step.observe(connectors[0], batch, context)
         if mode == "random":
             module_to_env = connectors[1]
             space: Any = self._step.env_to_module.input_action_space
@@ -429,23 +432,21 @@ class HostPolicy:
         return jnp.concatenate(packed, axis=1), tuple(loose)
 
     def _observe_final(
-        self, params, rest, settings, connectors, key, observations, prev_actions, prev_rewards, timesteps
+        self, params, rest, settings, connectors, key, counts, observations, prev_actions, prev_rewards
     ):
-        reset = jnp.zeros(prev_rewards.shape, bool)
         context = self._context(
             params,
             rest,
             settings,
-            jax.random.wrap_key_data(key),
-            reset,
+            jax.random.fold_in(jax.random.wrap_key_data(key), counts[0]),
+            jnp.zeros(prev_rewards.shape, bool),
             prev_actions,
             prev_rewards,
-            timesteps,
+            counts[1:],
             explore=False,
             update_statistics=False,
         )
-        batch = {self._step.module_id: {Columns.OBS: observations}}
-        _, out = self._step.env_to_module.apply(connectors[0], batch, context)
+        out = self._step.observe_final(connectors[0], {Columns.OBS: observations}, context)
         return out[self._step.module_id][Columns.OBS]
 
 

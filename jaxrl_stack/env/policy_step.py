@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -32,6 +33,34 @@ class PolicyStep:
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
 
+    def observe(
+        self, env_to_module: Any, columns: dict[str, Any], context: Any, *, stream: str = "env_to_module"
+    ) -> tuple[Any, dict[str, Any]]:
+        """The env-to-module pipeline.
+
+        Args:
+            env_to_module: State of that pipeline.
+            columns: ``{"obs": observations [B, ...]}`` and what host connectors added.
+            context: A `ConnectorContext`.
+            stream: Name of the random numbers that are drawn; another one where a step observes twice.
+
+        Returns:
+            ``(pipeline state, the module's batch)``.
+        """
+        context = dataclasses.replace(context, key=streams.named(context.key, stream))
+        return self.env_to_module.apply(env_to_module, {self.module_id: columns}, context)
+
+    def observe_final(self, env_to_module: Any, columns: dict[str, Any], context: Any) -> dict[str, Any]:
+        """The module's batch for observations before a reset: history goes on, statistics stay.
+
+        Args:
+            env_to_module: State of that pipeline after the step's own observations.
+            columns: ``{"obs": final observations [B, ...]}``.
+            context: A `ConnectorContext` with the actions and rewards of the step.
+        """
+        context = dataclasses.replace(context, reset=jnp.zeros_like(context.reset), update_statistics=False)
+        return self.observe(env_to_module, columns, context, stream="final_observation")[1]
+
     def act(self, module_to_env: Any, batch: dict[str, Any], context: Any) -> tuple[Any, dict[str, Any]]:
         """The module's forward pass and the module-to-env pipeline.
 
@@ -44,7 +73,7 @@ class PolicyStep:
             ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
         """
         mid = self.module_id
-        rest = self.pure.reseed(context.rest, jax.random.fold_in(context.key, 1))
+        rest = self.pure.reseed(context.rest, streams.named(context.key, "module"))
         module = self.pure.bind(context.params, rest)[mid]
         if context.explore:
             settings = {name: context.settings[mid][name] for name in module.exploration_settings}
@@ -92,5 +121,5 @@ class PolicyStep:
             update_statistics=False,
         )
         state = self.env_to_module.rebatch(env_to_module, num_envs)
-        _, batch = self.env_to_module.apply(state, {mid: columns}, context)
+        _, batch = self.observe(state, columns, context)
         return self.act(self.module_to_env.init(num_envs), batch, context)[1]

@@ -157,7 +157,7 @@ class PolicyProgram:
             fresh = self._recurrent_state(starts.shape[0])
             recurrent = jax.tree.map(lambda new, old: jnp.where(_like(starts, old), new, old), fresh, state.module)
             columns = {**columns, Columns.STATE_IN: recurrent}
-        env_to_module, batch = step.env_to_module.apply(state.env_to_module, {mid: columns}, context)
+        env_to_module, batch = step.observe(state.env_to_module, columns, context)
         module_to_env, outputs = step.act(state.module_to_env, batch, context)
         # With the dtypes of before, so that the next call finds the same program.
         prev_actions = jax.tree.map(

@@ -22,6 +22,7 @@ from jax import export as jax_export
 
 from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils.spaces import shape_dtype_struct, space_from_dict, space_to_dict
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -257,7 +258,7 @@ class ExportedPolicy(Acting[ExportedState]):
         self._is_batched = [leaf["is_batched"] for leaf in about["state"]]
         self._first_state = list(state)
         self._weights = [jax.numpy.asarray(array) for array in weights]
-        self._key = jax.random.key_data(jax.random.key(about["seed"]))
+        self._key = jax.random.key_data(stream_key(about["seed"], Stream.SERVED_POLICY))
         self._calls = itertools.count(1)
         self._call = jax.jit(program.call)
 

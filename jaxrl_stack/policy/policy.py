@@ -37,6 +37,7 @@ from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE
 from jaxrl_stack.utils.checkpoints import Checkpointable, opened, selected
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.plain_data import Decoder
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -117,7 +118,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         self._device = device
         # `next` on it is one step of the interpreter: threads never get the same number.
         self._calls = itertools.count(1)
-        self._key = self._place(jax.random.key(self._seed))
+        self._key = self._place(stream_key(self._seed, Stream.SERVED_POLICY))
         self._arrays = PolicyArrays(
             params=self._place(pure.params),
             rest=self._place(pure.rest),

@@ -18,6 +18,8 @@ class GetActions(ConnectorV2):
     its loss needs it).
     """
 
+    draws_from_pipeline_key = True
+
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Reads ACTION_DIST_INPUTS ``[B, n]``; adds ACTIONS ``[B, ...]`` and ACTION_LOGP float32 ``[B]``.
 

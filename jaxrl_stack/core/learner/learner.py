@@ -68,6 +68,7 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.schedules import validate_schedule
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -223,7 +224,7 @@ class Learner(TracedUpdate, Checkpointable):
             connector=self._pure_connector.init(1),
             timesteps=counters.zero(),
             num_updates=jnp.uint32(0),
-            key=jax.random.fold_in(jax.random.key(self._seed), 1),
+            key=stream_key(self._seed, Stream.LEARNER),
         )
 
     def initial_extra_state(self) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""Named streams of random numbers: whatever draws has a PRNG key that nothing else draws from.
+
+Two levels. What follows from the seed of a config has a number of its own, `Stream`. Within one step, consumers
+(connectors, the module, final observations) have names, `named`; the actions are drawn from the key of the step itself,
+since one more derivation in every step is measurable in a small rollout.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+
+import jax
+import numpy as np
+
+
+class Stream(enum.IntEnum):
+    """What draws from a seed on its own; the numbers are part of what a seed means."""
+
+    LEARNER = 1
+    ROLLOUT = 2
+    SAMPLE = 3
+    EVALUATION = 4
+    SINGLE_ACTION = 5
+    REPLAY = 6
+    HOST_POLICY = 7
+    SERVED_POLICY = 8
+
+
+def stream_key(seed: int, stream: Stream) -> jax.Array:
+    """The PRNG key of one stream of a seed."""
+    return jax.random.fold_in(jax.random.key(seed), int(stream))
+
+
+def named(key: jax.Array, name: str) -> jax.Array:
+    """The PRNG key of a consumer of this name, under the key of whatever the consumer is a part of.
+
+    The key itself may be drawn from as well, up to 2**31 numbers: names are folded in above those.
+    """
+    return jax.random.fold_in(key, np.uint32(1 << 31 | zlib.crc32(name.encode()) >> 1))
