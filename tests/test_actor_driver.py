@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import gymnasium as gym
 import jax
 import numpy as np
@@ -255,6 +257,29 @@ def test_evaluation_leaves_no_trace_and_has_seeds_of_its_own():
     jax.tree.map(np.testing.assert_array_equal, a, c)
     jax.tree.map(np.testing.assert_array_equal, a, b)
     assert values == same
+
+
+class Seeded(Lengths):
+    """Writes down the seeds that it gets."""
+
+    given: ClassVar[list[int]] = []
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.given.append(seed)
+        return super().reset(seed=seed, options=options)
+
+
+def test_no_two_environments_share_a_seed_and_all_are_int32_however_long_a_run_is():
+    Seeded.given.clear()
+    for seed in (0, 1):
+        algo = config().environment(Seeded, env_config={"lengths": [2]}).debugging(seed=seed).build_algo()
+        algo.env_runner.sample(num_timesteps=4)
+        for iteration in (0, 1, 21_464, 10**9):
+            algo.driver.evaluate(iteration)
+        algo.stop()
+    assert len(set(Seeded.given)) == len(Seeded.given) == 2 * (4 + 4 * 4)
+    assert all(0 <= seed < 2**31 for seed in Seeded.given)
 
 
 def test_evaluation_in_timesteps_and_with_a_function_of_ones_own(algo):

@@ -44,6 +44,7 @@ from jaxrl_stack.execution.rollout_ops import sample_rounds
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -52,10 +53,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.utils.memory import MemoryEstimate
 
 logger = logging.getLogger(__name__)
-
-SEED_STRIDE = 100_003
-"""Between the seeds of two evaluations; prime, and more than any number of environments."""
-
 
 class ActorDriver(Driver):
     """Trains on gymnasium environments. Subclasses bring the shape of a training step.
@@ -351,7 +348,7 @@ class ActorDriver(Driver):
         """What ``result["evaluation"]["env_runners"]`` holds."""
         config = group.config
         started = time.perf_counter()
-        seed = SingleAgentEnvRunner.seed_of(config) + SEED_STRIDE * iteration
+        seed = derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration)
         metrics_logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         ended: list[EndedEpisodes] = []
         num_env_steps = 0

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
@@ -23,7 +21,7 @@ from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
-from jaxrl_stack.utils.streams import Stream
+from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -88,7 +86,7 @@ class OffPolicyActorDriver(ActorDriver):
             # Losses see what the module puts out now, not what it did then.
             "extra_columns": (),
             "store_infos": False,
-            "seed": int(np.random.SeedSequence([self.seed, Stream.REPLAY]).generate_state(1)[0]),
+            "seed": derived_seed("replay", self.seed),
         }
         parameters = inspect.signature(buffer_class).parameters.values()
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

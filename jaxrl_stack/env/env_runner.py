@@ -144,11 +144,6 @@ class ConsecutiveFailuresError(RuntimeError):
         )
 
 
-def fresh_seed(seed: int, *numbers: int) -> int:
-    """A seed that follows from these numbers and no others, at most 2**30."""
-    return int(np.random.SeedSequence((seed, *numbers)).generate_state(1)[0] >> 2)
-
-
 def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:
     """Raise a ValueError unless at most one of ``sample()``'s amounts is given, and at least 1."""
     if num_timesteps is not None and num_episodes is not None:

@@ -24,6 +24,7 @@ from jaxrl_stack.utils.actor_manager import (
 )
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -37,7 +38,6 @@ MAX_ROUNDS_WITHOUT_DATA = 3
 """Rounds of sampling in a row without any answer before the group gives up."""
 STOP_TIMEOUT_S = 5.0
 """Longest wait for actors to close their environments."""
-_RETRY_SEED_STRIDE = 1_000_003
 
 
 class EnvRunnerGroup:
@@ -551,7 +551,8 @@ class EnvRunnerGroup:
 
         Args:
             amounts: ``(id, {"num_episodes": n} or {"num_timesteps": n})`` for the `sampling_ids` that take part.
-            seed: Reset all environments with seeds that follow from this one; None goes on with their episodes.
+            seed: Reset all environments with seeds that follow from this one, the share's number and how often it was
+                asked for; who samples it does not matter. None goes on with the runners' episodes.
             timeout_seconds: Longest wait. What is missing then is asked of the runners that are healthy.
 
         Returns:
@@ -563,11 +564,17 @@ class EnvRunnerGroup:
             Exception: What environments raise, unless that is tolerated; see the class.
         """
         ids = [actor_id for actor_id, _ in amounts]
-        shares = [{"amount": amount, "seed": seed} for _, amount in amounts]
+        shares = [
+            {"amount": amount, "seeds": None if seed is None else (seed, number, 0)}
+            for number, (_, amount) in enumerate(amounts)
+        ]
 
         def repeated(share: dict[str, Any]) -> dict[str, Any]:
-            # Whoever takes over a share may have sampled with the first seed already.
-            return share if share["seed"] is None else {**share, "seed": share["seed"] + _RETRY_SEED_STRIDE}
+            if share["seeds"] is None:
+                return share
+            first, number, num_tries = share["seeds"]
+            # The same seeds would lead into the same failure.
+            return {**share, "seeds": (first, number, num_tries + 1)}
 
         return self._sample_shares(sample_for_evaluation, shares, timeout_seconds, ids=ids, repeated=repeated)
 
@@ -978,11 +985,11 @@ def _with_remote_columns(block: SampleBlock) -> SampleBlock:
 
 
 def sample_for_evaluation(
-    runner: Any, *, amount: dict[str, int], seed: int | None
+    runner: Any, *, amount: dict[str, int], seeds: tuple[int, int, int] | None
 ) -> tuple[int, EndedEpisodes, dict[str, Any]]:
     """One runner's share of a round of evaluation; see `EnvRunnerGroup.sample_evaluation`."""
-    if seed is not None:
-        runner.reseed(seed)
+    if seeds is not None:
+        runner.reseed(derived_seed("evaluation share", *seeds))
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
     return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
 

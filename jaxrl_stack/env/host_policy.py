@@ -21,7 +21,6 @@ from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.ops import unrolled_threefry
 from jaxrl_stack.utils import schedules, spaces
 from jaxrl_stack.utils.devices import replicated_sharding
-from jaxrl_stack.utils.streams import Stream, stream_key
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
@@ -97,7 +96,7 @@ class HostPolicy:
         settings: ``{module_id: {name: value or schedule}}`` of the traced settings, NumPy.
         static_settings: ``{module_id: {name: number}}`` of those that are constants of the program.
         device: Where it runs.
-        seed: Of its random numbers.
+        seed: Of its random numbers; that of the config itself would repeat the streams of the algorithm.
 
     Attributes:
         records_obs: Whether the module's inputs are among the results: the pipeline changes the environment's
@@ -136,7 +135,7 @@ class HostPolicy:
 
     def reseed(self, seed: int) -> None:
         """Start the random numbers anew."""
-        self._key = self.place(jax.random.key_data(stream_key(seed, Stream.HOST_POLICY)))
+        self._key = self.place(np.array([0, seed & 0xFFFFFFFF], np.uint32))
         # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
         # the program's parts in several threads, which takes five times as long for a small network.
         self._count = 0

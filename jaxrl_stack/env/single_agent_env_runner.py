@@ -31,7 +31,6 @@ from jaxrl_stack.env.env_runner import (
     check_amounts,
     checked_observation,
     episode_quota,
-    fresh_seed,
 )
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.host_policy import HostPolicy, Mode
@@ -45,6 +44,7 @@ from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ Result = TypeVar("Result")
 
 EPISODE_CHUNK = 64
 """Vector steps that are recorded at a time while whole episodes are sampled."""
-EVALUATION_SEED = 1_000_000
-"""Added to the seeds of evaluation runners."""
 STATE_COMPONENTS = (
     "rl_module",
     "env_to_module_connector",
@@ -145,9 +143,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._failed_index: int | None = None
         self._num_env_failures = 0
         self._num_restarts = 0
+        self._seeds = (self.seed_of(config), self.worker_index, 0)
         # Whoever takes a lost one's place is no first one.
         self._has_sampled = self._recreated
-        self._seed = self.seed_of(config)
         beside_actors = worker_index == 0 and self.num_workers > 0 and not config.create_env_on_local_worker
         if not beside_actors:
             self.make_env()
@@ -161,8 +159,9 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
-        """The seed that everything random in a runner of this config follows from."""
-        return (0 if config.seed is None else int(config.seed)) + (EVALUATION_SEED if config.in_evaluation else 0)
+        """The seed that everything random in runners of this config follows from."""
+        seed = 0 if config.seed is None else int(config.seed)
+        return derived_seed("evaluation", seed) if config.in_evaluation else seed
 
     # -------------------------------------------------------------------------------------------------- building
 
@@ -180,6 +179,7 @@ class SingleAgentEnvRunner(EnvRunner):
             worker_index=self.worker_index,
             num_workers=self.num_workers,
             recreated_worker=self._recreated,
+            seed=self._env_seeds(1)[0],
         )
         self.num_envs = self._vector_env.num_envs
         self._needs_reset = True
@@ -232,7 +232,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 for mid in ids
             },
             device=device,
-            seed=self._seed + 7919 * self.worker_index,
+            seed=self._policy_seed(),
         )
         self._builder = EpisodeBuilder(*self._module_spaces, config.episode_lookback_horizon)
         self._live: LiveEpisodes | None = None
@@ -253,7 +253,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._weights_seq_no = self._num_env_steps = self._others_env_steps = self._num_env_steps_reported = 0
         self._ended, self._last_sample, self._timings = [], None, {}
         self.metrics.reset()
-        self.reseed(self.seed_of(config))
+        self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
         if self._vector_env is not None:
@@ -427,20 +427,29 @@ class SingleAgentEnvRunner(EnvRunner):
             return "random"
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 
-    def reseed(self, seed: int) -> None:
-        """Reset all environments at the next ``sample()``, with seeds that follow from this one alone."""
-        self._seed = seed
+    def reseed(self, *seeds: int) -> None:
+        """Reset all environments at the next ``sample()``, with seeds that follow from these alone.
+
+        Args:
+            *seeds: Integers of any size. The runner's index is not among them unless it is given.
+        """
+        self._seeds = seeds
+        self._num_env_failures = 0
         self._resets = 0
         self._needs_reset = True
-        self._policy.reseed(seed + 7919 * self.worker_index)
+        self._policy.reseed(self._policy_seed())
+
+    def _env_seeds(self, num_envs: int) -> list[int]:
+        """Seeds of the environments: no failure of one is repeated with the seeds that led to it."""
+        return [derived_seed("environment", *self._seeds, self._num_env_failures, i) for i in range(num_envs)]
+
+    def _policy_seed(self) -> int:
+        return derived_seed("policy", *self._seeds)
 
     def on_restarted(self, num_restarts: int) -> None:
         """Take a seed that no runner with this index had, so that its episodes are not repeated."""
         self._num_restarts = num_restarts
-        self.reseed(self._fresh_seed())
-
-    def _fresh_seed(self) -> int:
-        return fresh_seed(self.seed_of(self.config), self.worker_index, self._num_restarts, self._num_env_failures)
+        self.reseed(self.seed_of(self.config), self.worker_index, num_restarts)
 
     # ------------------------------------------------------------------------------------------ failed environments
 
@@ -509,7 +518,7 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
         self._env_is_broken, self._failed_index = False, None
         # The random numbers of an environment that is new would start where those of the first one did.
-        self._seed, self._resets = self._fresh_seed(), 0
+        self._resets = 0
 
     def _step_env(self, env: HostVectorEnv, actions: Any, before_reset: Any = None) -> VectorStep:
         try:
@@ -547,10 +556,10 @@ class SingleAgentEnvRunner(EnvRunner):
     def _reset_all(self, env: HostVectorEnv) -> None:
         num_envs = self.num_envs
         # Only the first reset is seeded: from then on every environment goes its own way.
-        seed = self._seed + self.worker_index * num_envs if self._resets == 0 else None
+        seeds = self._env_seeds(num_envs) if self._resets == 0 else None
         started = time.perf_counter()
         try:
-            obs, infos = env.reset(seed=seed)
+            obs, infos = env.reset(seed=seeds)
         except Exception as error:
             self._env_error = error
             raise
@@ -960,8 +969,8 @@ class SingleAgentEnvRunner(EnvRunner):
             self._connectors = (self._connectors[0], self._module_to_env.state)
         if "random" in state:
             # Environments start anew, unlike before: their own states are not saved.
-            key, num_calls = state["random"]["key"], state["random"]["num_calls"]
-            self.reseed(int(np.random.SeedSequence([*np.asarray(key).tolist(), num_calls]).generate_state(1)[0] >> 1))
+            key, num_calls = np.asarray(state["random"]["key"]).tolist(), state["random"]["num_calls"]
+            self.reseed(derived_seed("restored", *key, num_calls))
             self._policy.set_random_state(state["random"])
         if "metrics_logger" in state:
             self.metrics.set_state(state["metrics_logger"])

@@ -421,6 +421,17 @@ def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):
         np.testing.assert_array_equal(one.returns, other.returns)
 
 
+def test_what_an_evaluation_share_samples_depends_on_its_number_and_not_on_who_samples_it(real_group):
+    def episodes(ids, seed):
+        shares = real_group.sample_evaluation([(i, {"num_episodes": 4}) for i in ids], seed=seed)
+        return [(ended.returns.tolist(), ended.lengths.tolist()) for _, ended, _ in shares]
+
+    as_named = episodes((1, 2), 7)
+    assert episodes((2, 1), 7) == episodes((1, 1), 7) == as_named
+    # Not the same episodes twice, also where one runner samples what another one has left open.
+    assert as_named[0] != as_named[1] and episodes((1, 2), 8) != as_named
+
+
 # -------------------------------------------------------------------------------------------------------- resources
 
 

@@ -15,11 +15,12 @@ import pytest
 from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
-from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner, fresh_seed
+from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
 from jaxrl_stack.env.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils.counters import to_int
+from jaxrl_stack.utils.seeds import derived_seed
 
 
 def mean_std_filter(env, spaces, device):
@@ -70,9 +71,9 @@ def test_a_failed_environment_is_made_anew_and_its_recording_leaves_no_trace(cap
     assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 60}
     assert np.concatenate([block.episodes.lengths for block in blocks]).tolist() == [10] * 6
     assert blocks[2].metrics["num_env_failures"].peek() == 1
-    # Seeds that follow from the config's, and were not used before.
-    seed = fresh_seed(3, 0, 0, 1)
-    assert kept.seeds == [3, seed] and runner.env.envs[1].seeds == [seed + 1]
+    # Seeds that follow from the config's, and were not used before: runner 0, no restart, the first failure.
+    assert kept.seeds == [derived_seed("environment", 3, 0, 0, failures, 0) for failures in (0, 1)]
+    assert runner.env.envs[1].seeds == [derived_seed("environment", 3, 0, 0, 1, 1)]
     runner.stop()
 
 
@@ -438,7 +439,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         for other in weights[1:]:
             jax.tree.map(np.testing.assert_array_equal, weights[0], other)
         seeds = group.foreach_env_runner(lambda runner: runner.env.envs[0].seeds, local_env_runner=False)
-        assert seeds == [[3 + 1], [fresh_seed(3, 2, 1, 0) + 2]]
+        assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
         # What was sampled outlives whoever sampled it, also where only learners are to see it.
         block = group.sample_blocks(1, keep_remote=True)[0]
         (pid,) = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False, remote_worker_ids=[1])

@@ -145,6 +145,8 @@ def test_sync_seeds_contexts_and_the_call_when_all_is_there():
     vector.reset()
     assert [env.seeds for env in envs] == [[11, None], [12, None], [13, None]]
     assert type(envs[0].seeds[0]) is int
+    vector.reset(seed=[7, 2**31 - 1, np.int64(9)])
+    assert [env.seeds[2:] for env in envs] == [[7], [2**31 - 1], [9]]
     vector.close()
     vector.close()
     assert [env.closed for env in envs] == [1, 1, 1]
@@ -302,7 +304,7 @@ def test_async_says_the_same_as_sync():
     for mode in ("sync", "async"):
         vector = make_vector_env(settings("CartPole-v1", mode=mode, env_config=config))
         assert isinstance(vector.env, AsyncVectorEnv if mode == "async" else SyncVectorEnv)
-        steps = [vector.reset(seed=5)[0].copy()]
+        steps = [vector.reset(seed=[5, 11])[0].copy()]
         for _ in range(7):
             step = vector.step(np.array([1, 0]))
             assert (step.reset_infos is None) == (not step.resets.any()) and step.valid is None
@@ -740,9 +742,9 @@ def test_envpool_names(monkeypatch):
     resolved = resolve_env("envpool/Pool-v0")
     assert resolved.is_vector and resolved.seeded_when_made and fake.calls == []
     assert resolved.make().num_envs == 1
-    vector = make_vector_env(settings("envpool/Pool-v0", env_config={"max_episode_steps": 5}), worker_index=2)
+    vector = make_vector_env(settings("envpool/Pool-v0", env_config={"max_episode_steps": 5}), seed=5)
     assert fake.calls[1:] == [("Pool-v0", "gymnasium", 2, 5, {"num_threads": 1, "max_episode_steps": 5})]
-    vector.reset(seed=5)
+    vector.reset(seed=[5, 77])
     assert len(fake.calls) == 2
     vector.reset(seed=8)
     assert fake.calls[2][3] == 8 and len(fake.calls) == 3

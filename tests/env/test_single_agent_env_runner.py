@@ -12,6 +12,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.utils.seeds import derived_seed
 
 
 class Ids(gym.Env):
@@ -278,7 +279,8 @@ def test_the_environments_know_their_place():
         (2, 1, 3, False, 7),
     ]
     runner.sample_block(num_steps=1)
-    assert [env.unwrapped.seed_given for env in runner.env.envs] == [3 + 4, 3 + 5]
+    given = [env.unwrapped.seed_given for env in runner.env.envs]
+    assert given == [derived_seed("environment", 3, 2, 0, 0, env) for env in range(2)]
     runner.stop()
 
 

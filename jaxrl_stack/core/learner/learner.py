@@ -68,6 +68,7 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.schedules import validate_schedule
+from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
@@ -1107,7 +1108,7 @@ class Learner(TracedUpdate, Checkpointable):
         if module_id in self._template:
             raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
         modules = dict(self._synced_module().items())
-        new = module_spec.build(seed=self._seed + len(modules))
+        new = module_spec.build(seed=derived_seed("module", self._seed, len(modules)))
         self._check_module(module_id, new)
         overrides = self._module_overrides | ({module_id: config_overrides} if config_overrides else {})
         return self._regroup(modules | {module_id: new}, overrides, new_should_module_be_updated)

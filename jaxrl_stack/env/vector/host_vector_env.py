@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from jaxrl_stack.env.env_context import EnvContext
@@ -25,6 +24,7 @@ def make_vector_env(
     worker_index: int = 0,
     num_workers: int = 0,
     recreated_worker: bool = False,
+    seed: int = 0,
     num_envs: int | None = None,
     on_created: Callable[[gym.vector.VectorEnv, EnvContext], None] | None = None,
 ) -> HostVectorEnv:
@@ -41,10 +41,12 @@ def make_vector_env(
 
     Args:
         config: Reads `env`, `env_config`, `num_envs_per_env_runner`, `gym_env_vectorize_mode`,
-            `disable_env_checking`, and `seed` for envpool.
+            `disable_env_checking`.
         worker_index: Index of the runner.
         num_workers: Number of remote runners.
         recreated_worker: Whether the runner replaces one that failed.
+        seed: Of environments whose seed is fixed when they are made (envpool); a ``reset`` with this seed finds them
+            as they are.
         num_envs: Number of copies; None: `config.num_envs_per_env_runner`.
         on_created: Called with the vector environment and its context, once it is there.
 
@@ -58,13 +60,15 @@ def make_vector_env(
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
     is_async = mode is gym.VectorizeMode.ASYNC
     context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
-    vector_env = _make(config, mode, context, num_envs)
+    vector_env = _make(config, mode, context, num_envs, seed)
     if on_created is not None:
         on_created(vector_env.env, context)
     return vector_env
 
 
-def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int) -> HostVectorEnv:
+def _make(
+    config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int, seed: int
+) -> HostVectorEnv:
     check = not config.disable_env_checking
     as_vector = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT
     # A registered creator may be slow: it is called for the environments that are needed, not to look at one.
@@ -83,7 +87,6 @@ def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: i
             make = functools.partial(resolved.make_vector, num_envs, _copy(context))
             if not resolved.seeded_when_made:
                 return VectorEnvAdapter(make(), name, num_envs, check)
-            seed = _runner_seed(config, context.worker_index)
             return VectorEnvAdapter(make(seed), name, num_envs, check, rebuild=make, seed=seed)
         creator, spec = resolved.creator, resolved.spec
     else:
@@ -149,12 +152,6 @@ def _copy(context: EnvContext, items: dict[str, Any] | None = None, vector_index
     copied = context.copy_with_overrides(vector_index=vector_index)
     copied.update(items or {})
     return copied
-
-
-def _runner_seed(config: Any, worker_index: int) -> int:
-    if config.seed is None:
-        return int(np.random.SeedSequence().generate_state(1)[0] >> 1)
-    return int(config.seed) + worker_index
 
 
 __all__ = ["HostVectorEnv", "VectorStep", "make_vector_env"]

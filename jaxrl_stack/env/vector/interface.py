@@ -45,6 +45,13 @@ class VectorStep:
     reset_infos: Sequence[dict[str, Any]] | None
 
 
+def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
+    """The seeds of ``B`` environments: those that are given, or counted on from the one that is."""
+    if isinstance(seed, Sequence):
+        return [int(own) for own in seed]
+    return [int(seed) + i for i in range(num_envs)]
+
+
 class HostVectorEnv(abc.ABC):
     """``B`` environments of the host, stepped together.
 
@@ -66,12 +73,13 @@ class HostVectorEnv(abc.ABC):
 
     @abc.abstractmethod
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Sequence[dict[str, Any]]]:
         """Starts new episodes everywhere.
 
         Args:
-            seed: Environment i is seeded with ``seed + i``, or as a vector environment of its own kind does it.
+            seed: One for each environment. Vector environments of their own kind take the first one, and count on
+                from there, mostly. A single int counts on everywhere: environment i is seeded with ``seed + i``.
                 None: the random number generators go on as they are.
             options: Passed to every environment.
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_reset, check_spaces, check_step
-from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
+from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import copy_batch, row_splitter, row_writer
 
 logger = logging.getLogger(__name__)
@@ -82,12 +82,13 @@ class SyncHostVectorEnv(HostVectorEnv):
         return True
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Sequence[dict[str, Any]]]:
         infos = []
+        seeds = [None] * self.num_envs if seed is None else one_per_env(seed, self.num_envs)
         for i, env in enumerate(self.env.envs):
             try:
-                outcome = env.reset(seed=None if seed is None else int(seed) + i, options=options)
+                outcome = env.reset(seed=seeds[i], options=options)
             except Exception:
                 self._failed = i
                 raise

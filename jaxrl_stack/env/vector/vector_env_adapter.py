@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from jaxrl_stack.env.env_contract import check_spaces
-from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
+from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, copy_batch, row_writer
 from jaxrl_stack.utils import spaces
 
@@ -73,16 +73,20 @@ class VectorEnvAdapter(HostVectorEnv):
         self._no_infos: list[dict[str, Any]] = [{}] * num_envs
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Sequence[dict[str, Any]]]:
+        seeds = None if seed is None else one_per_env(seed, self.num_envs)
         if self._rebuild is not None:
-            if seed is not None and int(seed) != self._unused_seed:
+            if seeds is not None and seeds[0] != self._unused_seed:
                 self.env.close()
-                self.env = self._rebuild(int(seed))
+                self.env = self._rebuild(seeds[0])
             self._unused_seed = None
             obs, infos = self.env.reset(options=options)
         else:
-            obs, infos = self.env.reset(seed=None if seed is None else int(seed), options=options)
+            own: Any = seeds
+            if seeds is not None and not isinstance(self.env, AsyncVectorEnv):
+                own = seeds[0]
+            obs, infos = self.env.reset(seed=own, options=options)
         if self._check:
             spaces.validate_batch(
                 self.single_observation_space, obs, 1, f"environment({self._name!r}): the observation"
