@@ -301,9 +301,7 @@ def test_evaluation_does_not_favour_short_episodes():
     assert result["episode_len_mean"] == pytest.approx(1 + 99 * result["episode_return_mean"])
     assert (result["episode_len_min"], result["episode_len_max"]) == (1, 100)
     assert result["num_env_steps_sampled"] == pytest.approx(400 * result["episode_len_mean"])
-    # Other iteration, other episodes; same iteration, the same.
-    again = algo.evaluate()["env_runners"]
-    assert again["episode_return_mean"] == result["episode_return_mean"]
+    # Every evaluation has other episodes.
     algo.train()
     assert algo.evaluate()["env_runners"]["num_env_steps_sampled"] != result["num_env_steps_sampled"]
     algo.stop()

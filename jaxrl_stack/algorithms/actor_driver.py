@@ -308,13 +308,15 @@ class ActorDriver(Driver):
         """Whether actors have statistics that nobody merges: the first one's stand for all then."""
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
-    def evaluate(self, iteration: int, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
+    def evaluate(
+        self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None
+    ) -> dict[str, Any]:
         group = self._make_eval_group()
         started = time.perf_counter()
         if is_training is None:
             self.sync_evaluation()
         try:
-            results = self._sample_evaluation(group, iteration, is_training)
+            results = self._sample_evaluation(group, iteration, call, is_training)
             self._num_evaluations_skipped = 0
         except NoHealthyEnvRunnerError as error:
             self._note_skipped_evaluation(iteration, error)
@@ -343,12 +345,12 @@ class ActorDriver(Driver):
         )
 
     def _sample_evaluation(
-        self, group: EnvRunnerGroup, iteration: int, is_training: Callable[[], bool] | None
+        self, group: EnvRunnerGroup, iteration: int, call: int, is_training: Callable[[], bool] | None
     ) -> dict[str, Any]:
         """What ``result["evaluation"]["env_runners"]`` holds."""
         config = group.config
         started = time.perf_counter()
-        seed = derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration)
+        seed = derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
         metrics_logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         ended: list[EndedEpisodes] = []
         num_env_steps = 0

@@ -252,7 +252,7 @@ class Algorithm(Checkpointable):
                     )
                 calls += 1
         training_seconds = time.perf_counter() - started
-        self._iteration += 1
+        self._iteration, self._num_evaluations = self._iteration + 1, 0
         result = self._training_result(steps_before, updates_before, episodes_before, calls, training_seconds)
         if evaluates:
             merge_nested(result, {"evaluation": self.evaluate() if beside is None else beside.result()})
@@ -359,7 +359,8 @@ class Algorithm(Checkpointable):
         """Evaluate the current weights on fresh environments.
 
         Exactly ``evaluation_duration`` episodes (or at least so many timesteps) are run, without favouring short
-        ones; seeds follow from the config's seed and the iteration, and the training state is left as it is.
+        ones; seeds follow from the config's seed, the iteration and the number of evaluations since it, so every call
+        sees other episodes. The training state is left as it is.
 
         Returns:
             What ``result["evaluation"]`` holds: ``{"env_runners": {...}}``.
@@ -367,9 +368,14 @@ class Algorithm(Checkpointable):
         self._check_is_running()
         is_training = None if parallel_train_future is None else lambda: not parallel_train_future.done()
         self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
-        return self._finish_evaluation(self._evaluate(is_training))
+        return self._finish_evaluation(self._evaluate(self._count_evaluation(), is_training))
 
-    def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
+    def _count_evaluation(self) -> tuple[int, int]:
+        """The place of the next evaluation: iterations done, and evaluations since the last of them."""
+        self._num_evaluations += 1
+        return self._iteration, self._num_evaluations - 1
+
+    def _evaluate(self, place: tuple[int, int], is_training: Callable[[], bool] | None) -> dict[str, Any]:
         function = self.config.custom_evaluation_function
         if function is not None:
             outcome = function(self, self.eval_env_runner_group)
@@ -381,7 +387,7 @@ class Algorithm(Checkpointable):
             metrics, num_steps, _ = outcome
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
         with self._eager_if_asked():
-            metrics = self.driver.evaluate(self._iteration, is_training)
+            metrics = self.driver.evaluate(*place, is_training)
         counts = metrics["env_runners"]
         self._evaluated_steps += counts["num_env_steps_sampled"]
         self._evaluated_episodes += counts["num_episodes"]
@@ -396,6 +402,7 @@ class Algorithm(Checkpointable):
 
     _evaluated_steps = 0
     _evaluated_episodes = 0
+    _num_evaluations = 0
 
     @property
     def _evaluates_beside_training(self) -> bool:
@@ -566,7 +573,11 @@ class Algorithm(Checkpointable):
             **self.driver.get_state(),
             "training_iteration": self._iteration,
             "time_total_s": self._time_total,
-            "evaluation": {"num_env_steps": self._evaluated_steps, "num_episodes": self._evaluated_episodes},
+            "evaluation": {
+                "num_env_steps": self._evaluated_steps,
+                "num_episodes": self._evaluated_episodes,
+                "num_calls_since_iteration": self._num_evaluations,
+            },
             "num_actions_computed": self._action_count,
             COMPONENT_METRICS_LOGGER: self.metrics.get_state(),
         }
@@ -586,6 +597,7 @@ class Algorithm(Checkpointable):
             self._restored_at = _Progress(self._iteration, self._num_env_steps, self._time_total)
             self._evaluated_steps = int(state["evaluation"]["num_env_steps"])
             self._evaluated_episodes = int(state["evaluation"]["num_episodes"])
+            self._num_evaluations = int(state["evaluation"].get("num_calls_since_iteration", 0))
             self._action_count = int(state["num_actions_computed"])
         if COMPONENT_METRICS_LOGGER in state:
             self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])
@@ -740,7 +752,7 @@ class Algorithm(Checkpointable):
         self.callbacks = self.driver.callbacks = CallbackList.from_config(config)
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
-        self._evaluated_steps = self._evaluated_episodes = self._action_count = 0
+        self._evaluated_steps = self._evaluated_episodes = self._num_evaluations = self._action_count = 0
         self._evaluation_metrics = {}
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
         return True
@@ -765,11 +777,12 @@ class _Beside:
         self._trained = threading.Event()
         self._outcome: dict[str, Any] | None = None
         self._error: BaseException | None = None
+        self._place = algorithm._count_evaluation()
         self._thread = threading.Thread(target=self._run, name="evaluation", daemon=True)
 
     def _run(self) -> None:
         try:
-            self._outcome = self._algorithm._evaluate(lambda: not self._trained.is_set())
+            self._outcome = self._algorithm._evaluate(self._place, lambda: not self._trained.is_set())
         except BaseException as error:  # handed to the training thread, which raises it
             self._error = error
 

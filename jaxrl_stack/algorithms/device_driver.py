@@ -364,13 +364,14 @@ class DeviceDriver(Driver):
     def eval_env_runner_group(self) -> EnvRunnerGroup:
         return self._eval_env_runner_group
 
-    def evaluate(self, iteration: int, is_training: Any = None) -> dict[str, Any]:
+    def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
         del is_training  # evaluation programs run between training programs
         config = self._eval_env_runner.config
         duration = int(config.evaluation_duration)
         in_episodes = config.evaluation_duration_unit == "episodes"
         seed = 0 if config.seed is None else int(config.seed)
         key = jax.random.fold_in(stream_key(seed, Stream.EVALUATION), iteration)
+        key = jax.random.fold_in(key, call)
         started = time.perf_counter()
         out = self._eval_env_runner.evaluate(
             num_envs=min(duration, int(config.num_envs_per_env_runner)),

@@ -180,11 +180,14 @@ class Driver(abc.ABC):
         """Hand the current weights and statistics to the runners that evaluate."""
 
     @abc.abstractmethod
-    def evaluate(self, iteration: int, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
+    def evaluate(
+        self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None
+    ) -> dict[str, Any]:
         """Run one evaluation.
 
         Args:
             iteration: Iterations done; evaluations of different iterations have different seeds.
+            call: Evaluations since then; so have these.
             is_training: For an evaluation that runs beside a training step: whether that goes on.
 
         Returns:
