@@ -749,7 +749,7 @@ class SingleAgentEnvRunner(EnvRunner):
             behind = _behind(step, ended)
             live.append(step, columns, behind, self._weights_seq_no)
             if self._host_batch is not None:
-                host_batch = self._run_host_front(live.episodes, mode)
+                host_batch = self._host_front_after(step, live.episodes, mode)
                 behind = host_batch[Columns.OBS]
             if is_last or ended.any():
                 rewards = np.asarray(step.rewards, np.float32)
@@ -759,7 +759,7 @@ class SingleAgentEnvRunner(EnvRunner):
         step = self._step_env(env, actions_for_env, report)
         live.begin(step)
         if host_batch is not None:
-            self._host_batch = self._with_resets(host_batch, step.resets, live.episodes, mode)
+            self._host_batch = self._with_rows(host_batch, step.resets, live.episodes, mode)
         return step, inputs
 
     def _run_host_front(self, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
@@ -772,11 +772,18 @@ class SingleAgentEnvRunner(EnvRunner):
             metrics=self.metrics,
         )
 
-    def _with_resets(
-        self, batch: dict[str, Any], resets: np.ndarray, episodes: list[SingleAgentEpisode], mode: Mode
+    def _host_front_after(self, step: VectorStep, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
+        """`_run_host_front` after a step. Where it only reset, the host pieces have seen the last observation."""
+        if step.valid is None:
+            return self._run_host_front(episodes, mode)
+        assert self._host_batch is not None
+        return self._with_rows(self._host_batch, step.valid, episodes, mode)
+
+    def _with_rows(
+        self, batch: dict[str, Any], where: np.ndarray, episodes: list[SingleAgentEpisode], mode: Mode
     ) -> dict[str, Any]:
-        """The batch with the rows of environments that were reset made from their new episodes."""
-        rows = np.flatnonzero(resets)
+        """The batch with the rows of a mask ``[B]`` made from the last observations of their episodes."""
+        rows = np.flatnonzero(where)
         if not len(rows):
             return batch
         fresh = self._run_host_front([episodes[row] for row in rows], mode)

@@ -11,6 +11,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -315,6 +316,50 @@ def test_host_pieces_run_once_per_observation_and_in_front_of_the_pure_ones():
     np.testing.assert_array_equal(episodes[0].get_observations()[:, 2], [0, 2, 4, 6, 8])
     runner.stop()
     plain.stop()
+
+
+class Tenfold(ConnectorV2):
+    """A host piece: ten copies of the newest observation in the place of one."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(-1.0, 1e6, (30,), np.float32)
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes):
+            assert np.shape(episode.get_observations(-1)) == (3,), "an observation came twice"
+            episode.set_observations(new_data=np.tile(episode.get_observations(-1), 10), at_indices=-1)
+        return batch
+
+
+def resets_in_the_next_step(context):
+    """Two `Ids`, as gymnasium's own vector entry points have them: an ended episode is reset by the next step."""
+    makers = [lambda i=i: Ids(context.copy_with_overrides(vector_index=i)) for i in range(2)]
+    return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
+
+
+def next_step_config(**env_runners):
+    register_env("resets_in_the_next_step", resets_in_the_next_step)
+    return config_for("resets_in_the_next_step", gym_env_vectorize_mode="vector_entry_point", **env_runners)
+
+
+@pytest.mark.parametrize(("piece", "factor"), [(Doubled, 2), (Tenfold, 1)])
+def test_host_pieces_pass_over_rows_that_only_reset(piece, factor):
+    runner = SingleAgentEnvRunner(config=next_step_config(env_to_module_connector=lambda env, spaces, device: piece()))
+    # The 5th row of environment 0 only resets it, the 6th row of environment 1; a block ends with one of them.
+    columns = {}
+    for number_of_steps in (5, 6):
+        block = runner.sample_block(num_steps=number_of_steps).columns
+        columns = {n: np.concatenate([columns[n], c]) if n in columns else c for n, c in block.items()}
+    valid = columns[Columns.LOSS_MASK]
+    np.testing.assert_array_equal(np.flatnonzero(~valid[:, 0]), [4, 9])
+    np.testing.assert_array_equal(np.flatnonzero(~valid[:, 1]), [5])
+    obs, final = columns[Columns.OBS], columns[Columns.FINAL_OBS]
+    np.testing.assert_array_equal(obs[:, 0, 2][valid[:, 0]], factor * np.array([0, 1, 2, 3, 0, 1, 2, 3, 0]))
+    np.testing.assert_array_equal(final[4, 1][:3], factor * np.array([1, 0, 5]))  # truncated there
+    episodes = runner.sample(num_episodes=4)
+    for episode in episodes:
+        np.testing.assert_array_equal(episode.get_observations()[:, 2], factor * np.arange(len(episode) + 1))
+    runner.stop()
 
 
 def test_live_episodes_are_those_that_are_built_from_the_arrays():
