@@ -226,6 +226,7 @@ class HostPolicy:
         prev_actions: Any,
         prev_rewards: np.ndarray,
         timesteps: int,
+        valid: np.ndarray | None = None,
         *,
         update_statistics: bool,
     ) -> tuple[np.ndarray, Any, Any]:
@@ -239,12 +240,14 @@ class HostPolicy:
             prev_actions: The module's last actions ``[B, ...]``, zeros behind a reset.
             prev_rewards: float32 ``[B]``, likewise.
             timesteps: Lifetime env steps, at which schedules are read.
+            valid: bool ``[B]``, False where the next step only resets: nothing is learned from these observations.
+                None, in all calls alike, where there are no such steps.
             update_statistics: Whether running statistics learn from these observations.
 
         Returns:
             ``(matrix uint32 [B, width], loose arrays, connectors)``; `layout` says what is where.
         """
-        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards)
+        varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, valid)
         key = (mode, update_statistics)
         call = self._acting.get(key)
         if call is None:
@@ -369,7 +372,7 @@ class HostPolicy:
 
     def _act(self, fixed, varying, connectors, counts, batch, *, mode: Mode, update_statistics: bool):
         params, rest, settings, key = fixed
-        reset, prev_actions, prev_rewards = varying
+        reset, prev_actions, prev_rewards, valid = varying
         count, timesteps = counts[0], counts[1:]
         mid = self._step.module_id
         context = self._context(
@@ -384,7 +387,11 @@ class HostPolicy:
             explore=mode != "greedy",
             update_statistics=update_statistics,
         )
-        env_to_module, inputs = self._step.observe(connectors[0], batch, context)
+        masked = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
+        env_to_module, inputs = self._step.observe(connectors[0], masked, context)
+        if valid is not None:
+            # For statistics alone: which rows count is recorded by whoever steps the environments.
+            inputs = {mid: {name: column for name, column in inputs[mid].items() if name != Columns.LOSS_MASK}}
         if mode == "random":
             module_to_env = connectors[1]
             space: Any = self._step.env_to_module.input_action_space

@@ -569,6 +569,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._obs = obs
         self._reset_infos = {index: info for index, info in enumerate(infos) if info}
         self._reset = np.ones(num_envs, bool)
+        self._valid = np.ones(num_envs, bool) if env.resets_in_next_step else None
         self._prev_actions = zeros(self._env_to_module.action_space, (num_envs,))
         self._no_actions = self._prev_actions
         self._prev_rewards = np.zeros(num_envs, np.float32)
@@ -625,7 +626,7 @@ class SingleAgentEnvRunner(EnvRunner):
         clock = time.perf_counter
         learns = not self.config.in_evaluation and mode != "random"
         timesteps, num_workers = self._timesteps(), max(1, self.num_workers)
-        obs, reset = self._obs, self._reset
+        obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
         connectors = self._connectors
         recording: Recording | None = None
@@ -645,6 +646,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 prev_actions,
                 prev_rewards,
                 timesteps,
+                valid,
                 update_statistics=learns,
             )
             if recording is None:
@@ -703,10 +705,11 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._lengths[clear] = 0
                 self._started_at[clear] = clock()
             obs, reset = step.obs, step.resets
+            valid = None if valid is None else ~ended
             timesteps += num_workers * (self.num_envs if step.valid is None else int(step.valid.sum()))
         assert recording is not None
         self._check_finite(recording)
-        self._obs, self._reset = obs, reset
+        self._obs, self._reset, self._valid = obs, reset, valid
         self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
         self._connectors = connectors
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}

@@ -1,8 +1,8 @@
 """Named streams of random numbers: whatever draws has a PRNG key that nothing else draws from.
 
-Two levels. What follows from the seed of a config has a number of its own, `Stream` (integer seeds, for what is not JAX,
-are in `seeds.py`). Within one step, consumers (connectors, the module, final observations) have names, `named`; actions are
-drawn from the key of the step itself, since one more derivation in every step is measurable in a small rollout.
+Two levels. What follows from the seed of a config has a number of its own, `Stream` (integer seeds, for what is not
+JAX, are in `seeds.py`). Within one step, consumers (connectors, the module, final observations) have names, `named`;
+actions are drawn from the key of the step itself: one more derivation in every step is measurable in a small rollout.
 """
 
 from __future__ import annotations

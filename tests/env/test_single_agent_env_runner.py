@@ -13,6 +13,7 @@ from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanS
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
 
 
@@ -359,6 +360,18 @@ def test_host_pieces_pass_over_rows_that_only_reset(piece, factor):
     episodes = runner.sample(num_episodes=4)
     for episode in episodes:
         np.testing.assert_array_equal(episode.get_observations()[:, 2], factor * np.arange(len(episode) + 1))
+    runner.stop()
+
+
+def test_a_filter_does_not_count_rows_that_only_reset():
+    runner = SingleAgentEnvRunner(
+        config=next_step_config(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    )
+    blocks = [runner.sample_block(num_steps=num_steps) for num_steps in (4, 1, 3, 5)]
+    state = blocks[-1].connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
+    assert to_int(state["count"]) == sum(block.num_env_steps for block in blocks) == 2 * 13 - 2 - 2
+    steps = [[0, t // 5, t % 5] for t in range(13) if t % 5 < 4] + [[1, t // 6, t % 6] for t in range(13) if t % 6 < 5]
+    np.testing.assert_allclose(state["mean"], np.mean(steps, axis=0), rtol=1e-5)
     runner.stop()
 
 

@@ -62,6 +62,7 @@ class HostVectorEnv(abc.ABC):
         single_action_space: Space of one action.
         observation_space: Space of ``B`` observations.
         action_space: Space of ``B`` actions.
+        resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid` then.
     """
 
     env: gym.vector.VectorEnv
@@ -70,6 +71,7 @@ class HostVectorEnv(abc.ABC):
     single_action_space: gym.Space
     observation_space: gym.Space
     action_space: gym.Space
+    resets_in_next_step = False
 
     @abc.abstractmethod
     def reset(

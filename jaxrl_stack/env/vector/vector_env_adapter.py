@@ -58,7 +58,7 @@ class VectorEnvAdapter(HostVectorEnv):
                     "env_runners(gym_env_vectorize_mode='vector_entry_point') a creator finds the number to "
                     "make in env_config['num_envs']."
                 )
-            self._same_step = _resets_in_same_step(env, name)
+            self.resets_in_next_step = not _resets_in_same_step(env, name)
             check_spaces(env, name)
         except BaseException:
             self.close()
@@ -109,9 +109,9 @@ class VectorEnvAdapter(HostVectorEnv):
         if rewards.dtype not in (np.float32, np.float64):
             rewards = rewards.astype(np.float64)
         terminateds, truncateds = np.asarray(terminateds, np.bool_), np.asarray(truncateds, np.bool_)
-        if self._same_step:
-            return self._same_step_outcome(obs, rewards, terminateds, truncateds, infos)
-        return self._next_step_outcome(obs, rewards, terminateds, truncateds, infos)
+        if self.resets_in_next_step:
+            return self._next_step_outcome(obs, rewards, terminateds, truncateds, infos)
+        return self._same_step_outcome(obs, rewards, terminateds, truncateds, infos)
 
     def discard(self) -> None:
         if isinstance(self.env, AsyncVectorEnv):
