@@ -518,17 +518,82 @@ def test_greedy_and_random_actions(algo):
     assert abs(actions.mean() - 0.5) < 0.12
 
 
-@pytest.mark.parametrize(("clip", "expected"), [(True, np.sign), (2.5, lambda r: np.clip(r, -2.5, 2.5))])
-def test_clip_rewards(clip, expected):
-    algo = tiny().environment(clip_rewards=clip).callbacks(RecordsEpisodes).build_algo()
-    (recorder,) = algo.callbacks.callbacks
+class CounterOnTheHost(gym.Env):
+    """What `CounterEnv` does, on the host."""
+
+    observation_space = gym.spaces.Box(0.0, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config):
+        self.t = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.full(1, self.t, np.float32), float(self.t), self.t == 5, False, {}
+
+
+CLIPPED: list = []
+
+
+class RecordsRewards(PPOLearner):
+    """Hands rewards and observations of every batch, as the learner pipeline gets them, to the host."""
+
+    def pure_connect(self, state, batch, *args, **kwargs):
+        own = batch[DEFAULT_MODULE_ID]
+        columns = own[Columns.REWARDS], own[Columns.OBS], own.get(Columns.LOSS_MASK, True)
+        jax.debug.callback(lambda *x: CLIPPED.append([np.asarray(c) for c in x]), *columns)
+        return super().pure_connect(state, batch, *args, **kwargs)
+
+
+class Passes(ConnectorV2):
+    """A learner piece that runs on the host, so that training takes episodes."""
+
+    def __call__(self, *, rl_module, batch, episodes, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes):
+            assert episode.get_return() == pytest.approx(np.asarray(episode.get_observations())[1:].sum())
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("driver", "clip"),
+    [("device", True), ("blocks", 2.5), ("watched", True), ("complete_episodes", 2.5), ("host_piece", True)],
+)
+def test_rewards_are_clipped_where_the_learner_reads_them(driver, clip):
+    expected = np.sign if clip is True else lambda rewards: np.clip(rewards, -clip, clip)
+    asked = tiny(CounterEnv if driver == "device" else CounterOnTheHost)
+    asked.environment(clip_rewards=clip).learners(learner_class=RecordsRewards)
+    if driver != "blocks":
+        asked.callbacks(RecordsEpisodes)
+    if driver == "complete_episodes":
+        asked.env_runners(batch_mode="complete_episodes")
+    if driver == "host_piece":
+        asked.learners(learner_connector=lambda obs_space, action_space: [Passes()])
+    if driver != "device":
+        asked.env_runners(num_env_runners=0)
+    algo = asked.build_algo()
+    CLIPPED.clear()
     result = algo.train()
-    for episode in recorder.samples[0]:
-        np.testing.assert_array_equal(
-            episode.get_rewards(), expected(np.asarray(episode.get_observations())[1:, 0])
-        )
-    # Statistics see the environment's own rewards.
-    assert result["env_runners"]["episode_return_max"] > 5 * expected(np.float32(5.0))
+    jax.effects_barrier()
+    for rewards, obs, mask in CLIPPED:
+        own = np.broadcast_to(mask, rewards.shape)
+        np.testing.assert_array_equal(rewards[own], expected(obs[..., 0] + 1)[own])
+    assert CLIPPED
+    # Everybody else sees the environment's own rewards.
+    assert result["env_runners"]["episode_return_max"] == 15.0
+    if driver != "blocks":
+        runner = algo if driver == "device" else algo.env_runner
+        (recorder,) = runner.callbacks.callbacks
+        for episode in recorder.samples[0]:
+            np.testing.assert_array_equal(episode.get_rewards(), np.asarray(episode.get_observations())[1:, 0])
+        assert max(episode_return for episode_return, _ in recorder.ended) == 15.0
+    algo.env_runner.metrics.reset()
+    episodes = algo.env_runner.sample(num_episodes=4)
+    assert max(episode.get_return() for episode in episodes) == 15.0
+    assert algo.env_runner.get_metrics()["episode_return_max"].peek() == 15.0
     algo.stop()
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
+import pytest
 
+from envs.counter import CounterEnv
+from jaxrl_stack.algorithms.dqn import DQNConfig, DQNLearner
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
@@ -131,3 +138,60 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
     )
     for ref, value in expected.items():
         np.testing.assert_allclose(blocks.learner.get_weights()[ref], value, atol=1e-6, err_msg=ref)
+
+
+DRAWN: list = []
+
+
+class RecordsRows(DQNLearner):
+    """Hands every drawn batch to the host."""
+
+    def pure_step(self, state, batch, *args, **kwargs):
+        own = batch[DEFAULT_MODULE_ID]
+        columns = {name: own[name] for name in (Columns.OBS, Columns.REWARDS, "n_step")}
+        jax.debug.callback(lambda x: DRAWN.append(jax.tree.map(np.asarray, x)), columns)
+        return super().pure_step(state, batch, *args, **kwargs)
+
+
+@pytest.mark.parametrize(("driver", "clip"), [("device", 2.5), ("host", 2.5), ("host_episodes", True)])
+def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driver, clip):
+    register_env("counter_on_the_host", lambda context: GymnasiumFromJax(CounterEnv, {"terminate_at": 7}))
+    asked = (
+        DQNConfig()
+        .environment("counter_on_the_host", clip_rewards=clip)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2, rollout_fragment_length=5)
+        .training(
+            replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 200},
+            train_batch_size_per_learner=32,
+            num_steps_sampled_before_learning_starts=20,
+            n_step=3,
+            gamma=0.5,
+        )
+        .reporting(min_sample_timesteps_per_iteration=40)
+        .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
+        .learners(num_cpus_per_learner=1, learner_class=RecordsRows)
+        .debugging(seed=1)
+    )
+    if driver == "device":
+        asked.environment(CounterEnv, env_config={"terminate_at": 7})
+    if driver == "host_episodes":
+        asked.env_runners(batch_mode="complete_episodes")
+    algo = asked.build_algo()
+    DRAWN.clear()
+    result = algo.train()
+    jax.effects_barrier()
+    assert DRAWN and result["env_runners"]["episode_return_mean"] == 28.0
+    for batch in DRAWN:
+        paid = batch[Columns.OBS] + np.array([1, 2, 3])  # in the steps of a window of 3
+        rewards = np.sign(paid) if clip is True else np.clip(paid, -clip, clip)
+        discounts = np.where(np.arange(3) < batch["n_step"][:, None], 0.5 ** np.arange(3), 0.0)
+        np.testing.assert_allclose(batch[Columns.REWARDS], (rewards * discounts).sum(1), rtol=1e-6)
+    if driver == "device":
+        replay = dataclasses.replace(algo.driver.replay, clip_rewards=None, n_step=1)
+        held = jax.tree.map(lambda x: x[0], host_view(algo.driver.replay_state))
+        row, _ = jax.jit(replay.sample)(held, jax.random.key(0))
+        np.testing.assert_array_equal(row[Columns.REWARDS], row[Columns.OBS][:, 0] + 1)
+    else:
+        for episode in algo.driver.replay_buffer.episodes:
+            np.testing.assert_array_equal(episode.get_rewards(), np.asarray(episode.get_observations())[:-1, 0] + 1)
+    algo.stop()

@@ -371,7 +371,7 @@ class AlgorithmConfig(Plain):
             observation_space: Observation space of one environment, if not the environment's own. Default: None.
             action_space: Action space of one environment, if not the environment's own. Default: None.
             render_env: Show the environments while training. Default: False. No effect here: render from an on_episode_step callback, or play the trained policy.
-            clip_rewards: Rewards that the learner sees: None or False as they are, True their sign, a number clips them to ± that number. Episode returns in the results are not clipped. Default: None.
+            clip_rewards: Rewards that the learner sees: None or False as they are, True their sign, a number clips them to ± that number. Episodes, callbacks, replay buffers and statistics have the environment's. Default: None.
             normalize_actions: The policy acts in [-1, 1]; a connector maps that to the bounds of Box action spaces. Default: True.
             clip_actions: Clip actions to the bounds of Box action spaces (if they are not normalized). Default: False.
             disable_env_checking: Skip the check of the environment's interface. Default: False.

@@ -447,10 +447,10 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "clip_rewards",
                 None,
                 "Rewards that the learner sees: None or False as they are, True their sign, a number clips "
-                "them to ± that number. Episode returns in the results are not clipped.",
+                "them to ± that number. Episodes, callbacks, replay buffers and statistics have the environment's.",
                 "bool | float | None",
                 check=_clip_rewards,
-                read_by="runner",
+                read_by="learner",
             ),
             Setting(
                 "normalize_actions",

@@ -112,7 +112,6 @@ class DeviceDriver(Driver):
             pure=self.learner.pure,
             env_to_module=env_to_module,
             module_to_env=module_to_env,
-            clip_rewards=config.clip_rewards,
             window_size=config.metrics_num_episodes_for_smoothing,
         )
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.

@@ -108,6 +108,9 @@ class OffPolicyActorDriver(ActorDriver):
         # Worked out once: a training step may take less than a millisecond.
         self._rounds = config.rounds_per_training_step
         self._draw_arguments = {"n_step": config.n_step, "gamma": config.gamma, "beta": config.replay_beta}
+        if config.clip_rewards:
+            # Left out otherwise: buffers of one's own need not know of it.
+            self._draw_arguments["clip_rewards"] = config.clip_rewards
         self._batch_size = int(config.total_train_batch_size)
         self._fragment_length = config.get_rollout_fragment_length(1)
         local = self._samples_blocks and not config.num_env_runners

@@ -127,6 +127,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
             batch_size=config.total_train_batch_size // num_devices,
             n_step=config.n_step,
             alpha=config.replay_alpha if config.uses_priorities else None,
+            clip_rewards=config.clip_rewards,
         )
         self._recorded = self._columns_of_step()
         self._estimate_replay()

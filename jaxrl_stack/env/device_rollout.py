@@ -12,7 +12,6 @@ from flax import struct
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_window import EpisodeWindow
 from jaxrl_stack.env.policy_step import PolicyStep
-from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -71,13 +70,10 @@ class DeviceRollout(PolicyStep):
 
     Attributes:
         env: The environment.
-        clip_rewards: None or False: rewards as they are; True: their sign; a number c: clipped to ``[-c, c]``. In the
-            batch only; statistics see the env's own rewards.
         window_size: How many finished episodes the statistics cover.
     """
 
     env: JaxEnv
-    clip_rewards: bool | float | None = None
     window_size: int = 100
 
     def init(self, key: jax.Array, num_envs: int, env_to_module: Any = None) -> RunnerState:
@@ -169,7 +165,7 @@ class DeviceRollout(PolicyStep):
         columns = {
             **batch[mid],
             **{name: acted[name] for name in acted if name != Columns.ACTIONS_FOR_ENV},
-            Columns.REWARDS: clipped_rewards(after.reward, self.clip_rewards),
+            Columns.REWARDS: after.reward,
             Columns.TERMINATEDS: after.terminated,
             Columns.TRUNCATEDS: after.truncated,
             Columns.FINAL_OBS: final[mid][Columns.OBS],

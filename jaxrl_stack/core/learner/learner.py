@@ -1079,6 +1079,7 @@ class Learner(TracedUpdate, Checkpointable):
         }
 
     def _connect_program(self, state, block, settings, counter):
+        block = self.with_clipped_rewards(block)
         state, batch = self.pure_connect(state, block, settings, counter, axis_name=self.reduction_axis)
         return state.connector, batch
 

@@ -38,6 +38,7 @@ from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.ops import permutation, reductions
+from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.devices import Device, host_view
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
@@ -412,7 +413,7 @@ class TracedUpdate:
         plan: UpdatePlan,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """One whole update as a pure function: connector pipeline, then `pure_fit`.
+        """One whole update as a pure function: clipped rewards, connector pipeline, then `pure_fit`.
 
         Args:
             state: State before the update.
@@ -425,8 +426,22 @@ class TracedUpdate:
         Returns:
             ``(new state, {(module_id, name): float32})``.
         """
+        batch = self.with_clipped_rewards(batch)
         state, batch = self.pure_connect(state, batch, settings, timesteps, axis_name=axis_name)
         return self.pure_fit(state, batch, settings, timesteps, plan=plan, axis_name=axis_name)
+
+    def with_clipped_rewards(self, batch: dict[ModuleID, dict[str, Any]]) -> dict[ModuleID, dict[str, Any]]:
+        """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
+
+        Rows that were drawn from replay have sums of rewards: whoever drew them has clipped each of these.
+        """
+        bound = self.config.clip_rewards
+        if bound is None or bound is False:
+            return batch
+        return {
+            mid: {**columns, Columns.REWARDS: clipped_rewards(columns[Columns.REWARDS], bound)}
+            for mid, columns in batch.items()
+        }
 
     def pure_connect(
         self,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
 from jaxrl_stack.utils.replay_buffers import device_priorities
 
@@ -179,6 +180,7 @@ class DeviceReplay:
         n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
         gamma: Discount, if `sample` does not say so.
         alpha: Exponent of priorities, >= 0; None for uniform draws.
+        clip_rewards: How `sample` clips the reward of every step of a window; see `ops.returns.clipped_rewards`.
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
             every step keeps its own if 128 MiB hold all of them, else one slot per 16 steps (exact up to that rate,
             e.g. for a time limit of 16), or as many as 16 MiB hold if that is more.
@@ -194,6 +196,7 @@ class DeviceReplay:
     n_step: int | tuple[int, int] = 1
     gamma: float = 0.99
     alpha: float | None = None
+    clip_rewards: bool | float | None = None
     num_final_obs: int | None = None
     extra_columns: tuple[str, ...] = ()
 
@@ -493,7 +496,7 @@ class DeviceReplay:
         head = state.ring.current_index
         first = self._flat(envs, self._places(head, ages))
         step = self._take(state, first)
-        rewards = step["columns"][REWARDS].astype(jnp.float32)
+        rewards = clipped_rewards(step["columns"][REWARDS].astype(jnp.float32), self.clip_rewards)
         if high == 1:
             lengths, last, last_age = jnp.ones_like(ages), step, ages
         else:
@@ -506,7 +509,7 @@ class DeviceReplay:
             lengths = is_in.sum(axis=1, dtype=jnp.int32)
             last_age = ages - lengths + 1
             discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
-            rewards = window["columns"][REWARDS].astype(jnp.float32) * discounts
+            rewards = clipped_rewards(window["columns"][REWARDS].astype(jnp.float32), self.clip_rewards) * discounts
             rewards = jnp.sum(jnp.where(is_in, rewards, 0.0), axis=1)
             last = self._take(state, self._flat(envs, self._places(head, last_age)))
         batch = {

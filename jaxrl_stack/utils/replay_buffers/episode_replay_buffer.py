@@ -701,6 +701,7 @@ class EpisodeReplayBuffer(Checkpointable):
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         beta: float = 0.0,
+        clip_rewards: bool | float | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Draw n-step transitions as columns.
@@ -710,6 +711,8 @@ class EpisodeReplayBuffer(Checkpointable):
             n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
             gamma: Discount.
             beta: Exponent of importance weights; no effect where all are drawn equally often.
+            clip_rewards: None or False: sums of the rewards as they are stored; True: of their signs; a number c: of
+                what clipping each of them to ``[-c, c]`` leaves.
             extra_columns: Stored outputs of the module to add, from the first step of each window.
 
         Returns:
@@ -724,7 +727,7 @@ class EpisodeReplayBuffer(Checkpointable):
         number = self._num_items(num_items, None)
         rows = self._draw_items(number, 0)
         store = self._store
-        window = store.windows(rows, *self._n_steps(n_step, number), gamma)
+        window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
         self._note_sampled(rows, number, float(window.lengths.mean()))
         return {
             OBS: store.take(OBS, rows),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_stack.env.utils.nested import batch_size, cast_lossless, tree_leaves, tree_map
+from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 
 OBS = "obs"
@@ -276,7 +277,14 @@ class FrameStore:
             has &= link[rows] >= 0
         return has
 
-    def windows(self, rows: np.ndarray, wanted: np.ndarray | None, largest: int, gamma: float) -> Windows:
+    def windows(
+        self,
+        rows: np.ndarray,
+        wanted: np.ndarray | None,
+        largest: int,
+        gamma: float,
+        clip_rewards: bool | float | None = None,
+    ) -> Windows:
         """The n-step windows that begin at some steps; they stop where the chain does.
 
         Args:
@@ -284,11 +292,12 @@ class FrameStore:
             wanted: int ``[N]``, their lengths; None: all of the largest.
             largest: The largest that is possible.
             gamma: Discount.
+            clip_rewards: How the reward of every step is clipped; see `jaxrl_stack.ops.returns.clipped_rewards`.
         """
         link, rewards = self.next, self.columns[REWARDS]
         last = rows
         new = link[rows]
-        sums = rewards[rows].astype(np.float64)
+        sums = clipped_rewards(rewards[rows], clip_rewards).astype(np.float64)
         lengths = np.ones(len(rows), np.int64)
         for step in range(1, largest):
             behind = link[new]
@@ -297,7 +306,7 @@ class FrameStore:
                 goes_on &= wanted > step
             if not goes_on.any():
                 break
-            sums += np.where(goes_on, gamma**step * rewards[new], 0.0)
+            sums += np.where(goes_on, gamma**step * clipped_rewards(rewards[new], clip_rewards), 0.0)
             lengths += goes_on
             last = np.where(goes_on, new, last)
             new = np.where(goes_on, behind, new)
