@@ -165,10 +165,14 @@ def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driv
             train_batch_size_per_learner=32,
             num_steps_sampled_before_learning_starts=20,
             n_step=3,
-            gamma=0.5,
+            gamma=0.9,
         )
         .reporting(min_sample_timesteps_per_iteration=40)
-        .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
+        .rl_module(
+            model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []},
+            # The module's own discount, in windows as in the loss.
+            algorithm_config_overrides_per_module={DEFAULT_MODULE_ID: DQNConfig.overrides(gamma=0.5)},
+        )
         .learners(num_cpus_per_learner=1, learner_class=RecordsRows)
         .debugging(seed=1)
     )

@@ -107,7 +107,9 @@ class OffPolicyActorDriver(ActorDriver):
         self._replay_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         # Worked out once: a training step may take less than a millisecond.
         self._rounds = config.rounds_per_training_step
-        self._draw_arguments = {"n_step": config.n_step, "gamma": config.gamma, "beta": config.replay_beta}
+        # That of the module, with which its loss discounts the bootstrap value behind the window.
+        gamma = config.get_config_for_module(DEFAULT_MODULE_ID).gamma
+        self._draw_arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
         if config.clip_rewards:
             # Left out otherwise: buffers of one's own need not know of it.
             self._draw_arguments["clip_rewards"] = config.clip_rewards
