@@ -122,10 +122,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self.num_workers = config.num_env_runners if num_workers is None else num_workers
         self._recreated = recreated_worker or was_actor_restarted()
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
-        self.callbacks = CallbackList.from_config(config)
-        self._watches_episodes = self.callbacks.overrides(
-            "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"
-        )
+        self._make_callbacks()
         self._vector_env: HostVectorEnv | None = None
         self.num_envs = 0
         self._given_spaces = spaces
@@ -164,6 +161,12 @@ class SingleAgentEnvRunner(EnvRunner):
         return derived_seed("evaluation", seed) if config.in_evaluation else seed
 
     # -------------------------------------------------------------------------------------------------- building
+
+    def _make_callbacks(self) -> None:
+        self.callbacks = CallbackList.from_config(self.config)
+        self._watches_episodes = self.callbacks.overrides(
+            "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"
+        )
 
     @property
     def env(self) -> gym.vector.VectorEnv | None:
@@ -245,15 +248,18 @@ class SingleAgentEnvRunner(EnvRunner):
     def reset(self, config: AlgorithmConfig) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept.
 
-        The weights stay as they are until others are set.
+        The weights stay as they are until others are set; callbacks are new objects.
         """
         self.config = config.copy(copy_frozen=True)
+        self._make_callbacks()
         self._policy.set_settings(self._traced_settings())
         self._connectors = self._fresh_connectors()
         self._weights_seq_no = self._num_env_steps = self._others_env_steps = self._num_env_steps_reported = 0
         self._ended, self._last_sample, self._timings = [], None, {}
         self.metrics.reset()
         self.reseed(self.seed_of(config), self.worker_index, 0)
+        if self._vector_env is not None:
+            self._announce_env()
 
     def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
         if self._vector_env is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
@@ -442,6 +443,31 @@ def test_hooks_come_in_order_with_their_arguments():
     samples = by_name["on_sample_end"]["samples"]
     assert [(len(e), e.is_done) for e in samples] == [(1, True), (1, False)]
     runner.stop()
+
+
+class Remembers(RLlibCallback):
+    def __init__(self):
+        self.environments, self.lengths = 0, []
+
+    def on_environment_created(self, **kwargs):
+        self.environments += 1
+
+    def on_episode_end(self, *, episode, **kwargs):
+        self.lengths.append(len(episode))
+
+
+def test_a_reset_starts_with_new_callbacks():
+    algo = config_for().callbacks(Remembers).training(train_batch_size_per_learner=32, minibatch_size=8).build_algo()
+    algo.train()
+    (before,) = algo.env_runner.callbacks.callbacks
+    assert before.lengths
+    noted = list(before.lengths)
+    assert algo.reset(algo.config.copy(copy_frozen=False).training(lr=0.5))
+    (after,) = algo.env_runner.callbacks.callbacks
+    assert after is not before and after.lengths == [] and after.environments == 1
+    algo.train()
+    assert after.lengths == noted and before.lengths == noted
+    algo.stop()
 
 
 def test_metrics_of_the_runner(runner):

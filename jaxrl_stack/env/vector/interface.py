@@ -62,7 +62,7 @@ class HostVectorEnv(abc.ABC):
         single_action_space: Space of one action.
         observation_space: Space of ``B`` observations.
         action_space: Space of ``B`` actions.
-        resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid` then.
+        resets_in_next_step: Whether the step after the last one of an episode resets it; its row is not `valid`.
     """
 
     env: gym.vector.VectorEnv
