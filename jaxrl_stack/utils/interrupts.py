@@ -17,6 +17,9 @@ def deferred_interrupt() -> Iterator[None]:
     cannot be interrupted, so Python raises KeyboardInterrupt behind it, when the old state is gone and the new one has
     no name yet.
 
+    If the block raises, KeyboardInterrupt is raised with that error as its context: whoever stops a program has to get
+    it stopped.
+
     Outside of the main thread, which alone gets signals, the block runs as it is.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -38,5 +41,5 @@ def deferred_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-    if waiting:
-        handler(*waiting[0])
+        if waiting:
+            handler(*waiting[0])

@@ -48,6 +48,27 @@ def test_the_second_one_goes_through(python_handler):
     assert done == ["first"]
 
 
+def interrupted_and_failed():
+    with deferred_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("the program's own")
+
+
+def test_it_is_not_lost_if_the_block_raises(python_handler):
+    with pytest.raises(KeyboardInterrupt) as raised:
+        interrupted_and_failed()
+    assert isinstance(raised.value.__context__, ValueError)
+
+
+def test_a_handler_that_only_takes_note_leaves_the_error(python_handler):
+    noted = []
+    signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+    with pytest.raises(ValueError, match="own"):
+        interrupted_and_failed()
+    assert len(noted) == 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_nothing_happens_without_one(python_handler):
     with deferred_interrupt():
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
