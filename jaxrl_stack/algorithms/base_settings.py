@@ -736,12 +736,12 @@ BASE_SECTIONS: tuple[Section, ...] = (
             Setting(
                 "learner_snapshot_interval",
                 10,
-                "Updates between two copies of the learners' state in the main process: as many are lost at most "
-                "when a Learner actor dies.",
+                "Updates (calls of the compiled program, on JAX environments) between two copies of the training "
+                "state: as many are lost at most when an update fails while it runs, or when a Learner actor dies.",
                 "int",
                 "host",
                 check=integer(1),
-                read_by=ACTORS,
+                read_by="learner",
             ),
             Setting(
                 "num_cpus_per_learner",

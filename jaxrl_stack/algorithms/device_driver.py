@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -38,10 +39,11 @@ from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule
@@ -117,6 +119,7 @@ class DeviceDriver(Driver):
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
         self._init = jax.jit(functools.partial(self.rollout.init, num_envs=self._num_envs // num_devices))
         self._plan_training_step()
+        self._snapshots = Snapshots(config.learner_snapshot_interval)
         self._start()
         self.env_runner: DeviceEnvRunner = DeviceEnvRunner(
             config=config,
@@ -317,11 +320,16 @@ class DeviceDriver(Driver):
             learner.before_gradient_based_update(timesteps=steps)
         started = time.perf_counter()
         settings = learner.placed_settings()
-        with deferred_interrupt():
+        with deferred_interrupt(), self._recovering():
+            if learner.axis_name is not None:  # Eager runs donate nothing.
+                self._snapshots.before_call(learner.state, self.runner_state)
             learned, window, block = self._run_program(settings)
+            # Reading them waits: what the program raises is raised here, if not by its call.
+            learned, window = np.asarray(host_view(learned)), np.asarray(window)
+            self._snapshots.after_call(learner.state, self.runner_state)
             self.num_env_steps += self._steps_per_call
-        self._take_metrics(np.asarray(host_view(learned)))
-        self._window = EpisodeWindow.unpacked(np.asarray(window))
+        self._take_metrics(learned)
+        self._window = EpisodeWindow.unpacked(window)
         self.device_seconds += time.perf_counter() - started
         learner.raise_if_not_finite(self._learned, iteration=iteration)
         if calls_hooks:
@@ -332,6 +340,49 @@ class DeviceDriver(Driver):
             self.callbacks.on_sample_end(
                 env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes
             )
+
+    @contextlib.contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """Around the program: if it fails while it runs, go on from the last snapshot.
+
+        Raises:
+            RuntimeError: In place of the program's error, if the training state was lost.
+        """
+        try:
+            yield
+        except BaseException as error:
+            snapshots = self._snapshots
+            if snapshots.state is None or not is_lost(*self._donated_state()):
+                raise
+            also_lost = self._go_on_from(*snapshots.state, num_calls=snapshots.num_calls)
+            steps = (snapshots.num_calls + 1) * self._steps_per_call
+            interval = self.config.learner_snapshot_interval
+            reraise(
+                error,
+                f"A training step failed while it ran, and took the training state with it. The run goes on from its "
+                f"last snapshot; lost: this call of the compiled program and {snapshots.num_calls} before it, which "
+                f"are {steps} env steps (learner_snapshot_interval={interval}){also_lost}.",
+            )
+
+    def _donated_state(self) -> tuple[Any, ...]:
+        """What the program takes and returns."""
+        return self.learner.state, self.runner_state, self.timesteps
+
+    def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
+        """Take over the states of `num_calls` calls ago; what is lost besides, for the message."""
+        devices = self.learner.devices
+        self.learner.place(learner)
+        self.runner_state = place_sharded(all_shards(runner), devices)
+        self.num_env_steps -= num_calls * self._steps_per_call
+        self.timesteps = place_replicated(counters.from_int(self.num_env_steps), devices)
+        self._take_over_episodes({})
+        return ""
+
+    def _take_over_episodes(self, running: dict[str, Any]) -> None:
+        """Statistics and running episodes, as far as they were watched, of a `runner_state` that has been replaced."""
+        self._window = all_shards(self.runner_state.window)
+        lengths = np.asarray(all_shards(self.runner_state.episode_length)).reshape(-1)
+        self._episode_replay.set_state(running, lengths)
 
     def _take_metrics(self, learned: np.ndarray) -> None:
         """Keep what updates reported, the vector of `_run_program`."""
@@ -458,8 +509,7 @@ class DeviceDriver(Driver):
             self.runner_state = place_sharded(runner_state, self.learner.devices)
             self._window = all_shards(self.runner_state.window)
         if "rollout" in runner:
-            lengths = np.asarray(all_shards(self.runner_state.episode_length)).reshape(-1)
-            self._episode_replay.set_state({} if own is None else own["running_episodes"], lengths)
+            self._take_over_episodes({} if own is None else own["running_episodes"])
         running = state.get(COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
         if running is not None:
             self._eval_env_runner.restore_evaluation(running)
@@ -486,4 +536,5 @@ class DeviceDriver(Driver):
     def stop(self) -> None:
         self.env_runner.stop()
         self.learner.shutdown()
+        self._snapshots.forget()
         self.runner_state = None

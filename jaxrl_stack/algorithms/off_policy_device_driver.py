@@ -370,6 +370,16 @@ class OffPolicyDeviceDriver(DeviceDriver):
         )
         return learned, window, block
 
+    def _donated_state(self) -> tuple[Any, ...]:
+        return *super()._donated_state(), self.replay_state
+
+    def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
+        """Likewise, with an empty replay memory: there is no second one."""
+        held = min(self.num_env_steps, self.replay.num_rows * self._num_envs)
+        super()._go_on_from(learner, runner, num_calls=num_calls)
+        self._empty_replay()
+        return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
+
     def _take_metrics(self, learned: np.ndarray) -> None:
         if self._has_learned:
             super()._take_metrics(learned)

@@ -40,8 +40,8 @@ class SampleBlock:
 
     Attributes:
         columns: ``{column: pytree [T, B, ...]}``: obs (the module's inputs), actions, rewards (the environment's),
-            terminateds, truncateds, final_obs (valid where truncated and in the last row) and the module's outputs; loss_mask
-            where an environment was only reset in some row.
+            terminateds, truncateds, final_obs (valid where truncated and in the last row) and the module's outputs;
+            loss_mask where an environment was only reset in some row.
         num_env_steps: Valid rows.
         weights_seq_no: Updates that the acting weights had seen.
         episodes: The episodes that ended.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import socket
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -69,6 +70,7 @@ from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.schedules import validate_schedule
 from jaxrl_stack.utils.seeds import derived_seed
+from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
@@ -149,6 +151,7 @@ class Learner(TracedUpdate, Checkpointable):
         self._counted: tuple[LearnerState | None, int] = (None, 0)
         self._num_parameters: dict[str, dict[str, int]] | None = None
         self._steps_trained = StepsTrained()
+        self._snapshots = Snapshots(config.learner_snapshot_interval)
 
     # ------------------------------------------------------------------------------------------------ building
 
@@ -870,12 +873,14 @@ class Learner(TracedUpdate, Checkpointable):
         program = self._compiled[key]
         num_updates = self.num_updates
         settings = self.placed_settings()
-        with deferred_interrupt():
+        with deferred_interrupt(), self._recovering(num_updates):
+            self._before_donation()
             self._state, vector = program(self._unshared_state(), batch, settings, counter, *mapped)
+            # Behind this nothing reads the caller's arrays any more, on any device.
+            vector.block_until_ready()
+            self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates + 1)
             self._steps_trained.count(counts, num_updates + 1)
-        # Behind this nothing reads the caller's arrays any more, on any device.
-        vector.block_until_ready()
         results = program.unravel(np.asarray(host_view(vector)))
         self.raise_if_not_finite(results, iteration=num_updates + 1)
         self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
@@ -917,20 +922,56 @@ class Learner(TracedUpdate, Checkpointable):
             self._before_update(counter)
         num_updates = self.num_updates + 1
         settings = self.placed_settings()
-        with deferred_interrupt():
+        with deferred_interrupt(), self._recovering(num_updates - 1):
+            self._before_donation()
             self._state, table = program(self.state, batch, settings, counter)
+            # Reading them waits: behind this nothing uses the caller's arrays any more.
+            rows = program.rows(table)
+            self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates)
             if num_rows != self._rows_trained_on[0]:
                 trained = {mid: TrainedOn(n, n) for mid, n in num_rows.items() if self.should_module_be_updated(mid)}
                 self._rows_trained_on = (num_rows, trained)
             self._steps_trained.count(self._rows_trained_on[1], num_updates)
-        # Reading them waits: behind this nothing uses the caller's arrays any more.
-        rows = program.rows(table)
         if self.config.check_nans:
             self.raise_if_not_finite(program.metrics(), iteration=num_updates)
         if hooks:
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
         return rows
+
+    def _before_donation(self) -> None:
+        # Eager runs donate nothing, and actors start again from what their group has copied.
+        if self.axis_name is not None and not self.config.num_learners:
+            self._snapshots.before_call(self.state)
+
+    @contextlib.contextmanager
+    def _recovering(self, num_updates: int) -> Iterator[None]:
+        """Around a program that donates the state: if it fails while it runs, go on from the last snapshot.
+
+        Updates that are lost stay counted, so that ``weights_seq_no`` never goes back.
+
+        Args:
+            num_updates: Updates so far.
+
+        Raises:
+            RuntimeError: In place of the program's error, if the state was lost.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self._snapshots.state is None or not is_lost(self._state):
+                raise
+            lost = self._snapshots.num_calls
+            (state,) = self._snapshots.state
+            # What the last update logged may have been lost as well.
+            self._row_updates = None
+            self.place(dataclasses.replace(state, num_updates=np.uint32(num_updates)))
+            reraise(
+                error,
+                f"An update failed while it ran, and took the learner's state with it. The learner goes on from its "
+                f"last snapshot; lost: this update and {lost} before it "
+                f"(learner_snapshot_interval={self.config.learner_snapshot_interval}).",
+            )
 
     def _make_row_updates(self) -> RowUpdates:
         self._check_is_built()
@@ -988,9 +1029,14 @@ class Learner(TracedUpdate, Checkpointable):
     def _unshared_state(self) -> LearnerState:
         """The state for a program that donates it: nobody acts with its arrays."""
         if self._params_are_shared:
-            self._state = dataclasses.replace(self.state, params=place_replicated(self.state.params, self.devices))
+            self._replace_in_state(params=place_replicated(self.state.params, self.devices))
             self._params_are_shared = False
         return self.state
+
+    def _replace_in_state(self, **parts: Any) -> None:
+        """Change parts of the state as a step of an update."""
+        old, self._state = self.state, dataclasses.replace(self.state, **parts)
+        self._snapshots.renamed(old, self._state)
 
     def update_from_batch(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Old name of ``update(batch=...)``."""
@@ -1072,9 +1118,10 @@ class Learner(TracedUpdate, Checkpointable):
         connector, batch = self._compiled[key](
             state, as_arrays(block, self.axis_name), self.placed_settings(), counter
         )
-        self._state = dataclasses.replace(self.state, connector=connector)
+        batch = all_shards(batch)  # Waits, and raises if the program has failed.
+        self._replace_in_state(connector=connector)
         return {
-            mid: jax.tree.map(lambda x, i=rows[mid]: x.reshape(-1, *x.shape[3:])[i], all_shards(columns))
+            mid: jax.tree.map(lambda x, i=rows[mid]: x.reshape(-1, *x.shape[3:])[i], columns)
             for mid, columns in batch.items()
         }
 
@@ -1406,6 +1453,7 @@ class Learner(TracedUpdate, Checkpointable):
         self._compiled.clear()
         self._row_updates = None
         self._state = None
+        self._snapshots.forget()
         self._is_built = False
 
 

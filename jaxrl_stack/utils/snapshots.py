@@ -1,0 +1,88 @@
+"""Copies of a state that compiled programs donate, for when one of them fails while it runs."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+
+class Snapshots:
+    """A copy of a state on its devices, taken in front of every so many calls of the program that donates it.
+
+    A program that fails while it runs, because a host callback raises or an accelerator's memory is full, has taken
+    the arrays along that were donated to it. What can be gone on from then is the last copy.
+
+    Args:
+        interval: Calls between two copies.
+
+    Attributes:
+        state: The copied arguments of `before_call`; None before the first call.
+        num_calls: Calls that have succeeded since.
+    """
+
+    def __init__(self, interval: int):
+        self.state: tuple[Any, ...] | None = None
+        self.num_calls = 0
+        self._interval = interval
+        self._newest: tuple[weakref.ref[Any], ...] = ()
+
+    def before_call(self, *state: Any) -> None:
+        """Copy the state if that is due: for the first call, after `interval` calls, and if it is not what the last
+        call returned, because somebody has replaced it.
+
+        Args:
+            *state: Dataclasses of arrays; what is replaced is told by their identity.
+        """
+        is_newest = len(state) == len(self._newest) and all(
+            ref() is part for ref, part in zip(self._newest, state, strict=True)
+        )
+        if is_newest and self.num_calls < self._interval:
+            return
+        self.forget()  # Never two copies at a time.
+        self.state = _copied(state)
+        self._newest = tuple(map(weakref.ref, state))
+
+    def after_call(self, *state: Any) -> None:
+        """Take note of what the call returned in place of its arguments."""
+        self.num_calls += 1
+        self._newest = tuple(map(weakref.ref, state))
+
+    def renamed(self, old: Any, new: Any) -> None:
+        """`new` stands for what was `old` in a state: no change that a copy would have to follow."""
+        self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
+
+    def forget(self) -> None:
+        """Free the copy; the next call makes a new one."""
+        self.state, self.num_calls, self._newest = None, 0, ()
+
+
+@jax.jit
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)
+
+
+def is_lost(*state: Any) -> bool:
+    """Whether arrays of a state cannot be read any more. Waits for the programs that make them.
+
+    They were donated to a program that failed, or are what a failed program should have made.
+    """
+    try:
+        jax.block_until_ready(state)
+    except Exception:
+        return True
+    return False
+
+
+def reraise(error: BaseException, message: str) -> NoReturn:
+    """Raise the error of a program together with what it has cost; an interruption stays one.
+
+    Raises:
+        RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.
+    """
+    if isinstance(error, Exception):
+        raise RuntimeError(f"{message} The error was: {type(error).__name__}: {error}") from error
+    error.add_note(message)
+    raise error
