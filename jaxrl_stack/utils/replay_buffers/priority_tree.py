@@ -107,8 +107,13 @@ class PriorityTree:
         return tree
 
     def _update(self, indices: np.ndarray) -> None:
-        # A node that is computed twice comes out the same; finding out which those are would take longer.
         for level in range(1, len(self._sums)):
             indices = indices // _FAN_OUT
-            self._sums[level].reshape(-1)[indices] = self._sums[level - 1][indices].sum(axis=1)
+            below = self._sums[level - 1]
+            # Of few nodes, computing some twice is faster than finding out which.
+            if len(indices) > _FAN_OUT:
+                is_touched = np.zeros(len(below), bool)
+                is_touched[indices] = True
+                indices = np.flatnonzero(is_touched)
+            self._sums[level].reshape(-1)[indices] = below[indices].sum(axis=1)
             self._minima[level].reshape(-1)[indices] = self._minima[level - 1][indices].min(axis=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from replay_cases import Blocks, Chunks
@@ -49,6 +51,27 @@ def test_equal_priorities_make_equal_trees():
         np.testing.assert_array_equal(a, b)
     for a, b in zip(lived._minima, fresh._minima, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_large_update_recomputes_every_node_once():
+    """Of equal indices the last one counts, and the tree is that of updates one by one, bit for bit."""
+    rng = np.random.default_rng(3)
+    indices, values = rng.integers(100_000, size=65_536), rng.random(65_536) + 1e-3
+    tree, small_steps, plain = PriorityTree(100_000), PriorityTree(100_000), np.zeros(100_000)
+    tracemalloc.start()
+    try:
+        tree.set(indices, values)
+        (_, peak) = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for part, new in zip(np.split(indices, 2048), np.split(values, 2048), strict=True):
+        small_steps.set(part, new)
+    plain[indices] = values
+    np.testing.assert_array_equal(tree.get(np.arange(100_000)), plain)
+    for a, b in zip(tree._sums + tree._minima, small_steps._sums + small_steps._minima, strict=True):
+        np.testing.assert_array_equal(a, b)
+    # The children of 1,563 nodes have 0.8 MB, and those of one node per index 34 MB.
+    assert peak < 4e6
 
 
 def filled(alpha=0.7, capacity=40, seed=0):
