@@ -1105,13 +1105,11 @@ class EpisodeReplayBuffer(Checkpointable):
             self.rng.bit_generator.state = state["rng"]
 
     def _get_data(self) -> dict[str, Any]:
-        records = list(self._records.values())
-        names = [field.name for field in dataclasses.fields(_Record)]
         streams = self._streams.values()
         return {
             "store": self._store.get_state(),
             "items": self._get_items(),
-            "records": {name: [getattr(record, name) for record in records] for name in names},
+            "records": _packed_records(list(self._records.values()), list(self._streams)),
             "streams": {
                 "key": list(self._streams),
                 "last": [stream.last.copy() for stream in streams],
@@ -1140,10 +1138,7 @@ class EpisodeReplayBuffer(Checkpointable):
                 f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
                 f"large as the one that was saved."
             )
-        fields = data["records"]
-        records = [
-            _Record(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)
-        ]
+        records = _unpacked_records(data["records"], data["streams"]["key"])
         streams = data["streams"]
         stored = zip(*(streams[name] for name in ("last", "number", "t", "serial")), strict=True)
         running = {
@@ -1175,6 +1170,73 @@ class EpisodeReplayBuffer(Checkpointable):
         estimate = self.memory_estimate()
         if estimate is not None:
             require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
+
+
+def _packed_records(records: Sequence[_Record], streams: Sequence[Hashable]) -> dict[str, Any]:
+    """Records as columns: arrays, as there may be millions, and lists of what few records have or many share."""
+    places = {key: place for place, key in enumerate(streams)}
+    own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
+    customised = [place for place, record in enumerate(records) if record.custom_data]
+    return {
+        **{name: np.array([getattr(r, name) for r in records], np.int64) for name in ("number", "first", "last")},
+        "is_running": np.array([record.is_running for record in records], bool),
+        "stream": np.array(own, np.int64).reshape(-1, 2),
+        "id_": _packed_texts([record.id_ for record in records]),
+        "multi_agent_episode_id": _packed_texts([record.multi_agent_episode_id for record in records]),
+        "agent_id": _packed_values([record.agent_id for record in records]),
+        "module_id": _packed_values([record.module_id for record in records]),
+        "custom_data": {
+            "place": np.array(customised, np.int64),
+            "value": [dict(records[place].custom_data) for place in customised],
+        },
+    }
+
+
+def _unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> list[_Record]:
+    """The inverse of `_packed_records`.
+
+    Raises:
+        ValueError: If the columns are not equally long, or a text is none.
+    """
+    columns = {name: packed[name].tolist() for name in ("number", "first", "last", "is_running")}
+    columns["stream"] = [None if key < 0 else (streams[key], env) for key, env in packed["stream"].tolist()]
+    for name in ("id_", "multi_agent_episode_id"):
+        columns[name] = _unpacked_texts(packed[name])
+    for name in ("agent_id", "module_id"):
+        columns[name] = [packed[name]["values"][place] for place in packed[name]["place"].tolist()]
+    records = [
+        _Record(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+    ]
+    custom_data = packed["custom_data"]
+    for place, value in zip(custom_data["place"].tolist(), custom_data["value"], strict=True):
+        records[place].custom_data = dict(value)
+    return records
+
+
+def _packed_texts(texts: Sequence[str | None]) -> dict[str, np.ndarray]:
+    """Texts as bytes and their lengths, -1 for None."""
+    encoded = [None if text is None else text.encode(errors="surrogatepass") for text in texts]
+    return {
+        "utf8": np.frombuffer(b"".join(text for text in encoded if text is not None), np.uint8),
+        "length": np.array([-1 if text is None else len(text) for text in encoded], np.int64),
+    }
+
+
+def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
+    joined, lengths = packed["utf8"].tobytes(), packed["length"]
+    stops = np.cumsum(np.maximum(lengths, 0))
+    if len(stops) and stops[-1] != len(joined):
+        raise ValueError("The ids in the state of a replay buffer are incomplete.")
+    return [
+        None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
+        for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)
+    ]
+
+
+def _packed_values(values: Sequence[Hashable]) -> dict[str, Any]:
+    """The values that there are, each once, and for each of many which one it is."""
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    return {"values": list(places), "place": np.array([places[value] for value in values], np.int64)}
 
 
 def _is_int(value: Any) -> bool:

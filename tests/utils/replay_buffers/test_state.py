@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from replay_cases import Blocks, Chunks, contents
 
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 both = pytest.mark.parametrize("cls", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
@@ -125,3 +126,47 @@ def test_states_that_do_not_fit(cls):
         buffer.set_state({"rng": {"bit_generator": "MT19937"}})
     buffer.set_state(buffer.get_state("data"))
     assert list(buffer.get_state(not_components="data")) == ["rng"]
+
+
+@both
+def test_many_short_episodes_are_stored_as_arrays(cls, tmp_path):
+    """Nothing in the JSON files grows with their number: these have a bound."""
+    num_envs = 2000
+    ends = np.broadcast_to(np.arange(num_envs) > 1, (2, num_envs))  # Two go on.
+    columns = {
+        "obs": np.zeros((2, num_envs, 1), np.uint8),
+        "final_obs": np.zeros((2, num_envs, 1), np.uint8),
+        "actions": np.zeros((2, num_envs), np.int8),
+        "rewards": np.zeros((2, num_envs), np.float32),
+        "terminateds": ends,
+        "truncateds": np.zeros_like(ends),
+    }
+    buffer = cls(5000, seed=0)
+    buffer.add_block(columns, stream=("runner", 1))
+    shorts = [
+        SingleAgentEpisode(
+            f"é{i}",
+            observations=[np.zeros(1, np.uint8)] * 2,
+            actions=[np.int8(0)],
+            rewards=[1.0],
+            terminated=i % 2 == 0,
+            agent_id=("team", i % 2),
+            module_id=None if i % 3 else "p0",
+            multi_agent_episode_id=f"m{i}" if i % 5 == 0 else None,
+            len_lookback_buffer=0,
+        )
+        for i in range(500)
+    ]
+    buffer.add(shorts)
+    buffer._by_id["é7"].custom_data["x"] = [1]
+    assert buffer.get_num_episodes() == 2 + 3996 + 500
+    path = buffer.save_to_path(tmp_path / "buffer")
+    assert sum(file.stat().st_size for file in (tmp_path / "buffer").rglob("*.json")) < 50_000
+
+    loaded = cls.from_checkpoint(path)
+    assert loaded._records == buffer._records
+    for restored in (buffer, loaded):
+        with pytest.raises(ValueError, match="this episode is over"):
+            restored.add(shorts[0])
+        restored.add_block(columns, stream=("runner", 1))
+    assert_same(loaded.get_state(), buffer.get_state())
