@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from typing import ClassVar
 
 import gymnasium as gym
 import jax
@@ -1206,6 +1207,28 @@ class Restless(SquaresLearner):
 
 def test_a_loss_may_treat_its_batch_as_any_dict():
     assert_step(make(Restless), rows())
+
+
+class InGroups(SquaresLearner):
+    """Uses the number of rows of its minibatch, as losses over groups or pairs of rows do."""
+
+    rows_seen: ClassVar[list[int]] = []
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        self.rows_seen.append(batch["target"].shape[0])
+        error = fwd_out[Columns.ACTION_DIST_INPUTS] - batch["target"][:, None]
+        means = jnp.mean(jnp.square(error.reshape(2, 3, 2)), axis=(0, 1))
+        return means[0] + 2.0 * means[1]
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_loss_may_use_the_number_of_its_rows(num_shards):
+    InGroups.rows_seen.clear()
+    learner = make_config(InGroups).learners(num_shuffle_shards=num_shards).build_learner()
+    assert_step(learner, rows(6), minibatch_size=6)
+    assert_step(learner, rows(6))
+    learner.update(batch=rows(12), minibatch_size=6)
+    assert set(InGroups.rows_seen) == {6}
 
 
 def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):

@@ -485,9 +485,12 @@ class TracedUpdate:
         values = self.current_values(settings, state.timesteps)
         state, rest, batch, hooks = self._started(state, batch, values, axis_name)
         local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
-        read = self._columns_that_are_read(hooks, state, rest, batch)
-        rows = {mid: PackedRows(shard_rows(columns, local_shards), read[mid]) for mid, columns in batch.items()}
-        sizes = {mid: size or packed.num_rows for mid, packed in rows.items()}
+        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in batch.items()}
+        sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
+        pieces = self._pieces_per_minibatch(sizes, local_shards)
+        rows_of_loss = {mid: local_shards * own // pieces for mid, own in sizes.items()}
+        read = self._columns_that_are_read(hooks, state, rest, batch, rows_of_loss)
+        rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
         shuffles = plan.shuffle and size is not None and (plan.num_epochs > 1 or plan.num_total_minibatches > 0)
         seed: Any = None
         shards: Any = None
@@ -500,7 +503,6 @@ class TracedUpdate:
             keys: dict[ModuleID, Any] = dict.fromkeys(rows)
             if shuffles:
                 keys = {mid: epoch_keys(seed, -(-steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
-        pieces = self._pieces_per_minibatch(sizes, local_shards)
 
         # One vector instead of a dozen leaves through the loop: XLA then works on it as a whole.
         pack, unpack = _packing(state.params)
@@ -872,8 +874,11 @@ class TracedUpdate:
         finally:
             self._pure_hook = None
 
-    def _columns_that_are_read(self, hooks, state, rest, batch) -> dict[ModuleID, frozenset[str]]:
-        """Which columns the forward passes and losses depend on; the others are not carried through the shuffle."""
+    def _columns_that_are_read(self, hooks, state, rest, batch, num_rows) -> dict[ModuleID, frozenset[str]]:
+        """Which columns the forward passes and losses depend on; the others are not carried through the shuffle.
+
+        A loss may use its number of rows, so that it is traced with the one that it gets: `num_rows` of each module.
+        """
 
         def losses(batch):
             trace = hooks(metrics=TracedMetrics(), params=state.params, optimizers=state.optimizers)
@@ -882,8 +887,11 @@ class TracedUpdate:
                 losses, _, aux = self._linearized_losses(trace, state.params, rest, rows, dict.fromkeys(rows))
                 return losses, aux
 
+        def minibatch(x, n):
+            return jax.ShapeDtypeStruct((n, *x.shape[2:]), x.dtype)
+
         return columns_that_matter(
-            losses, jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[2:]), x.dtype), batch)
+            losses, {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
         )
 
     def _log_finiteness(self, losses: dict[ModuleID, Any], gradients: ParamDict) -> None:
