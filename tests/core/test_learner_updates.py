@@ -32,6 +32,8 @@ ACTION_SPACE = gym.spaces.Discrete(2)
 class Linear(RLModule):
     """``[obs @ a, -obs @ a]``."""
 
+    rows_are_independent = True
+
     def setup(self):
         self.a = nnx.Param(jnp.array([0.1, -0.2, 0.3]))
 

@@ -40,6 +40,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     never chosen.
     """
 
+    rows_are_independent = True
     exploration_settings = ("epsilon",)
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):

@@ -50,6 +50,8 @@ class DQNCatalog(Catalog):
         ValueError: If the action space is not Discrete, or the action mask does not fit it.
     """
 
+    rows_are_independent = True
+
     def __init__(
         self,
         observation_space: gym.Space | None,

@@ -24,6 +24,8 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
     values.
     """
 
+    rows_are_independent = True
+
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
         super().__init__(*args, catalog_class=catalog_class or PPOCatalog, **kwargs)
 

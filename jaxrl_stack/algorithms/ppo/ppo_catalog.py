@@ -29,6 +29,8 @@ class PPOCatalog(Catalog):
         observation_space, action_space, model_config_dict: As in `Catalog`.
     """
 
+    rows_are_independent = True
+
     def __init__(
         self,
         observation_space: gym.Space | None,

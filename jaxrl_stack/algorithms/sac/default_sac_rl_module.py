@@ -45,6 +45,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     ``model_config["initial_alpha"]``.
     """
 
+    rows_are_independent = True
+
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
         super().__init__(*args, catalog_class=catalog_class or SACCatalog, **kwargs)
         # Not in setup(), which a module with networks of its own replaces.

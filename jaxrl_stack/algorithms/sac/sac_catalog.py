@@ -41,6 +41,8 @@ class SACCatalog(Catalog):
         ValueError: For an action space that is neither Discrete nor a Box of floats of rank 1.
     """
 
+    rows_are_independent = True
+
     def __init__(
         self,
         observation_space: gym.Space | None,

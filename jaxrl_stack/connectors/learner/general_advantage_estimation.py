@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+from jaxrl_stack.core.rl_module.row_independence import can_be_split
 from jaxrl_stack.ops import chunking, reductions, returns
 
 TRUNCATED_ROWS_PER_PASS = 256
@@ -58,6 +59,7 @@ class GeneralAdvantageEstimation(ConnectorV2):
             settings = (ctx.settings or {}).get(module_id, {})
             out[module_id] = self._advantages(
                 values_of,
+                can_be_split(ctx.module[module_id]),
                 dict(columns),
                 settings["gamma"] if self.gamma is None else self.gamma,
                 settings["lambda_"] if self.lambda_ is None else self.lambda_,
@@ -65,7 +67,7 @@ class GeneralAdvantageEstimation(ConnectorV2):
             )
         return state, out
 
-    def _advantages(self, values_of, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
+    def _advantages(self, values_of, in_parts, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
         rewards, truncateds = columns[Columns.REWARDS], columns[Columns.TRUNCATEDS]
         shape = rewards.shape
         mask = columns.get(Columns.LOSS_MASK)
@@ -73,7 +75,7 @@ class GeneralAdvantageEstimation(ConnectorV2):
         final_obs = columns.pop(Columns.FINAL_OBS)
         flat_final = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), final_obs)
         flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[Columns.OBS])
-        values = chunking.map_rows(values_of, flat_obs).reshape(shape)
+        values = (chunking.map_rows(values_of, flat_obs) if in_parts else values_of(flat_obs)).reshape(shape)
         bootstrap_value = values_of(jax.tree.map(lambda x: x[-1], final_obs))
         needed = jnp.logical_and(truncateds, jnp.logical_not(columns[Columns.TERMINATEDS]))
         if mask is not None:

@@ -53,6 +53,7 @@ from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
+from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.checkpoints import Checkpointable, selected
@@ -776,8 +777,8 @@ class Learner(TracedUpdate, Checkpointable):
         of_all_learners = self._sizes_of_all_learners(per_shard)
         in_minibatches = plan.minibatch_size is not None
         # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
-        # layer that looks at statistics of its batch cannot, so that every number of rows is a program of its own.
-        is_padded = in_minibatches or not self._rows_depend_on_each_other()
+        # module that looks across rows cannot, so that every number of rows is a program of its own.
+        is_padded = in_minibatches or all(rows_are_independent(self._template[mid]) for mid in rows)
         shows_padding = is_padded and not in_minibatches
         is_masked = shows_padding or plan.num_shards > 1 or type(self).pre_update is not Learner.pre_update
         blocks = {}

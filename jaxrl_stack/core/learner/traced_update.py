@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
@@ -37,6 +36,7 @@ from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+from jaxrl_stack.core.rl_module.row_independence import can_be_split
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils import schedules
@@ -687,7 +687,7 @@ class TracedUpdate:
     def _pieces_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
         """Over how many equal pieces of each minibatch the gradients are added up."""
         target = gradient_rows_per_piece(self.devices)
-        if target is None or not self._loss_is_linear() or self._rows_depend_on_each_other():
+        if target is None or not self._loss_is_linear() or not all(can_be_split(self._template[mid]) for mid in sizes):
             return 1
         wanted = max(-(-size * local_shards // target) for size in sizes.values())
         for pieces in range(wanted, 2 * wanted + 1):
@@ -705,10 +705,6 @@ class TracedUpdate:
             if "compute_loss_for_module" in vars(cls) or "compute_losses" in vars(cls):
                 return False
         return False
-
-    def _rows_depend_on_each_other(self) -> bool:
-        """Whether a layer looks at statistics of its batch, so that a piece of it has another output."""
-        return any(issubclass(kind, nnx.BatchStat) for kind in self._pure.definition.variable_types.values())
 
     def _gradient_step(self, hooks, params, rest, optimizers, rows, index):
         """One gradient step.

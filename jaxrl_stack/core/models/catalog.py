@@ -39,6 +39,9 @@ class Catalog:
         ValueError: If a space is None, or for what looks like a misspelt setting.
     """
 
+    rows_are_independent = True
+    """Whether what it builds computes each row by itself; see `RLModule.rows_are_independent`."""
+
     def __init__(
         self,
         observation_space: gym.Space | None,

@@ -105,6 +105,13 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     exploration_settings: tuple[str, ...] = ()
     """Names of traced settings of the algorithm, such as ``"epsilon"``, whose values `forward_exploration` gets as
     keyword arguments while environments are sampled; schedules as of the lifetime env steps."""
+    rows_are_independent = False
+    """Whether what this class computes for a row depends on no other row of the batch, nor on their number.
+
+    A class that says so lets a CPU work on a large batch in parts that fit its cache, and learners fill a batch up to a
+    size that is compiled already. Whoever overrides a method below such a class has to say it again, and likewise in a
+    catalog. Batch normalisation and attention between rows make it wrong.
+    """
     STATE_FILE_NAME = "module_state"
     _state_is_weights = True
 
