@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.ops.running_statistics import RunningStatistics
+
 
 def clipped_surrogate(
     logp: jax.Array, old_logp: jax.Array, advantages: jax.Array, clip_param: jax.Array | float
@@ -43,13 +45,11 @@ def clamped_squared_error(
     return error, jnp.clip(error, 0.0, clip)
 
 
-def explained_variance(means: dict[str, jax.Array]) -> jax.Array:
-    """``1 - Var[target - prediction] / Var[target]``, at least -1, from four means.
+def explained_variance(statistics: RunningStatistics) -> jax.Array:
+    """``1 - Var[target - prediction] / Var[target]``, at least -1.
 
     Args:
-        means: ``target``, ``target_sq``, ``error``, ``error_sq``: float32 scalars, the means of the targets, their
-            squares, the differences ``target - prediction`` and their squares.
+        statistics: Of rows ``[target, target - prediction]``.
     """
-    variance = means["target_sq"] - jnp.square(means["target"])
-    residual = means["error_sq"] - jnp.square(means["error"])
+    variance, residual = statistics.variance[0], statistics.variance[1]
     return jnp.maximum(-1.0, 1.0 - residual / jnp.maximum(variance, 1e-6))

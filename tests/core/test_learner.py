@@ -983,6 +983,20 @@ def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
         assert metrics_in_pieces[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
 
 
+@pytest.mark.parametrize("rows_per_piece", [None, 8])
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_explained_variance_of_targets_far_from_zero(rows_per_piece, num_devices, monkeypatch):
+    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: rows_per_piece)
+    learner = ppo_config().training(lr=0.0).learners(num_cpus_per_learner=num_devices).build_learner()
+    batch = ppo_rows()
+    batch["value_targets"] += 5000.0
+    metrics = learner.update(batch=batch, minibatch_size=64)[DEFAULT_MODULE_ID]
+    values = learner.module[DEFAULT_MODULE_ID].compute_values({Columns.OBS: batch["obs"]})
+    targets = batch["value_targets"].astype(float)[batch["loss_mask"]]
+    errors = targets - np.asarray(values, float)[batch["loss_mask"]]
+    assert metrics["vf_explained_var"] == pytest.approx(1.0 - errors.var() / targets.var(), abs=1e-3)
+
+
 class NotLinear(PPOLearner):
     """A function of a mean, which no sum over pieces can give."""
 

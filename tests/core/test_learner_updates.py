@@ -21,6 +21,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.row_blocks import deal_out_columns, lay_out_rows, padded_size
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.ops.running_statistics import standard_deviation
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.devices import host_view
@@ -62,7 +63,7 @@ class Regression(Learner):
         for how in ("mean", "min", "max"):
             self.metrics.log_value((module_id, how), loss, reduce=how)
         self.metrics.log_value((module_id, "rows"), jnp.sum(batch[Columns.LOSS_MASK]), reduce="sum")
-        self.metrics.log_function((module_id, "root"), jnp.sqrt, loss)
+        self.metrics.log_statistics((module_id, "std"), standard_deviation, self.masked_statistics(error, batch))
         return loss
 
 

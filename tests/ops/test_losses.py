@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.ops import losses
+from jaxrl_stack.ops import losses, running_statistics
 from jaxrl_stack.ops.dense import dense
 
 
@@ -32,13 +32,8 @@ def test_explained_variance():
     target = rng.normal(size=100).astype(np.float32)
     prediction = (target + 0.5 * rng.normal(size=100)).astype(np.float32)
     error = target - prediction
-    means = {
-        "target": target.mean(),
-        "target_sq": (target**2).mean(),
-        "error": error.mean(),
-        "error_sq": (error**2).mean(),
-    }
-    np.testing.assert_allclose(losses.explained_variance(means), 1 - error.var() / target.var(), rtol=1e-4)
+    statistics = running_statistics.of_batch(jnp.stack([target, error], axis=-1))
+    np.testing.assert_allclose(losses.explained_variance(statistics), 1 - error.var() / target.var(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("rows", "n", "m"), [((32,), 64, 64), ((32,), 4, 64), ((32,), 64, 2), ((4, 8), 20, 30)])

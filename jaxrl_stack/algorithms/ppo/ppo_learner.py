@@ -71,8 +71,7 @@ class PPOLearner(Learner):
             values = cast(ValueFunctionAPI, module).compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
             targets = batch[Columns.VALUE_TARGETS]
             error, rows["vf_loss"] = losses.clamped_squared_error(values, targets, config.vf_clip_param)
-            rows |= {"vf_loss_unclipped": error, "target": targets, "target_sq": jnp.square(targets)}
-            rows |= {"error": targets - values, "error_sq": error}
+            rows["vf_loss_unclipped"] = error
         means = self.masked_means(rows, batch)
 
         total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
@@ -83,11 +82,10 @@ class PPOLearner(Learner):
                 "vf_loss": means["vf_loss"],
                 "vf_loss_unclipped": means["vf_loss_unclipped"],
             }
+            statistics = self.masked_statistics(jnp.stack([targets, targets - values], axis=-1), batch)
             # A loss runs nowhere but in a trace.
-            cast(TracedMetrics, self.metrics).log_function(
-                (module_id, "vf_explained_var"),
-                losses.explained_variance,
-                {name: means[name] for name in ("target", "target_sq", "error", "error_sq")},
+            cast(TracedMetrics, self.metrics).log_statistics(
+                (module_id, "vf_explained_var"), losses.explained_variance, statistics
             )
         if config.use_kl_loss:
             coefficient = self.curr_kl_coeffs_per_module[module_id]

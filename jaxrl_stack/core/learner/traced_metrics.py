@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.ops import reductions
+from jaxrl_stack.ops import reductions, running_statistics
+from jaxrl_stack.ops.running_statistics import RunningStatistics
 
 _COMBINED: dict[Any, Callable[[Any, Any], Any]] = {"sum": jnp.add, "min": jnp.minimum, "max": jnp.maximum}
 _REDUCTIONS = ("last", "mean", "sum", "min", "max")
@@ -94,19 +95,23 @@ class TracedMetrics:
             else:
                 self.log_value((*prefix, name), value, **kwargs)
 
-    def log_function(self, key: str | tuple[str, ...], function: Callable[[Any], Any], values: Any) -> None:
-        """Log ``function(values)`` of the last minibatch, for a function that is not linear.
+    def log_statistics(
+        self,
+        key: str | tuple[str, ...],
+        function: Callable[[RunningStatistics], jax.Array],
+        statistics: RunningStatistics,
+    ) -> None:
+        """Log a function of the statistics of the last minibatch's rows.
 
-        `values` are averaged over devices and added up over the pieces of a minibatch first; the function of each
-        piece's values would mean nothing.
+        The statistics of all parts of a minibatch and of all devices are merged first.
 
         Args:
             key: Name or path.
-            function: Pure; maps a pytree of scalars to a scalar. Must be the same object in every trace.
-            values: Pytree of scalars, linear in means over the batch.
+            function: Pure; gives a scalar. Must be the same object in every trace.
+            statistics: Of this batch, from `Learner.masked_statistics`.
         """
         path = (key,) if isinstance(key, str) else tuple(key)
-        self._values[path] = (function, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), values))
+        self._values[path] = (function, statistics)
 
     def collect(self) -> dict[tuple[str, ...], MetricValue]:
         """What was logged, as a pytree that can leave the trace."""
@@ -134,18 +139,16 @@ class TracedMetrics:
             are_averaged: Whether that rest is averaged over the devices already.
         """
         reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
-        values = {
-            path: (
-                entry.how(jax.tree.map(lambda v: v[-1], entry.value))
-                if callable(entry.how)
-                else reducers[entry.how](entry.value)
-            )
-            for path, entry in history.items()
-        }
-        if axis_name is None:
-            return values
-        by_how = {how: [path for path, entry in history.items() if entry.how == how] for how in _COMBINED}
         reduced: dict[tuple[str, ...], jax.Array] = {}
+        for path, entry in history.items():
+            if callable(entry.how):
+                last = jax.tree.map(lambda v: v[-1], entry.value)
+                nothing = jax.tree.map(jnp.zeros_like, last)
+                reduced[path] = entry.how(running_statistics.merge_over_axis(nothing, last, axis_name))
+        values = {path: reducers[entry.how](entry.value) for path, entry in history.items() if path not in reduced}
+        if axis_name is None:
+            return {path: reduced[path] if path in reduced else values[path] for path in history}
+        by_how = {how: [path for path, entry in history.items() if entry.how == how] for how in _COMBINED}
         if by_how["sum"]:
             sums = jax.lax.psum(jnp.stack([values[path] for path in by_how["sum"]]), axis_name)
             reduced |= dict(zip(by_how["sum"], sums, strict=True))
@@ -160,7 +163,7 @@ class TracedMetrics:
 
 @jax.tree_util.register_pytree_node_class
 class MetricValue:
-    """A logged value and how to reduce it: the name of a reduction, or a function of the last minibatch's values."""
+    """A logged value and how to reduce it: the name of a reduction, or a function of the last one's statistics."""
 
     def __init__(self, how: str | Callable[[Any], Any], value: Any):
         self.how, self.value = how, value
@@ -177,24 +180,31 @@ def split_by_reduction(
     metrics: Mapping[tuple[str, ...], MetricValue],
 ) -> tuple[dict[tuple[str, ...], MetricValue], dict[tuple[str, ...], MetricValue]]:
     """What is to be averaged over the parts of a minibatch, and what is to be combined in another way."""
-    others = {path: entry for path, entry in metrics.items() if entry.how in _COMBINED}
+    others = {path: entry for path, entry in metrics.items() if entry.how in _COMBINED or callable(entry.how)}
     return {path: entry for path, entry in metrics.items() if path not in others}, others
 
 
 def before_any(metrics: Mapping[tuple[str, ...], MetricValue]) -> dict[tuple[str, ...], MetricValue]:
     """Values that change nothing in `combined`."""
-    start = {"sum": 0.0, "min": jnp.inf, "max": -jnp.inf}
-    return {path: MetricValue(entry.how, jnp.float32(start[str(entry.how)])) for path, entry in metrics.items()}
+    start = {"min": jnp.inf, "max": -jnp.inf}
+
+    def one(entry: MetricValue) -> MetricValue:
+        fill = 0.0 if callable(entry.how) else start.get(entry.how, 0.0)
+        return MetricValue(entry.how, jax.tree.map(lambda x: jnp.full(x.shape, fill, x.dtype), entry.value))
+
+    return {path: one(entry) for path, entry in metrics.items()}
 
 
 def combined(
     a: Mapping[tuple[str, ...], MetricValue], b: Mapping[tuple[str, ...], MetricValue]
 ) -> dict[tuple[str, ...], MetricValue]:
-    """Sums, minima and maxima of two parts of a minibatch together."""
-    return {
-        path: MetricValue(entry.how, _COMBINED[str(entry.how)](entry.value, b[path].value))
-        for path, entry in a.items()
-    }
+    """Sums, minima, maxima and statistics of two parts of a minibatch together."""
+
+    def one(a: MetricValue, b: MetricValue) -> MetricValue:
+        combine = running_statistics.merge if callable(a.how) else _COMBINED[a.how]
+        return MetricValue(a.how, combine(a.value, b.value))
+
+    return {path: one(entry, b[path]) for path, entry in a.items()}
 
 
 class RunningReduction:

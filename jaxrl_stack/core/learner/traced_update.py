@@ -37,8 +37,9 @@ from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.core.rl_module.row_independence import can_be_split
-from jaxrl_stack.ops import permutation, reductions
+from jaxrl_stack.ops import permutation, reductions, running_statistics
 from jaxrl_stack.ops.returns import clipped_rewards
+from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.devices import Device, host_view
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
@@ -186,6 +187,19 @@ class TracedUpdate:
         # This piece's share of the means: shares add up over pieces here, and average over devices later.
         count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
+
+    def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
+        """Mean and variance of the rows of this batch that count, on this device: for `TracedMetrics.log_statistics`.
+
+        In two passes: a difference of two means loses all digits when the mean is large against the spread.
+
+        Args:
+            x: float32 ``[N, ...]``; no gradient flows into it.
+            batch: As for `masked_mean`.
+        """
+        mask = batch[Columns.LOSS_MASK]
+        full = self._trace is not None and any(mask is known for known in self._trace.full_masks)
+        return running_statistics.of_batch(jax.lax.stop_gradient(x), None if full else mask)
 
     def compute_loss_for_module(
         self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
