@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl_stack.core.columns import Columns
@@ -86,7 +87,7 @@ class DeviceRollout(PolicyStep):
         """
         key, reset_key = jax.random.split(key)
         obs, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(
-            jax.random.split(reset_key, num_envs), self.env.params
+            jax.random.split(reset_key, num_envs), self._env_params()
         )
         pipeline = self.env_to_module
         return RunnerState(
@@ -104,6 +105,10 @@ class DeviceRollout(PolicyStep):
             window=EpisodeWindow.empty(self.window_size),
             key=key,
         )
+
+    def _env_params(self) -> Any:
+        """The environment's parameters inside a trace: arrays are JAX arrays, which an action can index."""
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
 
     def step(
         self,
@@ -153,7 +158,7 @@ class DeviceRollout(PolicyStep):
         module_to_env, acted = self.act(state.module_to_env, batch, context)
         actions = acted[Columns.ACTIONS]
 
-        after = self.env.step_batch(keys[1:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self.env.params)
+        after = self.env.step_batch(keys[1:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self._env_params())
         ended = jnp.logical_or(after.terminated, after.truncated)
         final = self.observe_final(
             env_to_module,

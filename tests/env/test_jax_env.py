@@ -21,6 +21,7 @@ from gymnax.environments import spaces as gymnax_spaces
 from gymnax.utils import load_mnist
 from gymnax.wrappers import LegacyStepAPIWrapper, StickyActionWrapper
 
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.jax_env import (
@@ -124,6 +125,22 @@ def test_every_gymnax_env_runs_and_keeps_its_spaces(env_id):
     if env_id not in OUTSIDE_OF_THEIR_SPACE:
         low, high = (0, space.n - 1) if isinstance(space, Discrete) else (space.low, space.high)
         assert (seen >= np.asarray(low) - 1e-5).all() and (seen <= np.asarray(high) + 1e-5).all()
+
+
+@pytest.mark.parametrize("env_id", GYMNAX_IDS)
+def test_every_gymnax_env_can_be_trained_on(env_id):
+    """In the program itself the parameters are constants, other than in the tests that hand them over."""
+    config = (
+        PPOConfig()
+        .environment(f"gymnax/{env_id}")
+        .env_runners(num_envs_per_env_runner=2)
+        .training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+    )
+    algo = config.build_algo()
+    results = [algo.train() for _ in range(2)]
+    assert results[-1]["num_env_steps_sampled_lifetime"] == 16
+    assert np.isfinite([result["learners"]["default_policy"]["total_loss"] for result in results]).all()
 
 
 @pytest.mark.parametrize(
