@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
+from envs.settings import ConfiguredEnv
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.utils.counters import to_int
 
+LENGTH = 4
+
+
+class Inspector(ConfiguredEnv):
+    """Four steps of observation 100; pays how far an action is outside of its bounds, and 10 for a zero."""
+
+    defaults = {"bonus": 0.0}
+
+    @property
+    def observation_space(self):
+        return Box(0.0, 200.0, (1,), np.float32)
+
+    @property
+    def action_space(self):
+        return Box(-0.25, 0.25, (1,), np.float32)
+
+    def reset_env(self, key, params):
+        return jnp.full((1,), 100.0), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        outside = jnp.maximum(jnp.abs(action[0]) - 0.25, 0.0) + jnp.where(action[0] == 0.0, 10.0, 0.0)
+        return jnp.full((1,), 100.0), state + 1, outside + self.settings["bonus"], state + 1 == LENGTH, False, {}
+
+
+register_env("inspector-on-host", lambda config: GymnasiumFromJax(Inspector, config))
 BOTH = pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+INSPECTED = pytest.mark.parametrize("env", [Inspector, "inspector-on-host"], ids=["device", "host"])
 
 
 def config(env, **evaluation_config):
     return (
         PPOConfig()
-        .environment(env)
+        .environment(env, normalize_actions=False)
         .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
         .training(train_batch_size_per_learner=32, minibatch_size=None, num_epochs=1)
         .rl_module(model_config={"fcnet_hiddens": [4]})
@@ -20,6 +60,14 @@ def config(env, **evaluation_config):
         .evaluation(evaluation_duration=20, evaluation_config=evaluation_config or None)
         .debugging(seed=2)
     )
+
+
+def evaluated(config):
+    algo = config.build_algo()
+    try:
+        return algo.evaluate()["env_runners"]
+    finally:
+        algo.stop()
 
 
 def statistics(result):
@@ -46,3 +94,155 @@ def test_every_evaluation_has_other_episodes_also_within_an_iteration(env, tmp_p
     assert statistics(algo.evaluate()) == statistics(other.evaluate())
     algo.stop()
     other.stop()
+
+
+# ------------------------------------------------------------------------------------------------ settings of its own
+
+
+class Zero(ConnectorV2):
+    """Behind the module: the environments get zeros."""
+
+    def apply(self, state, batch, ctx):
+        actions = {mid: jax.tree.map(jnp.zeros_like, own[Columns.ACTIONS]) for mid, own in batch.items()}
+        return state, {mid: {**own, Columns.ACTIONS_FOR_ENV: actions[mid]} for mid, own in batch.items()}
+
+
+@BOTH
+def test_traced_settings(env):
+    base = (
+        DQNConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+        .training(epsilon=0.0, num_steps_sampled_before_learning_starts=1000)
+        .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
+        .learners(num_cpus_per_learner=1)
+        .debugging(seed=2)
+    )
+
+    def algorithm(**evaluation_config):
+        own = {"explore": True, **evaluation_config}
+        return base.copy().evaluation(evaluation_duration=40, evaluation_config=own).build_algo()
+
+    greedy, same, random = algorithm(explore=False), algorithm(), algorithm(epsilon=1.0)
+    # By a schedule that is read at the steps that were sampled, also while nothing was learned from them.
+    later = algorithm(epsilon=[[0, 1.0], [8, 0.0]])
+    before = [statistics(algo.evaluate()) for algo in (greedy, same, random, later)]
+    assert before[0] == before[1] != before[2] == before[3]
+    for algo in (greedy, later):
+        assert algo.train()["num_env_steps_sampled_lifetime"] >= 8
+    assert statistics(greedy.evaluate()) == statistics(later.evaluate())
+    for algo in (greedy, same, random, later):
+        algo.stop()
+
+
+@INSPECTED
+def test_actions(env):
+    # An untrained policy has a standard deviation of one.
+    assert evaluated(config(env))["episode_return_mean"] > 0.1
+    assert evaluated(config(env, clip_actions=True))["episode_return_mean"] == 0.0
+    assert evaluated(config(env, normalize_actions=True))["episode_return_mean"] == 0.0
+
+
+@INSPECTED
+def test_connectors_and_the_environment(env):
+    zeros = config(env, module_to_env_connector=lambda *args: Zero())
+    assert evaluated(zeros)["episode_return_mean"] == 10.0 * LENGTH
+    bonus = zeros.evaluation(evaluation_config={"env_config": {"bonus": 1.0}})
+    assert evaluated(bonus)["episode_return_mean"] == 11.0 * LENGTH
+
+
+@INSPECTED
+def test_statistics_of_training_find_their_piece_by_name(env):
+    pieces = (FrameStackingEnvToModule(num_frames=1), MeanStdFilter())
+    training = config(env, env_to_module_connector=lambda *args: list(pieces))
+    training.env_runners(env_to_module_connector=lambda *args: MeanStdFilter())
+    algo = training.build_algo()
+    algo.train()
+    algo.evaluate()
+    state = algo.eval_env_runner.get_state("env_to_module_connector")["env_to_module_connector"]
+    assert list(state) == ["FrameStacking", "MeanStdFilter"]
+    assert to_int(state["MeanStdFilter"]["default_policy"]["base"]["obs"]["count"]) == 32
+    algo.stop()
+    without = config(env, env_to_module_connector=lambda *args: [])
+    without.env_runners(env_to_module_connector=lambda *args: MeanStdFilter())
+    algo = without.build_algo()
+    algo.train()
+    assert algo.evaluate()["env_runners"]["num_episodes"] == 20
+    algo.stop()
+
+
+class Watching(RLlibCallback):
+    """Logs what it sees of episodes."""
+
+    def on_environment_created(self, *, env_runner, metrics_logger, env, env_context, **kwargs):
+        metrics_logger.log_value("worker", env_context.worker_index, reduce="max")
+        assert env is env_runner.env
+
+    def on_episode_end(self, *, episode, metrics_logger, env_runner, **kwargs):
+        assert env_runner.config.in_evaluation and len(episode) == LENGTH
+        metrics_logger.log_value("seen", 1, reduce="sum")
+
+    def on_sample_end(self, *, samples, metrics_logger, **kwargs):
+        metrics_logger.log_value("highest", max(episode.get_return() for episode in samples), reduce="max")
+        metrics_logger.log_value("sampled", sum(episode.is_done for episode in samples), reduce="sum")
+
+
+@INSPECTED
+def test_callbacks(env):
+    algo = config(env, callbacks=Watching).build_algo()
+    assert "highest" not in algo.train()["env_runners"]
+    result = algo.evaluate()["env_runners"]
+    assert result["highest"] == pytest.approx(result["episode_return_max"], rel=1e-5)
+    assert result["sampled"] == 20 <= result["seen"] and result["worker"] == 0
+    again = algo.evaluate()["env_runners"]
+    assert again["sampled"] == 20 and again["highest"] != result["highest"]
+    algo.stop()
+
+
+@pytest.mark.parametrize("unit", ["episodes", "timesteps"])
+def test_callbacks_on_the_device_see_what_counts_and_nothing_else(unit):
+    seen = []
+    algo = (
+        config(Inspector, callbacks_on_episode_step=lambda *, env_index, **kwargs: seen.append(env_index))
+        .evaluation(evaluation_duration=6, evaluation_duration_unit=unit)
+        .build_algo()
+    )
+    result = algo.evaluate()["env_runners"]
+    expected = [2 * LENGTH, 2 * LENGTH, LENGTH, LENGTH] if unit == "episodes" else [2] * 4
+    assert np.bincount(seen).tolist() == expected and result["num_env_steps_sampled"] == len(seen)
+    algo.stop()
+
+
+@INSPECTED
+def test_networks_of_its_own_with_the_weights_of_training(env):
+    def returns(activation):
+        network = {"fcnet_hiddens": [4], "fcnet_activation": activation}
+        return evaluated(config(env, model_config=network))["episode_return_mean"]
+
+    trained = config(env).rl_module(model_config={"fcnet_hiddens": [4], "fcnet_activation": "tanh"})
+    assert returns("tanh") == evaluated(trained)["episode_return_mean"]
+    # Observations are 100.
+    assert returns("linear") != returns("tanh")
+    with pytest.raises(ValueError, match=r"evaluation_config=...\) changes the networks .*do not fit.*dense_1"):
+        evaluated(config(env, model_config={"fcnet_hiddens": [4, 4]}))
+
+
+@INSPECTED
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("evaluation_interval", 3),
+        ("evaluation_num_env_runners", 1),
+        ("evaluation_parallel_to_training", True),
+        ("evaluation_error_after_n_consecutive_skips", 2),
+        ("custom_evaluation_function", lambda algorithm, group: ({}, 0, 0)),
+    ],
+)
+def test_what_is_no_setting_of_a_runner_is_refused_by_name(env, name, value):
+    with pytest.raises(ValueError, match=rf"evaluation_config=\{{'{name}': .*evaluation\({name}=...\)"):
+        config(env, **{name: value}).validate()
+
+
+def test_a_runner_class_is_for_host_environments():
+    with pytest.raises(ValueError, match=r"evaluation_config=\{'env_runner_cls': .*needs a host environment"):
+        config(Inspector, env_runner_cls=SingleAgentEnvRunner).validate()

@@ -280,6 +280,7 @@ class ActorDriver(Driver):
         if self._eval_group is None:
             config = self.config.get_evaluation_config_object()
             assert config is not None
+            self._evaluation_module_spec(config)
             self._eval_group = self._make_group(
                 config, "eval_env_runner", local_env_runner=not config.num_env_runners
             )

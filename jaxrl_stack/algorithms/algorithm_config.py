@@ -83,6 +83,15 @@ _INTERNAL_DEFAULTS: dict[str, Any] = {
 NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir"})
 """Settings that say nothing of a run. Compiled programs are read, and run, from where this one points to."""
 
+_OF_THE_ALGORITHM = (
+    "evaluation_interval",
+    "evaluation_num_env_runners",
+    "evaluation_parallel_to_training",
+    "evaluation_error_after_n_consecutive_skips",
+    "custom_evaluation_function",
+)
+"""Settings of evaluation that its runners have nothing to do with."""
+
 _CACHES = ("_configs_of_modules", "_resolved_env")
 
 
@@ -702,6 +711,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
                 is_other_kind = evaluation.samples_on_device is not self.samples_on_device
             except (ValueError, TypeError, ImportError, NotImplementedError) as error:
                 raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
+            self._validate_evaluation_overrides(evaluation)
             if is_other_kind and self.env is not None:
                 kinds = ["a host environment", "a JAX environment"]
                 self._value_error(
@@ -709,6 +719,21 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
                     f"{kinds[evaluation.samples_on_device]}, and {short(self.env)} is "
                     f"{kinds[self.samples_on_device]}. Evaluate in an environment of the same kind."
                 )
+
+    def _validate_evaluation_overrides(self, evaluation: AlgorithmConfig) -> None:
+        """Nothing is overridden that evaluation's runners could not heed."""
+        for name in _OF_THE_ALGORITHM:
+            value = getattr(evaluation, name)
+            if not same(value, getattr(self, name)):
+                self._value_error(
+                    f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the algorithm reads "
+                    f"it, not evaluation's runners. Set evaluation({name}=...)."
+                )
+        if evaluation.samples_on_device and evaluation.env_runner_cls is not None:
+            self._value_error(
+                f"evaluation(evaluation_config={{'env_runner_cls': {short(evaluation.env_runner_cls)}}}) needs a host "
+                f"environment: {short(evaluation.env)} is stepped inside the compiled program. Leave it out."
+            )
 
     def _validate_for_device(self) -> None:
         if self.batch_mode != "truncate_episodes":
@@ -727,12 +752,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
                 f"env_runners(env_runner_cls={short(self.env_runner_cls)}) needs a host environment: "
                 f"{short(self.env)} is stepped inside the compiled program. Leave it out."
             )
-        for name in self.settings_without_effect_on_device():
-            setting = self._declarations.by_name[name]
-            notice_once(
-                f"{self._declarations.call(setting, short(vars(self)[setting.attribute]))} has no effect: "
-                "the environment is stepped inside the compiled program, without actors."
-            )
+        evaluation = self.get_evaluation_config_object() if self.evaluation_config else None
+        for config in filter(None, (self, evaluation)):
+            for name in config.settings_without_effect_on_device():
+                setting = self._declarations.by_name[name]
+                notice_once(
+                    f"{self._declarations.call(setting, short(vars(config)[setting.attribute]))} has no effect: "
+                    "the environment is stepped inside the compiled program, without actors."
+                )
 
     def settings_without_effect_on_device(self) -> list[str]:
         """Settings that were set here, to something else than no actors, and that only actors would read."""

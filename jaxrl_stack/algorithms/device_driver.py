@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.algorithms.settings import same
-from jaxrl_stack.callbacks.utils import overrides_episode_hooks
+from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -24,29 +24,38 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, call_episode_hook
 from jaxrl_stack.env.device_rollout import DeviceRollout
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
-from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
+from jaxrl_stack.env.runner_layout import (
+    histories,
+    known_statistics,
+    restored_runner_state,
+    stored_runner_state,
+    with_connector_states,
+)
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
+from jaxrl_stack.utils.spaces import difference
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule
     from jaxrl_stack.utils.devices import Device
 
 
@@ -126,8 +135,10 @@ class DeviceDriver(Driver):
             rollout=self.rollout,
             learner=self.learner,
             connector_state=lambda: jax.tree.map(lambda x: x[0], host_view(self.runner_state.env_to_module)),
+            timesteps=self._timesteps_on_host,
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
+        self._env_context = resolved.context
         self._eval_env_runner = self._make_evaluation_runner()
         self._eval_env_runner_group = EnvRunnerGroup(
             self._eval_env_runner, config=self._eval_env_runner.config, num_env_runners=0, is_evaluation=True
@@ -167,37 +178,55 @@ class DeviceDriver(Driver):
         self._window: Any = None
 
     def _make_evaluation_runner(self) -> DeviceEnvRunner:
-        """A runner with the evaluation config; it shares modules and pipelines with training."""
+        """A runner with all of the evaluation config, as evaluation's runners on the host; it shares the weights."""
         config = self.config.get_evaluation_config_object()
         assert config is not None
-        env = self.rollout.env
+        env, context = self.rollout.env, self._env_context
         if not same((config.env, config.env_config), (self.config.env, self.config.env_config)):
-            env = resolve_env(config.env, config.env_config).make()
-            for name in ("observation_space", "action_space"):
-                if getattr(env, name) != getattr(self.rollout.env, name):
-                    raise ValueError(
-                        f"The evaluation environment's {name} is {getattr(env, name)}; in training it is "
-                        f"{getattr(self.rollout.env, name)}. evaluation_config may change what happens in the "
-                        f"environment, not its spaces."
-                    )
+            resolved = resolve_env(config.env, config.env_config)
+            env, context = resolved.make(), resolved.context
+        single = (env.observation_space, env.action_space)
+        spaces = {"__env__": single, "__env_single__": single}
+        env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
+        module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
+        for pipeline in (env_to_module, module_to_env):
+            pipeline.check_pure()
+        for name, trained in zip(("observation_space", "action_space"), self.spaces[DEFAULT_MODULE_ID], strict=True):
+            if difference(getattr(env_to_module, name), trained) is not None:
+                raise ValueError(
+                    f"The evaluation environment's {name} is {getattr(env_to_module, name)} for the module; in "
+                    f"training it is {trained}. evaluation_config may change what happens in the environment, not "
+                    f"its spaces."
+                )
+        spec = self._evaluation_module_spec(config)
+        is_history = histories(env_to_module)
+
+        def connector_state() -> Any:
+            env_to_module.set_state(known_statistics(env_to_module.names, is_history, self.env_to_module_state()))
+            return env_to_module.state
+
         return DeviceEnvRunner(
             config=config,
-            rollout=dataclasses.replace(self.rollout, env=env),
+            rollout=dataclasses.replace(
+                self.rollout,
+                env=env,
+                pure=self.learner.pure if spec is None else _pure(spec),
+                env_to_module=env_to_module,
+                module_to_env=module_to_env,
+                clip_rewards=config.clip_rewards,
+            ),
             learner=self.learner,
-            connector_state=self.env_runner.connector_state,
+            connector_state=connector_state,
+            timesteps=self._timesteps_on_host,
+            callbacks=CallbackList.from_config(config),
+            env_context=context,
         )
 
+    def _timesteps_on_host(self) -> Any:
+        return host_view(self.timesteps)
+
     def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
-        self.callbacks.call(
-            hook,
-            episode=episode,
-            env_runner=self.env_runner,
-            metrics_logger=self.episode_metrics,
-            env=self.env_runner.env,
-            env_index=env_index,
-            rl_module=self.env_runner.module,
-            **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
-        )
+        call_episode_hook(self.callbacks, self.env_runner, self.episode_metrics, hook, env_index, episode)
 
     # ------------------------------------------------------------------------------- the shape of a training step
     #
@@ -436,14 +465,12 @@ class DeviceDriver(Driver):
         stats = episode_results(
             out["returns"], out["lengths"], seconds_per_step=seconds / max(1, out["num_env_steps"])
         )
-        return {
-            "env_runners": {
-                **stats,
-                "num_episodes": len(out["returns"]),
-                "num_env_steps_sampled": out["num_env_steps"],
-                "sample": seconds,
-            }
-        }
+        logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        logger.aggregate([out["metrics"]])
+        own = {"num_episodes": len(out["returns"]), "num_env_steps_sampled": out["num_env_steps"], "sample": seconds}
+        results = logger.compile()
+        merge_nested(results, {**stats, **own})
+        return {"env_runners": results}
 
     # ----------------------------------------------------------------------------------------------------- access
 
@@ -526,6 +553,7 @@ class DeviceDriver(Driver):
         evaluation = config.get_evaluation_config_object()
         assert evaluation is not None
         self.env_runner.reset(config)
+        self._eval_env_runner.callbacks = CallbackList.from_config(evaluation)
         self._eval_env_runner.reset(evaluation)
         self.env_runner_group.config, self._eval_env_runner_group.config = config, evaluation
         self.learner_group.config = config
@@ -538,3 +566,7 @@ class DeviceDriver(Driver):
         self.learner.shutdown()
         self._snapshots.forget()
         self.runner_state = None
+
+
+def _pure(spec: MultiRLModuleSpec) -> PureModule:
+    return PureModule(spec.build(seed=0).as_multi_rl_module())

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.algorithms.settings import same
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
+from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
-    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 
@@ -193,6 +195,28 @@ class Driver(abc.ABC):
         Returns:
             What ``result["evaluation"]`` holds.
         """
+
+    def _evaluation_module_spec(self, evaluation: AlgorithmConfig) -> MultiRLModuleSpec | None:
+        """The modules of evaluation, with training's spaces; None if they are those of training.
+
+        Raises:
+            ValueError: If the learners' weights are not theirs.
+        """
+        config = self.config
+        if same(
+            (evaluation._rl_module_spec, evaluation.model_config), (config._rl_module_spec, config.model_config)
+        ):
+            return None
+        spec = evaluation.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
+        try:
+            check_fits_specs(spec, self.learner_group.get_weights())
+        except ValueError as error:
+            raise ValueError(
+                f"evaluation(evaluation_config=...) changes the networks (model_config, rl_module_spec), and "
+                f"evaluation acts with the weights of training, which do not fit: {error} Leave out what changes "
+                f"their parameters."
+            ) from error
+        return spec
 
     # ---------------------------------------------------------------------------------------------------- access
 

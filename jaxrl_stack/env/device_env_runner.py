@@ -12,15 +12,17 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     COMPONENT_RL_MODULE,
 )
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
+from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState, StepStatistics
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
+from jaxrl_stack.env.episode_replay import EpisodeReplay
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.checkpoints import selected
@@ -53,10 +55,13 @@ class DeviceEnvRunner(EnvRunner):
     It has environments of its own: what it samples leaves no trace in the training program's.
 
     Args:
-        config: The algorithm's frozen config.
+        config: The frozen config, of evaluation for evaluation's runner; traced settings are its own.
         rollout: The static parts of sampling.
-        learner: Source of weights and settings.
-        connector_state: ``() -> state of the env-to-module pipeline`` with the current training statistics.
+        learner: Source of weights.
+        connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
+        timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
+        callbacks: Told of the episodes of `evaluate`; None for nobody.
+        env_context: What the environment was made from, for callbacks.
         worker_index: 0; its random numbers are its own.
     """
 
@@ -67,13 +72,20 @@ class DeviceEnvRunner(EnvRunner):
         rollout: DeviceRollout,
         learner: Learner,
         connector_state: Callable[[], Any],
+        timesteps: Callable[[], Any],
+        callbacks: CallbackList | None = None,
+        env_context: Any = None,
         worker_index: int = 0,
     ):
         super().__init__(config=config, worker_index=worker_index)
         self.rollout = rollout
         self._learner = learner
         self.connector_state = connector_state
-        self.metrics = MetricsLogger()
+        self._timesteps = timesteps
+        self.callbacks = callbacks or CallbackList()
+        self._env_context = env_context
+        self._is_announced = False
+        self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
         self._needs_reset = True
@@ -84,6 +96,14 @@ class DeviceEnvRunner(EnvRunner):
         )
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._evaluated: dict[int, RunnerState] = {}
+        self._episode_replay = self._make_episode_replay()
+
+    def _make_episode_replay(self) -> EpisodeReplay | None:
+        if not overrides_episode_hooks(self.callbacks):
+            return None
+        call = functools.partial(call_episode_hook, self.callbacks, self, self.metrics)
+        pipeline = self.rollout.env_to_module
+        return EpisodeReplay(call, pipeline.observation_space, pipeline.action_space)
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -112,8 +132,10 @@ class DeviceEnvRunner(EnvRunner):
     def reset(self, config: Any) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept."""
         self.config = config
+        vars(self).pop("_settings", None)
         self.metrics.reset()
         self._needs_reset, self._resets, self._evaluated = True, 0, {}
+        self._episode_replay = self._make_episode_replay()
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         env = self.rollout.env
@@ -180,7 +202,11 @@ class DeviceEnvRunner(EnvRunner):
         for num_envs, named in running.items():
             init = functools.partial(self.rollout.init, num_envs=int(num_envs))
             template = jax.eval_shape(init, jax.random.key(0))
-            self._evaluated[int(num_envs)] = from_named_leaves(template, named, "the evaluation's environments")
+            state = from_named_leaves(template, named, "the evaluation's environments")
+            self._evaluated[int(num_envs)] = state
+            if self._episode_replay is not None:
+                # Nobody knows how these episodes began: the next ones are seen.
+                self._episode_replay.set_state({}, np.asarray(state.episode_length))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config; this runner is built by an Algorithm only."""
@@ -283,13 +309,18 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Parameters, other state, settings and timesteps, as views of the learner's buffers."""
+        """Parameters, other state, settings and timesteps; the first two as views of the learner's buffers."""
         state = host_view(self._learner.state)
-        return state.params, state.rest, host_view(self._learner.placed_settings()), state.timesteps
+        return state.params, state.rest, self._settings, self._timesteps()
+
+    @functools.cached_property
+    def _settings(self) -> dict[str, Any]:
+        config, ids = self.config, self.rollout.pure.module_ids
+        return {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in ids}}
 
     def _current(self, settings: Any, timesteps: Any) -> Any:
         """The settings of all modules at a time; part of the programs, so that nothing is computed between them."""
-        return self._learner.current_values(settings, timesteps)["modules"]
+        return self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
 
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> tuple[Any, Any]:
         rollout = self.rollout
@@ -365,62 +396,144 @@ class DeviceEnvRunner(EnvRunner):
                 stopped, which counts the first episodes to end from there.
 
         Returns:
-            ``{"returns": float32 [n], "lengths": int32 [n], "num_env_steps": int}`` of the episodes that counted.
+            ``{"returns": float32 [n], "lengths": int32 [n], "num_env_steps": int}`` of the episodes that counted, and
+            as ``"metrics"`` what callbacks have logged, for `MetricsLogger.aggregate`.
 
         Raises:
             TimeoutError: If the episodes are not over in time.
         """
+        self._announce()
         state = self._evaluated.get(num_envs)
         if state is None or reset:
             init = self._program(("init", num_envs), lambda: functools.partial(self.rollout.init, num_envs=num_envs))
             state = init(key, env_to_module=self.connector_state())
+            self._episode_replay = self._make_episode_replay()
         weights = self._weights()
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
-
-        def run(state, params, rest, settings, timesteps):
-            state, _, statistics = self.rollout.unroll(
-                state,
-                params,
-                rest,
-                self._current(settings, timesteps),
-                timesteps,
-                num_steps=chunk,
-                explore=explore,
-                # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
-                update_statistics=False,
-            )
-            return state, statistics
-
-        program = self._program(("evaluate", num_envs, chunk, explore), lambda: run)
-        quota = None if num_episodes is None else np.array(episode_quota(num_episodes, num_envs))
-        counted = np.zeros(num_envs, int)
-        returns: list[np.ndarray] = []
-        lengths: list[np.ndarray] = []
-        num_steps, started = 0, time.monotonic()
-        while True:
-            state, statistics = program(state, *weights)
-            statistics = jax.device_get(statistics)
-            for t in range(chunk):
-                wants = np.ones(num_envs, bool) if quota is None else counted < quota
-                num_steps += int(wants.sum())
-                take = statistics.ended[t] & wants
-                counted += take
-                returns.append(statistics.episode_return[t][take])
-                lengths.append(statistics.episode_length[t][take])
-                if quota is None and num_timesteps is not None and num_steps >= num_timesteps:
-                    break
-            if quota is not None and (counted >= quota).all():
-                break
-            if quota is None and num_timesteps is not None and num_steps >= num_timesteps:
-                break
+        program = self._program(
+            ("evaluate", num_envs, chunk, explore), lambda: functools.partial(self._evaluate_chunk, chunk, explore)
+        )
+        count = _Counting(num_envs, num_episodes, num_timesteps)
+        samples: list[SingleAgentEpisode] = []
+        running: list[SingleAgentEpisode] = []
+        started = time.monotonic()
+        while not count.is_done:
             if timeout_s is not None and time.monotonic() - started > timeout_s:
                 raise TimeoutError(
-                    f"Evaluation finished {int(counted.sum())} of {num_episodes} episodes within "
+                    f"Evaluation finished {int(count.per_env.sum())} of {num_episodes} episodes within "
                     f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
                     f"evaluation_duration_unit='timesteps'."
                 )
+            state, statistics, columns = program(state, *weights)
+            statistics, columns = jax.device_get((statistics, columns))
+            counts = count.add(statistics)
+            if self._episode_replay is not None:
+                # Where episodes go on with the next evaluation, none of their steps may be missing.
+                seen = self._episode_replay.replay(columns, counts if reset else None)
+                samples += [episode for episode in seen if episode.is_done]
+                running = [episode for episode in seen if not episode.is_done]
         self._evaluated = {num_envs: state}
-        return {"returns": np.concatenate(returns), "lengths": np.concatenate(lengths), "num_env_steps": num_steps}
+        samples += running if num_episodes is None else []
+        self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+        return {**count.results(), "metrics": self.metrics.reduce()}
+
+    def _announce(self) -> None:
+        """Tell callbacks of the environments, once: they are there from the first evaluation on."""
+        if not self._is_announced:
+            self._is_announced = True
+            self.callbacks.on_environment_created(
+                env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=self._env_context
+            )
+
+    def _evaluate_chunk(self, num_steps: int, explore: bool, state, params, rest, settings, timesteps):
+        """Some steps of an evaluation; the recorded columns are left out unless somebody sees them."""
+        state, columns, statistics = self.rollout.unroll(
+            state,
+            params,
+            rest,
+            self._current(settings, timesteps),
+            timesteps,
+            num_steps=num_steps,
+            explore=explore,
+            # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
+            update_statistics=False,
+        )
+        return state, statistics, columns if overrides_episode_hooks(self.callbacks) else ()
+
+
+class _Counting:
+    """Which episodes and steps of an evaluation count.
+
+    Args:
+        num_envs: ``B``.
+        num_episodes: How many episodes, environment ``i``'s first ``n // B + (i < n % B)``; or
+        num_timesteps: how many env steps, at least.
+
+    Attributes:
+        per_env: int ``[B]``, episodes so far.
+        num_steps: Steps so far.
+    """
+
+    def __init__(self, num_envs: int, num_episodes: int | None, num_timesteps: int | None):
+        self._quota = None if num_episodes is None else np.array(episode_quota(num_episodes, num_envs))
+        self._most_steps = num_timesteps
+        self.per_env = np.zeros(num_envs, int)
+        self.num_steps = 0
+        self._returns: list[np.ndarray] = []
+        self._lengths: list[np.ndarray] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is enough."""
+        if self._quota is not None:
+            return bool((self.per_env >= self._quota).all())
+        return self._most_steps is not None and self.num_steps >= self._most_steps
+
+    def add(self, statistics: StepStatistics) -> np.ndarray:
+        """Take in some steps, ``[T, B]``; bool ``[T, B]``, which of them count."""
+        all_ended, returns, lengths = (
+            np.asarray(x) for x in (statistics.ended, statistics.episode_return, statistics.episode_length)
+        )
+        counts = np.zeros(all_ended.shape, bool)
+        for t, ended in enumerate(all_ended):
+            if self._quota is None and self.is_done:
+                break
+            counts[t] = True if self._quota is None else self.per_env < self._quota
+            self.num_steps += int(counts[t].sum())
+            take = ended & counts[t]
+            self.per_env += take
+            self._returns.append(returns[t][take])
+            self._lengths.append(lengths[t][take])
+        return counts
+
+    def results(self) -> dict[str, Any]:
+        """What `DeviceEnvRunner.evaluate` says of the episodes."""
+        return {
+            "returns": np.concatenate(self._returns),
+            "lengths": np.concatenate(self._lengths),
+            "num_env_steps": self.num_steps,
+        }
+
+
+def call_episode_hook(
+    callbacks: CallbackList,
+    runner: DeviceEnvRunner,
+    metrics_logger: MetricsLogger,
+    hook: str,
+    env_index: int,
+    episode: SingleAgentEpisode,
+) -> None:
+    """Call a hook that is given an episode, as host runners do."""
+    callbacks.call(
+        hook,
+        episode=episode,
+        env_runner=runner,
+        metrics_logger=metrics_logger,
+        env=runner.env,
+        env_index=env_index,
+        rl_module=runner.module,
+        **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
+    )
 
 
 def _state_of(pipeline: Any, state: Any) -> dict[str, Any]:

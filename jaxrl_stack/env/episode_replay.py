@@ -42,11 +42,12 @@ class EpisodeReplay:
         # Environments in the middle of episodes whose beginning was not seen.
         self._missed: set[int] = set()
 
-    def replay(self, columns: dict[str, Any]) -> list[SingleAgentEpisode]:
+    def replay(self, columns: dict[str, Any], counts: np.ndarray | None = None) -> list[SingleAgentEpisode]:
         """Go through a block step by step.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]`` of one rollout.
+            counts: bool ``[T, B]``, False for steps that nobody is to see; None: all are seen.
 
         Returns:
             The episodes that ended in it, then what was sampled so far of those that go on.
@@ -56,6 +57,8 @@ class EpisodeReplay:
         for t in range(num_steps):
             row = jax.tree.map(lambda x, t=t: x[t], columns)
             for index in range(num_envs):
+                if counts is not None and not counts[t, index]:
+                    continue
                 step = jax.tree.map(lambda x, i=index: x[i], row)
                 if index in self._missed:
                     if step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -101,6 +101,18 @@ def histories(pipeline: Any) -> Any:
     """A pytree of bools like a pipeline's state: whether a leaf is something of each environment."""
     one, two = (jax.eval_shape(lambda n=n: pipeline.init(n)) for n in (1, 2))
     return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
+
+
+def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of another pipeline's state, what a pipeline can start from: statistics of pieces that it has, too.
+
+    Args:
+        names: Of the pipeline's pieces.
+        is_history: What `histories` returned for it; pieces that run on the host are not in it.
+        state: What `get_state` of the other pipeline returned, ``{piece name: its state}``.
+    """
+    own_only = {name for name, masks in is_history.items() if all(jax.tree.leaves(masks))}
+    return {name: given for name, given in state.items() if name in names and name not in own_only}
 
 
 def with_statistics(present: Any, given: Any, is_history: Any) -> Any:

@@ -37,7 +37,7 @@ from jaxrl_stack.env.host_policy import HostPolicy, Mode
 from jaxrl_stack.env.live_episodes import LiveEpisodes
 from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.env.recording import EndedEpisodes, Recording, SampleBlock
-from jaxrl_stack.env.runner_layout import histories, with_statistics
+from jaxrl_stack.env.runner_layout import histories, known_statistics, with_statistics
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, make_vector_env
 from jaxrl_stack.utils import counters
@@ -610,8 +610,12 @@ class SingleAgentEnvRunner(EnvRunner):
         )
 
     def _timesteps(self) -> int:
-        """Lifetime env steps over all runners, as far as this one knows."""
-        return self._others_env_steps + self._num_env_steps * max(1, self.num_workers)
+        """Lifetime env steps over all runners, as far as this one knows; evaluation's own count nowhere."""
+        return self._others_env_steps + self._num_env_steps * self._steps_per_own_step
+
+    @property
+    def _steps_per_own_step(self) -> int:
+        return 0 if self.config.in_evaluation else max(1, self.num_workers)
 
     def _record(
         self, num_steps: int, mode: Mode, *, wants_episodes: bool = False
@@ -631,7 +635,7 @@ class SingleAgentEnvRunner(EnvRunner):
         assert env is not None
         clock = time.perf_counter
         learns = not self.config.in_evaluation and mode != "random"
-        timesteps, num_workers = self._timesteps(), max(1, self.num_workers)
+        timesteps, steps_per_own_step = self._timesteps(), self._steps_per_own_step
         obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
         connectors = self._connectors
@@ -710,7 +714,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._started_at[clear] = clock()
             obs, reset = step.obs, step.resets
             valid = None if valid is None else ~ended
-            timesteps += num_workers * (self.num_envs if step.valid is None else int(step.valid.sum()))
+            timesteps += steps_per_own_step * (self.num_envs if step.valid is None else int(step.valid.sum()))
         assert recording is not None
         self._check_finite(recording)
         self._obs, self._reset, self._valid = obs, reset, valid
@@ -970,9 +974,13 @@ class SingleAgentEnvRunner(EnvRunner):
             raise ValueError(f"Unknown components {unknown} of an EnvRunner; it has {list(STATE_COMPONENTS)}.")
         if "rl_module" in state:
             self._policy.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
-        if state.get("env_to_module_connector"):
+        connector_state = state.get("env_to_module_connector")
+        if connector_state and self.config.in_evaluation:
+            # It is that of training's pipeline, and evaluation_config may name other pieces.
+            connector_state = known_statistics(self._env_to_module.names, self._histories, connector_state)
+        if connector_state:
             present = self._pure_env_to_module.state = jax.device_get(self._connectors[0])
-            self._env_to_module.set_state(state["env_to_module_connector"])
+            self._env_to_module.set_state(connector_state)
             given = self._pure_env_to_module.state
             if "random" not in state:
                 given = with_statistics(present, given, self._histories)

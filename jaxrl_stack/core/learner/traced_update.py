@@ -406,14 +406,20 @@ class TracedUpdate:
             },
         }
 
-    def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
+    def current_values(
+        self,
+        settings: dict[str, Any],
+        timesteps: jax.Array | np.ndarray,
+        config_for: Callable[[ModuleID], AlgorithmConfig] | None = None,
+    ) -> dict[str, Any]:
         """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
 
-        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
+        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers; of the
+        learner's config, unless there is a `config_for` the module.
         """
         values = schedules.values_at(settings, timesteps)
         for module_id, own in values["modules"].items():
-            config = self._config_for(module_id)
+            config = (config_for or self._config_for)(module_id)
             own |= {name: config.static_value(name) for name in config._static_settings}
         return values
 
