@@ -11,6 +11,12 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_builder import WEIGHTS_SEQ_NO
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.notices import notice_once
+
+JOINED_STEPS = 128
+"""Earlier chunks of a running episode are joined until they have so many steps."""
+MOST_EARLIER_STEPS = 2**16
+"""Of an episode that goes on and on, so many earlier steps are kept for ``on_episode_end``."""
 
 
 class LiveEpisodes:
@@ -24,11 +30,16 @@ class LiveEpisodes:
             ``on_episode_step`` and ``on_episode_end``.
         num_envs: ``B``.
         len_lookback_buffer: Steps of the previous chunk that a chunk keeps.
+        keeps_chunks: Whether ``on_episode_end`` is called, and gets the earlier chunks: joined ones, so that their
+            number does not depend on the lengths of recordings, of at most `MOST_EARLIER_STEPS` steps or so.
     """
 
-    def __init__(self, call: Callable[..., None], num_envs: int, len_lookback_buffer: int):
+    def __init__(
+        self, call: Callable[..., None], num_envs: int, len_lookback_buffer: int, *, keeps_chunks: bool = True
+    ):
         self._call = call
         self._len_lookback_buffer = len_lookback_buffer
+        self._keeps_chunks = keeps_chunks
         self.episodes: list[SingleAgentEpisode] = [SingleAgentEpisode() for _ in range(num_envs)]
         self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         self._finished: list[tuple[int, SingleAgentEpisode]] = []
@@ -115,9 +126,29 @@ class LiveEpisodes:
             if self._behind is not None:
                 # Nothing acts on it in this piece: it is to look like the others all the same.
                 episode.set_observations(new_data=_at(self._behind, index), at_indices=-1)
-            self._chunks[index].append(episode)
+            if self._keeps_chunks:
+                self._keep(self._chunks[index], episode)
             pieces.append(episode)
         return pieces
+
+    def _keep(self, chunks: list[SingleAgentEpisode], piece: SingleAgentEpisode) -> None:
+        """Note a piece among the earlier chunks of its episode."""
+        # A copy: the piece itself is handed out.
+        piece = piece.slice(slice(None), len_lookback_buffer=0)
+        if chunks and len(chunks[-1]) + len(piece) <= JOINED_STEPS:
+            # Statistics of a filter may have moved on in between: what the module acted on counts.
+            chunks[-1].set_observations(new_data=piece.get_observations(0), at_indices=-1)
+            chunks[-1].concat_episode(piece)
+        else:
+            if chunks:
+                chunks[-1].to_numpy()
+            chunks.append(piece)
+        if piece.t - chunks[0].t_started > MOST_EARLIER_STEPS:
+            notice_once(
+                f"An episode has more than {MOST_EARLIER_STEPS} steps: on_episode_end gets the last ones of them only, in "
+                f"prev_episode_chunks. Sum up in on_episode_step what is needed of all."
+            )
+            del chunks[0]
 
 
 def _at(tree: Any, index: Any) -> Any:

@@ -589,7 +589,12 @@ class SingleAgentEnvRunner(EnvRunner):
         )
         self._builder.reset()
         if self._watches_episodes or self._has_host_pieces:
-            self._live = LiveEpisodes(self._call_hook, num_envs, self.config.episode_lookback_horizon)
+            self._live = LiveEpisodes(
+                self._call_hook,
+                num_envs,
+                self.config.episode_lookback_horizon,
+                keeps_chunks=self.callbacks.overrides("on_episode_end"),
+            )
             for index in range(num_envs):
                 self._live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
             if self._has_host_pieces:

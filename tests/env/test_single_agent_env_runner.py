@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import gymnasium as gym
 import jax
 import numpy as np
@@ -12,8 +14,10 @@ from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env import live_episodes
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -442,6 +446,43 @@ def test_hooks_come_in_order_with_their_arguments():
     assert [len(chunk) for chunk in chunks] == [3] and len(by_name["on_episode_end"]["episode"]) == 1
     samples = by_name["on_sample_end"]["samples"]
     assert [(len(e), e.is_done) for e in samples] == [(1, True), (1, False)]
+    runner.stop()
+
+
+def test_an_episode_without_end_does_not_grow_with_every_block(monkeypatch):
+    monkeypatch.setattr(live_episodes, "MOST_EARLIER_STEPS", 300)
+    monkeypatch.setattr(live_episodes, "JOINED_STEPS", 32)
+    ended = []
+
+    def on_episode_end(*, episode, prev_episode_chunks, **kwargs):
+        ended.append([*prev_episode_chunks, episode])
+
+    def num_episodes():
+        gc.collect()
+        return sum(isinstance(thing, SingleAgentEpisode) for thing in gc.get_objects())
+
+    before = num_episodes()
+    for hooks in ({"on_episode_step": lambda **kwargs: None}, {"on_episode_end": on_episode_end}):
+        endless = config_for(num_envs=1).environment(env_config={"length": 10**6}).callbacks(**hooks)
+        runner = SingleAgentEnvRunner(config=endless)
+        for _ in range(400):
+            runner.sample_block(num_steps=1)
+        most = 2 + (300 // 32 + 1 if "on_episode_end" in hooks else 0)
+        assert num_episodes() - before <= most
+        runner.stop()
+        del runner
+    # Chunks are joined, and nothing is lost of an episode of common length.
+    runner = SingleAgentEnvRunner(
+        config=config_for(num_envs=1).environment(env_config={"length": 100}).callbacks(on_episode_end=on_episode_end)
+    )
+    for _ in range(34):
+        runner.sample_block(num_steps=3)
+    (chunks,) = ended
+    assert [len(chunk) for chunk in chunks] == [30, 30, 30, 9, 1]
+    np.testing.assert_array_equal(np.concatenate([chunk.get_rewards() for chunk in chunks]), np.arange(1, 101))
+    for chunk in chunks:
+        steps = np.asarray(chunk.get_observations())[:, 2]
+        np.testing.assert_array_equal(steps, chunk.t_started + np.arange(len(chunk) + 1))
     runner.stop()
 
 
