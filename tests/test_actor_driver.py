@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from typing import ClassVar
 
 import gymnasium as gym
@@ -400,6 +402,53 @@ def test_runners_and_learners_as_actors(ray_session):
         assert algo.learner is None and len(algo.learner_group) == 1
         assert algo.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
         assert "2 env runners, 1 learner" in repr(algo)
+    finally:
+        algo.stop()
+
+
+def lost_reference(ray, value):
+    """A reference of an object that is gone with the process that owned it."""
+
+    class Owner:
+        def put(self):
+            import ray
+
+            return [ray.put(value)]
+
+    owner = ray.remote(num_cpus=0)(Owner).remote()
+    (reference,) = ray.get(owner.put.remote())
+    ray.kill(owner)
+    while True:
+        try:
+            ray.get(reference)
+            time.sleep(0.1)
+        except ray.exceptions.OwnerDiedError:
+            return reference
+
+
+def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_session, monkeypatch):
+    # The learner that has its block all the same waits for nobody.
+    algo = config(num_env_runners=1, num_envs_per_env_runner=2).learners(num_learners=2).build_algo()
+    try:
+        algo.train()
+        group = algo.env_runner_group
+        sample_blocks, calls = group.sample_blocks, []
+
+        def with_a_lost_one(*args, **kwargs):
+            blocks = sample_blocks(*args, **kwargs)
+            calls.append(len(blocks))
+            if len(calls) == 1:
+                columns = lost_reference(ray_session, ray_session.get(blocks[0].columns))
+                blocks[0] = dataclasses.replace(blocks[0], columns=columns)
+            return blocks
+
+        monkeypatch.setattr(group, "sample_blocks", with_a_lost_one)
+        result = algo.train()
+        assert len(calls) == 2 and algo.learner_group.num_updates == 2
+        assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+        # Both batches were sampled, one of them was learned from.
+        assert result["num_env_steps_sampled_lifetime"] == 3 * 2 * BATCH
+        assert algo.learner_group.get_stats()["num_learner_restarts"] == 0
     finally:
         algo.stop()
 

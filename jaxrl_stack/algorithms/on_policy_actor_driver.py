@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
+from jaxrl_stack.core.learner.learner_actor import LostBlocksError
 from jaxrl_stack.env.recording import newest_connector_states
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 
 if TYPE_CHECKING:
     import gymnasium as gym
+
+logger = logging.getLogger(__name__)
 
 
 class OnPolicyActorDriver(ActorDriver):
@@ -53,12 +58,22 @@ class OnPolicyActorDriver(ActorDriver):
             replay=None,
             timesteps=counters.from_int(self.num_env_steps),  # pyright: ignore[reportArgumentType]
         )
-        blocks, episodes = self._sample_blocks, self._sample_episodes
-        state, metrics = self.pure_training_step(
-            state, None, sample_fn=blocks if self._samples_blocks else episodes, update_fn=self._update
-        )
+        metrics = self._sampled_and_learned(state)
         self._learned = metrics["learners"]
         self._sync(metrics["env_runners"]["connector_states"])
+
+    def _sampled_and_learned(self, state: TrainState) -> dict[str, Any]:
+        """The metrics of a training step; blocks that are lost on their way to the learners are sampled anew."""
+        sample_fn = self._sample_blocks if self._samples_blocks else self._sample_episodes
+        num_failures, tolerance = 0, self.config.num_consecutive_env_runner_failures_tolerance
+        while True:
+            try:
+                return self.pure_training_step(state, None, sample_fn=sample_fn, update_fn=self._update)[1]
+            except LostBlocksError as error:
+                num_failures += 1
+                if num_failures > tolerance:
+                    raise
+                logger.warning("The train batch is sampled once more. %s", original_error(error))
 
     def _sample_blocks(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
         """A train batch: a fixed number of ``[T, B]`` blocks, however many runners answered."""

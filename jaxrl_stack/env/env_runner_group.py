@@ -20,6 +20,7 @@ from jaxrl_stack.utils.actor_manager import (
     Func,
     Kwargs,
     RemoteCallResults,
+    is_lost_object,
     original_error,
 )
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
@@ -429,7 +430,10 @@ class EnvRunnerGroup:
             if call.ok or call.actor_id in noted:
                 continue  # One failure, however many shares of it an actor had.
             noted.add(call.actor_id)
-            if call.is_ray_error:
+            if is_lost_object(call.get()):
+                logger.warning("What EnvRunner actor %d sampled is lost: %s", call.actor_id, call.get())
+                self._count_failure(call.get())
+            elif call.is_ray_error:
                 self._note_loss(call)
             elif isinstance(call.get(), NotRestoredError):
                 logger.warning("EnvRunner actor %d was lost and restarted between two calls.", call.actor_id)

@@ -594,7 +594,7 @@ class FaultTolerantActorManager:
             return ResultOrError(result=ray.get(ref))
         except Exception as error:
             error.add_note(f"In actor {actor_id}.")
-            if _is_ray_error(error) and actor_id in self._states:
+            if _is_ray_error(error) and not is_lost_object(error) and actor_id in self._states:
                 if self.is_actor_healthy(actor_id):
                     logger.warning("Lost actor %d: %s", actor_id, error)
                 self.set_actor_state(actor_id, healthy=False)
@@ -625,6 +625,13 @@ def original_error(error: BaseException) -> BaseException:
     from ray.exceptions import RayTaskError
 
     return error.cause if isinstance(error, RayTaskError) else error
+
+
+def is_lost_object(error: BaseException) -> bool:
+    """Whether what an actor returned is gone from the object store, with a node; the actor itself may be well."""
+    from ray.exceptions import ObjectLostError
+
+    return isinstance(error, ObjectLostError)
 
 
 def _is_ray_error(error: Exception) -> bool:

@@ -388,6 +388,27 @@ def test_without_restarts_a_failure_is_raised_or_the_actor_is_dropped(ray_sessio
         group.stop()
 
 
+def test_a_sample_that_is_lost_with_a_node_is_sampled_anew(ray_session, monkeypatch, caplog):
+    group = group_of(2, {}, restart_failed_env_runners=False)
+    try:
+        assert group.sample_blocks(2) == [1, 2]
+        get, lost = ray_session.get, []
+
+        def get_unless_lost(ref, **kwargs):
+            if not lost:
+                lost.append(ref)
+                raise ray_session.exceptions.OwnerDiedError(ref.hex(), None, "")
+            return get(ref, **kwargs)
+
+        monkeypatch.setattr(ray_session, "get", get_unless_lost)
+        assert group.sample_blocks(2) == [1, 2] and lost
+        assert "What EnvRunner actor 1 sampled is lost" in caplog.text
+        assert group.num_healthy_remote_env_runners() == 2
+    finally:
+        monkeypatch.undo()
+        group.stop()
+
+
 def test_when_restarts_are_due(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 
 
+class LostBlocksError(RuntimeError):
+    """A block of an update is gone from Ray's object store, with the node that held it. Nothing was learned."""
+
+
 @dataclasses.dataclass(frozen=True)
 class BlockShare:
     """One learner's part of several blocks.
@@ -178,9 +182,7 @@ class LearnerActor:
         elif isinstance(data, TrainingData):
             metrics = learner.update(**data.given, **request.arguments)
         else:
-            block = assemble(data, learner.module_ids)
-            self._check_agreement(block)
-            metrics = learner.update_block(block, **request.arguments)
+            metrics = learner.update_block(self._assembled(data), **request.arguments)
         return Answer(
             metrics=metrics,
             num_updates=learner.num_updates,
@@ -193,11 +195,31 @@ class LearnerActor:
         """Two results: one that says that all is well, and the weights, which need not be fetched to know that."""
         return None, weights_for_runners(self.learner)
 
+    def _assembled(self, share: BlockShare) -> dict[str, dict[str, Any]]:
+        """This learner's block.
+
+        Raises:
+            LostBlocksError: In all learners, if one of them cannot get a block.
+            ValueError: See `assemble` and `_check_agreement`.
+        """
+        try:
+            block = assemble(share, self.learner.module_ids)
+        except LostBlocksError:
+            # The others wait for this learner.
+            self._check_agreement({})
+            raise
+        self._check_agreement(block)
+        return block
+
     def _check_agreement(self, block: dict[str, dict[str, Any]]) -> None:
         """Make sure that all learners have blocks of the same shape: others would make other numbers of steps, and
         wait for each other forever.
 
+        Args:
+            block: This learner's; empty if it could not get it.
+
         Raises:
+            LostBlocksError: In all learners, if one has none.
             ValueError: In all learners.
         """
         learner = self.learner
@@ -213,13 +235,15 @@ class LearnerActor:
                 out_axes=(None,),
                 donate_argnums=(),
             )
-        first = jax.tree.leaves(next(iter(block.values())))[0]
-        own = np.array([len(block), *np.shape(first)[:2]], np.int32)
+        shape = np.shape(jax.tree.leaves(block)[0])[:2] if block else (0, 0)
+        own = np.array([len(block), *shape], np.int32)
         # One reduction for both extremes: the smallest is minus the largest of the negated.
         both = np.concatenate([own, -own])
         (largest,) = self._agreement(np.tile(both, (len(learner.devices), 1)))
         largest = np.asarray(host_view(largest))
         smallest, largest = -largest[3:], largest[:3]
+        if not smallest[0]:
+            raise LostBlocksError("Another learner could not get a block of this update.")
         if (smallest != largest).any():
             raise ValueError(
                 f"The learners' blocks differ: between [T={smallest[1]}, B={smallest[2]}] and [T={largest[1]}, "
@@ -263,6 +287,7 @@ def assemble(share: BlockShare, module_ids: Sequence[str]) -> dict[str, dict[str
         module_ids: The learner's modules.
 
     Raises:
+        LostBlocksError: If a block is not in Ray's object store any more.
         ValueError: If blocks differ in columns or number of steps, or the share would end within a column.
     """
     blocks = [_by_module(_resolved(block), module_ids) for block in share.blocks]
@@ -323,10 +348,20 @@ def _resolved(block: Any) -> Any:
     """The columns of a block, whatever stands for them."""
     for _ in range(2):  # A reference of an object whose columns are a reference is the deepest there is.
         if is_reference(block):
-            block = sys.modules["ray"].get(block)
+            block = _fetched(block)
         if not isinstance(block, Mapping) and not is_reference(block):
             block = block.columns
     return block
+
+
+def _fetched(reference: Any) -> Any:
+    # Ray is imported only where it runs, and a checkout can be checked without it.
+    import ray  # pyright: ignore[reportMissingImports]
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.ObjectLostError as error:
+        raise LostBlocksError(f"A block that was sampled is lost: {error}") from error
 
 
 def is_reference(value: Any) -> bool:
