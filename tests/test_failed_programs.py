@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 
+import flax
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.utils import counters
+from jaxrl_stack.utils import counters, snapshots
 from jaxrl_stack.utils.devices import all_shards, host_view
 
 INTERVAL = 3
@@ -67,6 +68,12 @@ def failing(how=raises):
         FAILS["now"] = None
 
 
+@pytest.fixture(autouse=True)
+def any_share_of_time(monkeypatch):
+    """Snapshots come after so many calls, however fast these are."""
+    monkeypatch.setattr(snapshots, "LARGEST_SHARE", float("inf"))
+
+
 def config(config_class, env="gymnax/CartPole-v1", num_devices=1, interval=INTERVAL, learner_class=None):
     learner_class = learner_class or (PPOWithCallback if config_class is PPOConfig else DQNWithCallback)
     model = {"fcnet_hiddens": [4]}
@@ -114,6 +121,34 @@ def assert_usable(algo, path):
 
 
 # ----------------------------------------------------------------------------------------------------- on the device
+
+
+@flax.struct.dataclass
+class State:
+    x: jax.Array
+
+
+def test_copies_of_fast_calls_are_seldom(monkeypatch):
+    monkeypatch.setattr(snapshots, "LARGEST_SHARE", 0.5)
+    now, copies = [0.0], []
+    monkeypatch.setattr(snapshots.time, "perf_counter", lambda: now[0])
+
+    def copied(state):
+        now[0] += 1.0
+        copies.append(now[0])
+        return state
+
+    monkeypatch.setattr(snapshots, "_copied", copied)
+    kept, state = snapshots.Snapshots(2), State(jnp.zeros(1))
+    for _ in range(12):
+        kept.before_call(state)
+        state = State(state.x + 1.0)
+        now[0] += 0.3
+        kept.after_call(state)
+    # One that compiles, and one that takes a second: the next one comes two seconds later.
+    assert copies == pytest.approx([1.0, 2.0, 5.1])
+    kept.before_call(State(state.x))
+    assert len(copies) == 4 and kept.num_calls == 0
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])

@@ -476,7 +476,7 @@ class AlgorithmConfig(Plain):
 
         Args:
             num_learners: Learner actors; 0 learns in the main process. Several update together, as one. Default: 0.
-            learner_snapshot_interval: Updates (calls of the compiled program, on JAX environments) between two copies of the training state: as many are lost at most when an update fails while it runs, or when a Learner actor dies. Default: 10.
+            learner_snapshot_interval: Updates (calls of the compiled program, on JAX environments) between two copies of the training state: as many are lost at most when a Learner actor dies, or when an update fails while it runs. In this process copies take 1 % of the time at most: fast updates are copied more seldom. Default: 10.
             num_cpus_per_learner: CPU devices of a learner on a machine without accelerator; 'auto' is one. Default: 'auto'.
             num_gpus_per_learner: Accelerators of a learner. Unless it is set, all local ones are used; an explicit 0 means the CPU. Default: 0.
             custom_resources_per_learner: Ray resources of each Learner actor. Default: {}.

@@ -737,7 +737,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
                 "learner_snapshot_interval",
                 10,
                 "Updates (calls of the compiled program, on JAX environments) between two copies of the training "
-                "state: as many are lost at most when an update fails while it runs, or when a Learner actor dies.",
+                "state: as many are lost at most when a Learner actor dies, or when an update fails while it runs. "
+                "In this process copies take 1 % of the time at most: fast updates are copied more seldom.",
                 "int",
                 "host",
                 check=integer(1),

@@ -83,8 +83,8 @@ class JaxEnv(abc.ABC):
 
     @property
     def params(self) -> Any:
-        """Numbers that the dynamics depend on, a pytree for `reset` and `step`, which get its arrays as JAX arrays; None
-        if there are none.
+        """Numbers that the dynamics depend on, a pytree for `reset` and `step`, which get JAX arrays; None if
+        there are none.
         """
         return None
 

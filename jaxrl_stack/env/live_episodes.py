@@ -145,8 +145,8 @@ class LiveEpisodes:
             chunks.append(piece)
         if piece.t - chunks[0].t_started > MOST_EARLIER_STEPS:
             notice_once(
-                f"An episode has more than {MOST_EARLIER_STEPS} steps: on_episode_end gets the last ones of them only, in "
-                f"prev_episode_chunks. Sum up in on_episode_step what is needed of all."
+                f"An episode has more than {MOST_EARLIER_STEPS} steps: on_episode_end gets the last ones of them only, "
+                f"in prev_episode_chunks. Sum up in on_episode_step what is needed of all."
             )
             del chunks[0]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+
+LARGEST_SHARE = 0.01
+"""Of the time that copies may take: an update of a small network takes hardly longer than a copy of its state."""
 
 
 class Snapshots:
@@ -16,7 +20,7 @@ class Snapshots:
     the arrays along that were donated to it. What can be gone on from then is the last copy.
 
     Args:
-        interval: Calls between two copies.
+        interval: Calls between two copies, at least; they are as many more as it takes to keep to `LARGEST_SHARE`.
 
     Attributes:
         state: The copied arguments of `before_call`; None before the first call.
@@ -28,10 +32,12 @@ class Snapshots:
         self.num_calls = 0
         self._interval = interval
         self._newest: tuple[weakref.ref[Any], ...] = ()
+        self._next_at = 0.0
+        self._is_compiled = False
 
     def before_call(self, *state: Any) -> None:
-        """Copy the state if that is due: for the first call, after `interval` calls, and if it is not what the last
-        call returned, because somebody has replaced it.
+        """Copy the state if that is due: for the first call, after `interval` calls or more, and if it is not what the
+        last call returned, because somebody has replaced it.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.
@@ -39,10 +45,16 @@ class Snapshots:
         is_newest = len(state) == len(self._newest) and all(
             ref() is part for ref, part in zip(self._newest, state, strict=True)
         )
-        if is_newest and self.num_calls < self._interval:
+        if is_newest and (self.num_calls < self._interval or time.perf_counter() < self._next_at):
             return
         self.forget()  # Never two copies at a time.
-        self.state = _copied(state)
+        if not self._is_compiled:  # What that takes is no measure of a copy.
+            _copied(state)
+            self._is_compiled = True
+        started = time.perf_counter()
+        self.state = jax.block_until_ready(_copied(state))
+        ended = time.perf_counter()
+        self._next_at = ended + (ended - started) / LARGEST_SHARE
         self._newest = tuple(map(weakref.ref, state))
 
     def after_call(self, *state: Any) -> None:
