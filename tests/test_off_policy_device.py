@@ -16,7 +16,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, host_view
+from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices
 
 NUM_ENVS, BATCH, CAPACITY = 4, 8, 80
 
@@ -329,6 +329,29 @@ def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog):
 # ------------------------------------------------------------------------------------------------------- devices
 
 
+def weights_of_next_draw(driver):
+    """Importance weights ``[D, N]`` of what each device would draw next."""
+
+    def draw(learner, runner, replay, timesteps, settings):
+        state = TrainState(learner=learner, runner=driver._sampler(runner), replay=replay, timesteps=timesteps)
+        _, batch, _ = driver._draw_on_device(settings, state)
+        return (batch[DEFAULT_MODULE_ID]["weights"],)
+
+    program = map_over_devices(
+        draw,
+        driver.learner.devices,
+        axis_name=driver.learner.axis_name,
+        in_axes=(None, 0, 0, None, None),
+        out_axes=(0,),
+        donate_argnums=(),
+    )
+    learner = driver.learner
+    (weights,) = program(
+        learner.state, driver.runner_state, driver.replay_state, driver.timesteps, learner.placed_settings()
+    )
+    return all_shards(weights)
+
+
 def test_two_devices_share_batch_and_memory(tmp_path):
     algo = config().learners(num_cpus_per_learner=2).build_algo()
     results = [algo.train() for _ in range(3)]
@@ -341,6 +364,14 @@ def test_two_devices_share_batch_and_memory(tmp_path):
     assert results[-1]["replay_buffer"] | {"capacity": CAPACITY, "num_env_steps_stored": CAPACITY} == results[-1][
         "replay_buffer"
     ]
+    weights = weights_of_next_draw(driver)
+    levels = [jax.tree.map(lambda x, d=d: x[d], shards.priorities) for d in range(2)]
+    shares = [own.items[own.items > 0] / own.items.sum(dtype=np.float64) for own in levels]
+    least = min(own.min() for own in shares)
+    allowed = [(own / least) ** -driver.config.replay_beta for own in shares]
+    for d in range(2):
+        distance = np.abs(weights[d][:, None] - allowed[d][None]).min(axis=1)
+        np.testing.assert_allclose(distance, 0.0, atol=1e-5)
     for leaf in jax.tree.leaves(driver.learner.state.params):
         copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
         np.testing.assert_array_equal(copies[0], copies[1])

@@ -321,6 +321,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
             jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, sampler.num_draws, keepdims=False), sampler.draws),
             beta=self.config.replay_beta,
             gamma=values[DEFAULT_MODULE_ID]["gamma"],
+            axis_name=self.learner.reduction_axis,
         )
         sampler = dataclasses.replace(sampler, num_draws=sampler.num_draws + 1)
         return dataclasses.replace(state, runner=sampler), {DEFAULT_MODULE_ID: batch}, items

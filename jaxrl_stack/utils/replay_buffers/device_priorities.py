@@ -140,6 +140,11 @@ def _summed(counts: jax.Array) -> jax.Array:
     return functools.reduce(jnp.add, list(counts))
 
 
+def total(levels: PriorityLevels) -> jax.Array:
+    """What all items count together."""
+    return jnp.sum(levels.sums)
+
+
 def minimum(levels: PriorityLevels) -> jax.Array:
     """What the least item counts; inf without items."""
     # Positive floats are in the order of their bits, and CPUs find the minimum of integers ten times faster.

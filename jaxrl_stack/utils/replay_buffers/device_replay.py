@@ -474,6 +474,7 @@ class DeviceReplay:
         *,
         beta: jax.Array | float = 0.0,
         gamma: jax.Array | float | None = None,
+        axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draw n-step transitions, with replacement.
 
@@ -482,17 +483,19 @@ class DeviceReplay:
             key: PRNG key, or what `random_numbers` made of it.
             beta: Exponent of importance weights; no effect on uniform draws.
             gamma: Discount; that of the description if None.
+            axis_name: Axis of the devices that each draw a part of the batch from a memory of their own, or None.
 
         Returns:
             ``({column: pytree [N, ...]}, items)``: obs, actions and extra columns of the first step; rewards, float32,
             discounted sums over the window; new_obs, terminateds and truncateds behind its last step; n_step, float32,
             its actual steps, so that a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights,
-            float32, ``(N P(i)) ** -beta`` over the largest in the buffer (Schaul et al., 2016, section 3.4).
+            float32, ``(N P(i)) ** -beta`` over the largest in the buffers of all devices (Schaul et al., 2016,
+            section 3.4); every device draws equally many, so that P(i) is a share of what is on the same device.
             Behind a terminated step, new_obs repeats that step's obs.
         """
         low, high = self._n_steps
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
-        ages, envs, weights = self._draw(state, random.items, beta)
+        ages, envs, weights = self._draw(state, random.items, beta, axis_name)
         head = state.ring.current_index
         first = self._flat(envs, self._places(head, ages))
         step = self._take(state, first)
@@ -546,6 +549,7 @@ class DeviceReplay:
         length: int,
         burn_in: int = 0,
         beta: jax.Array | float = 0.0,
+        axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
 
@@ -557,7 +561,7 @@ class DeviceReplay:
             key: PRNG key.
             length: Steps that losses see, at most.
             burn_in: Steps before them that only bring a recurrent state up to date, at most.
-            beta: As in `sample`.
+            beta: As in `sample`, like `axis_name`.
 
         Returns:
             ``({column: pytree [N, J, ...]}, items)``: obs, actions, rewards (of single steps), new_obs, terminateds,
@@ -570,7 +574,7 @@ class DeviceReplay:
         """
         if not (_is_int(length) and length >= 1 and _is_int(burn_in) and burn_in >= 0):
             raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
-        ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta)
+        ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta, axis_name)
         head = state.ring.current_index
 
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
@@ -632,7 +636,7 @@ class DeviceReplay:
     # ------------------------------------------------------------------------------------------------------------ parts
 
     def _draw(
-        self, state: ReplayState, bits: jax.Array, beta: jax.Array | float
+        self, state: ReplayState, bits: jax.Array, beta: jax.Array | float, axis_name: str | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """``(ages, environments, weights)``, each ``[N]``; the age of the newest row is 0."""
         if state.priorities is None:
@@ -642,12 +646,18 @@ class DeviceReplay:
         # XLA would read what items count once more where weights are used, behind the new priorities of these items,
         # and copy all of them to do so. Behind a barrier it reads once; and what is done with items waits for it.
         levels = state.priorities
-        counts, least = jax.lax.optimization_barrier(
-            (device_priorities.values(levels, index), device_priorities.minimum(levels))
+        counts, least, *total = jax.lax.optimization_barrier(
+            (
+                device_priorities.values(levels, index),
+                device_priorities.minimum(levels),
+                *([] if axis_name is None else [device_priorities.total(levels)]),
+            )
         )
         index = jnp.where((counts >= 0) & (least >= 0), index, 0)
         envs, places = index // self.num_rows, index % self.num_rows
-        # The number of items and their sum cancel.
+        # The number of items cancels, and so does their sum on a single device.
+        if axis_name is not None:
+            counts, least = counts / total[0], jax.lax.pmin(least / total[0], axis_name)
         weights = (counts / least) ** -jnp.asarray(beta, jnp.float32)
         return self._places(state.ring.current_index, places), envs, weights
 

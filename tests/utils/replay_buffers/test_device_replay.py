@@ -334,6 +334,31 @@ def test_draws_are_in_proportion_to_priorities_and_weights_follow_the_formula():
     assert chi_square(np.bincount(index, minlength=40), (after / after.sum()).reshape(-1)) < 72.1
 
 
+def test_weights_of_several_devices_are_of_one_scale():
+    """Each draws its part of the batch from its own memory, and the largest weight is taken over all of them."""
+    beta, num_devices = 0.7, 2
+    states, counts = [], []
+    rows, envs = (x.reshape(-1) for x in np.meshgrid(np.arange(5, 25), np.arange(2)))
+    items = ReplayItems(rows=jnp.asarray(rows, jnp.uint32), envs=jnp.asarray(envs, jnp.int32))
+    for d in range(num_devices):
+        priorities = np.random.default_rng(d).uniform(0.1, 1.0, size=40).astype(np.float32) * 10.0**d
+        state = filled(PRIORITISED, Source(2, 0.1, 0.1, d), 5, 5)
+        states.append(functions(PRIORITISED).update(state, items, priorities))
+        counts.append(priorities.astype(np.float64) ** 0.6)
+    draw = jax.vmap(functools.partial(PRIORITISED.sample, beta=beta, axis_name="devices"), axis_name="devices")
+    keys = jax.random.split(jax.random.key(3), num_devices)
+    batch, drawn = jax.jit(draw)(jax.tree.map(lambda *x: jnp.stack(x), *states), keys)
+    raw = [(num_devices * 40 * own / (num_devices * own.sum())) ** -beta for own in counts]
+    largest = max(own.max() for own in raw)
+    for d in range(num_devices):
+        index = np.asarray(drawn.envs[d]) * 20 + np.asarray(drawn.rows[d], int) - 5
+        np.testing.assert_allclose(batch["weights"][d], raw[d][index] / largest, rtol=1e-5)
+    # A single device, with an axis or without.
+    alone, _ = functions(PRIORITISED).sample(states[0], keys[0], beta=beta)
+    mapped, _ = jax.jit(draw)(jax.tree.map(lambda x: x[None], states[0]), keys[:1])
+    np.testing.assert_allclose(mapped["weights"][0], alone["weights"], rtol=1e-5)
+
+
 def test_update_priorities_passes_over_what_is_gone_and_what_is_not_finite():
     replay = DeviceReplay(capacity=8, num_envs=2, batch_size=4, alpha=1.0)
     state = filled(replay, Source(2, 0, 0, 0), 2, 3)  # rows 2 .. 5 are there
