@@ -7,7 +7,7 @@ import math
 import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import jax
@@ -232,20 +232,6 @@ class Decoder:
         self._what = what
         self._accept_missing = accept_missing
         self._space_elements = 0
-        self._kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "float": lambda node: _NO_FLOATS[node["value"]],
-            "array": self._array,
-            "key": self._key,
-            "dict": lambda node: {self.decode(key): self.decode(item) for key, item in node["value"]},
-            "tuple": lambda node: tuple(self.decode(item) for item in node["value"]),
-            "set": lambda node: {self.decode(item) for item in node["value"]},
-            "space": self._space,
-            "class": self._class,
-            "function": lambda node: self.loader.load(node["value"], what=self._what),
-            "plain": self._plain,
-            "object": self._object,
-            "missing": self._missing,
-        }
 
     def decode(self, node: Any) -> Any:
         """The value of a JSON node.
@@ -260,10 +246,10 @@ class Decoder:
         if KIND not in node:
             return {key: self.decode(item) for key, item in node.items()}
         kind = node[KIND]
-        if not isinstance(kind, str) or kind not in self._kinds:
+        if not isinstance(kind, str) or kind not in self._KINDS:
             raise ValueError(f"{self._what} holds a value of the unknown kind {kind!r}: it is damaged, or newer.")
         try:
-            return self._kinds[kind](node)
+            return self._KINDS[kind](self, node)
         except DAMAGES as error:
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error!r}.") from error
         except ValueError as error:
@@ -344,6 +330,22 @@ class Decoder:
             f"{self._what} does not hold {missing.where}, which was {missing.what}. Pass it again: "
             f"from_checkpoint(path, {missing.where.split('/')[0].split('.')[-1]}=...)."
         )
+
+    # Of the class: a table of an object's own methods would keep it, and its arrays, until garbage is collected.
+    _KINDS: ClassVar[dict[str, Callable[[Decoder, dict[str, Any]], Any]]] = {
+        "float": lambda self, node: _NO_FLOATS[node["value"]],
+        "array": _array,
+        "key": _key,
+        "dict": lambda self, node: {self.decode(key): self.decode(item) for key, item in node["value"]},
+        "tuple": lambda self, node: tuple(self.decode(item) for item in node["value"]),
+        "set": lambda self, node: {self.decode(item) for item in node["value"]},
+        "space": _space,
+        "class": _class,
+        "function": lambda self, node: self.loader.load(node["value"], what=self._what),
+        "plain": _plain,
+        "object": _object,
+        "missing": _missing,
+    }
 
 
 def checked_shape_and_dtype(node: Mapping[str, Any], what: str) -> tuple[tuple[int, ...], np.dtype]:

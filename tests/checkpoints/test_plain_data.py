@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import gc
 import json
 import math
+import weakref
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +24,7 @@ from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of, register_class
 from jaxrl_stack.utils.plain_data import (
+    KIND,
     MAX_SPACE_ELEMENTS,
     NOT_STORED,
     Decoder,
@@ -346,3 +349,17 @@ def test_the_loader_imports_this_package_alone():
         ClassLoader([5])
     one: Any = Point
     assert ClassLoader(one).load(path_of(Point), what="It") is Point
+
+
+def test_a_decoder_is_let_go_of_with_its_last_name():
+    """It knows arrays, which may be most of the memory: they do not wait for the garbage collector."""
+    arrays = {"x": np.zeros(3)}
+    decoder = Decoder(ClassLoader(), arrays=arrays.__getitem__)
+    decoder.decode({KIND: "array", "dtype": "float64", "shape": [3], "name": "x"})
+    reference = weakref.ref(decoder)
+    gc.disable()
+    try:
+        del decoder
+        assert reference() is None
+    finally:
+        gc.enable()
