@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import weakref
 
 import gymnasium as gym
 import jax
@@ -22,7 +23,11 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.utils.replay_buffers import (
+    EpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+    episode_replay_buffer,
+)
 
 ROWS = 8
 TD_ERRORS = (DEFAULT_MODULE_ID, TD_ERROR_KEY)
@@ -192,10 +197,14 @@ def test_nothing_is_compiled_behind_the_first_updates(algo):
     assert [algo.train()["timers"]["compile_s"] for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
-def test_gone_on_with_other_values_of_traced_settings():
+def test_gone_on_with_other_values_of_traced_settings(monkeypatch):
     algo = config().build_algo()
     for _ in range(3):
         algo.train()
+    before = weakref.ref(algo.driver.replay_buffer._store)
+    # The buffer of before is let go of: where that has not happened, the next one does not fit.
+    fits = lambda: 0 if before() is not None else 2**40  # noqa: E731
+    monkeypatch.setattr(episode_replay_buffer, "available_host_bytes", fits)
     assert algo.reset(config().training(lr=0.5))
     assert len(algo.driver.replay_buffer) == algo.driver.num_updates == algo.driver.num_env_steps_trained == 0
     results = [algo.train() for _ in range(3)]
@@ -509,6 +518,36 @@ def test_a_checkpoint_without_the_buffer_goes_on_with_an_empty_one(tmp_path):
     assert np.isfinite(restored.train()["learners"]["default_policy"]["total_loss"])
     for each in (algo, restored):
         each.stop()
+
+
+def test_a_restore_that_fails_late_leaves_the_buffer_as_it_was_without_a_copy(tmp_path, monkeypatch):
+    algo = config().build_algo()
+    for _ in range(3):
+        algo.train()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    algo.train()
+    before, original, calls = algo.get_state(), algo.metrics.set_state, []
+
+    def fail_once(state):
+        calls.append(state)
+        if len(calls) == 1:
+            raise ValueError("no metrics")
+        original(state)
+
+    monkeypatch.setattr(algo.metrics, "set_state", fail_once)
+    with monkeypatch.context() as m:
+        m.setattr(EpisodeReplayBuffer, "get_state", None)  # Nobody asks for one.
+        with pytest.raises(ValueError, match="no metrics"):
+            algo.restore_from_path(path)
+    after = algo.get_state()
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    with monkeypatch.context() as m:
+        m.setattr(EpisodeReplayBuffer, "get_state", None)
+        algo.restore_from_path(path)
+        algo.restore_from_path(path, component="replay_buffer")
+    assert len(algo.driver.replay_buffer) == 18
+    algo.stop()
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.algorithms import off_policy_device_driver
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices
+from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_sharded
 
 NUM_ENVS, BATCH, CAPACITY = 4, 8, 80
 
@@ -299,6 +300,52 @@ def test_other_environments_do_not_continue_what_is_stored(run):
     assert (ends_of_newest_rows() > 0).all()
     algo.restore_from_path(run.path)
     assert_same(leaves_of(algo), run.states[1])
+    algo.stop()
+
+
+def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
+    """Both together may not fit. If it fails then, everything is what it was."""
+    algo = type(run.algo).from_checkpoint(run.path)
+    algo.train()
+    held = []
+
+    def placing(tree, devices):
+        held.append(algo.driver.replay_state)
+        if len(held) == 1:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        return place_sharded(tree, devices)
+
+    monkeypatch.setattr(off_policy_device_driver, "place_sharded", placing)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        algo.restore_from_path(run.path)
+    assert_same(leaves_of(algo), run.states[2])
+    algo.restore_from_path(run.path)
+    assert held == [None] * 3
+    assert_same(leaves_of(algo), run.states[1])
+    # What is there is copied for the way back only if it holds something, and if it goes.
+    algo.reset(config())
+    monkeypatch.setattr(off_policy_device_driver.StoredReplay, "get_state", None)
+    algo.restore_from_path(run.path)
+    assert_same(leaves_of(algo), run.states[1])
+    algo.stop()
+
+
+def test_a_restore_that_fails_without_the_buffer_in_checkpoints_leaves_the_buffer(run, tmp_path, monkeypatch):
+    algo = config().training(store_buffer_in_checkpoints=False).build_algo()
+    algo.train()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    before, original, calls = leaves_of(algo), algo.metrics.set_state, []
+
+    def fail_once(state):
+        calls.append(state)
+        if len(calls) == 1:
+            raise ValueError("no metrics")
+        original(state)
+
+    monkeypatch.setattr(algo.metrics, "set_state", fail_once)
+    with pytest.raises(ValueError, match="no metrics"):
+        algo.restore_from_path(path)
+    assert_same(leaves_of(algo), before)
     algo.stop()
 
 

@@ -35,6 +35,7 @@ from jaxrl_stack.core import (
     COMPONENT_LEARNER,
     COMPONENT_LEARNER_GROUP,
     COMPONENT_METRICS_LOGGER,
+    COMPONENT_REPLAY_BUFFER,
     COMPONENT_RL_MODULE,
     DEFAULT_MODULE_ID,
 )
@@ -569,8 +570,11 @@ class Algorithm(Checkpointable):
             **kwargs: None.
         """
         self._check_is_running()
+        replay = self.driver.stored_replay
         state = {
             **self.driver.get_state(),
+            # Large: copied if it is asked for.
+            **({} if replay is None else {COMPONENT_REPLAY_BUFFER: None}),
             "training_iteration": self._iteration,
             "time_total_s": self._time_total,
             "evaluation": {
@@ -581,7 +585,10 @@ class Algorithm(Checkpointable):
             "num_actions_computed": self._action_count,
             COMPONENT_METRICS_LOGGER: self.metrics.get_state(),
         }
-        return {n: state[n] for n in selected(list(state), components, not_components, type(self).__name__)}
+        wanted = {n: state[n] for n in selected(list(state), components, not_components, type(self).__name__)}
+        if replay is not None and COMPONENT_REPLAY_BUFFER in wanted:
+            wanted[COMPONENT_REPLAY_BUFFER] = replay.get_state()
+        return wanted
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; what is left out stays as it is.
@@ -601,6 +608,17 @@ class Algorithm(Checkpointable):
             self._action_count = int(state["num_actions_computed"])
         if COMPONENT_METRICS_LOGGER in state:
             self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])
+        self.driver.set_replay_state(state)
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        replay = self.driver.stored_replay
+        state = self.get_state(not_components=None if replay is None else COMPONENT_REPLAY_BUFFER)
+        held: dict[str, Any] = {}
+        if replay is not None:
+            # A class of the user's may do more behind it, which may fail.
+            is_last = type(self).set_state is Algorithm.set_state
+            held = replay._state_to_go_back_to() if is_last else replay.get_state()
+        return {**state, COMPONENT_REPLAY_BUFFER: held}
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config."""

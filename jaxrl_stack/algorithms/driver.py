@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.algorithms.settings import same
-from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_ENV_RUNNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_REPLAY_BUFFER,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.utils.checkpoints import Checkpointable
 
 logger = logging.getLogger(__name__)
 
@@ -261,14 +267,24 @@ class Driver(abc.ABC):
             (COMPONENT_LEARNER_GROUP, self.learner_group),
             (COMPONENT_ENV_RUNNER, self._described_env_runner()),
         ]
+        if self.stored_replay is not None:
+            parts.append((COMPONENT_REPLAY_BUFFER, self.stored_replay))
         return parts
+
+    @property
+    def stored_replay(self) -> Checkpointable | None:
+        """The replay buffer, where there is one and checkpoints hold it."""
+        return None
 
     def _described_env_runner(self) -> Any:
         """The EnvRunner whose connectors are those of all."""
         return self.env_runner
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that changes during training: the states of `components`, and ``"driver"`` for the rest."""
+        """All that changes during training but replay: the states of `components`, and ``"driver"`` for the rest.
+
+        `Algorithm.get_state` adds that of `stored_replay`.
+        """
         return {
             COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),
             **self._sampling_state(),
@@ -289,7 +305,7 @@ class Driver(abc.ABC):
         """What else changes, as named values."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; parts that are left out stay.
+        """Take over what `get_state` returned; parts that are left out stay, as does replay.
 
         Raises:
             ValueError: If it does not fit. Part of it may have been taken over then.
@@ -311,6 +327,13 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
+
+    def set_replay_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most algorithms have no replay
+        """Take over that of `stored_replay` out of a whole state, when everything else is.
+
+        Raises:
+            ValueError: If it does not fit; nothing has changed then.
+        """
 
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig) -> bool:

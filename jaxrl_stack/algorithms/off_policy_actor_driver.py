@@ -133,6 +133,8 @@ class OffPolicyActorDriver(ActorDriver):
     def reset(self, config: Any) -> bool:
         if not super().reset(config):
             return False
+        # Both together may not fit.
+        self.replay_buffer._forget()
         self.replay_buffer = self._make_replay_buffer()
         return True
 
@@ -269,17 +271,13 @@ class OffPolicyActorDriver(ActorDriver):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    def components(self) -> list[tuple[str, Any]]:
-        own = super().components()
-        if self.config.store_buffer_in_checkpoints:
-            own.append((COMPONENT_REPLAY_BUFFER, self.replay_buffer))
-        return own
+    @property
+    def stored_replay(self) -> EpisodeReplayBuffer | None:
+        return self.replay_buffer if self.config.store_buffer_in_checkpoints else None
 
-    def _sampling_state(self) -> dict[str, Any]:
-        state = super()._sampling_state()
-        if self.config.store_buffer_in_checkpoints:
-            state[COMPONENT_REPLAY_BUFFER] = self.replay_buffer.get_state()
-        return state
+    def set_replay_state(self, state: dict[str, Any]) -> None:
+        if COMPONENT_REPLAY_BUFFER in state:
+            self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
 
     def _own_state(self) -> dict[str, Any]:
         return {
@@ -289,8 +287,6 @@ class OffPolicyActorDriver(ActorDriver):
         }
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        if COMPONENT_REPLAY_BUFFER in state:
-            self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
         if own is not None:
             self._num_env_steps_trained = int(own["num_env_steps_trained_lifetime"])
             self._replay_metrics.set_state(own["replay_metrics"])

@@ -23,6 +23,7 @@ from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.checkpoints import Checkpointable
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import (
     MemoryEstimate,
     available_memory,
@@ -139,6 +140,14 @@ class OffPolicyDeviceDriver(DeviceDriver):
             in_axes=(0,),
             out_axes=(0,),
             donate_argnums=(),
+        )
+        self._cut = map_over_devices(
+            lambda replay: (self.replay.cut(replay),),
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(0,),
+            out_axes=(0,),
+            donate_argnums=(0,),
         )
         self._stored_replay = StoredReplay(self)
 
@@ -401,28 +410,20 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     # -------------------------------------------------------------------------------------------------------- state
 
-    def components(self) -> list[tuple[str, Any]]:
-        own = super().components()
-        if self.config.store_buffer_in_checkpoints:
-            own.append((COMPONENT_REPLAY_BUFFER, self._stored_replay))
-        return own
+    @property
+    def stored_replay(self) -> StoredReplay | None:
+        return self._stored_replay if self.config.store_buffer_in_checkpoints else None
 
-    def _sampling_state(self) -> dict[str, Any]:
-        state = super()._sampling_state()
-        if self.config.store_buffer_in_checkpoints:
-            state[COMPONENT_REPLAY_BUFFER] = self._stored_replay.get_state()
-        return state
-
-    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        super()._set_sampling_state(state, own)
+    def set_replay_state(self, state: dict[str, Any]) -> None:
         is_runner_restored = "rollout" in state.get(COMPONENT_ENV_RUNNER, {})
+        is_whole = "driver" in state
         if COMPONENT_REPLAY_BUFFER in state:
             self._stored_replay.set_state(state[COMPONENT_REPLAY_BUFFER])
             if not is_runner_restored:
                 self._cut_replay()
-        elif is_runner_restored and own is None:
+        elif is_runner_restored and not is_whole:
             self._cut_replay()
-        elif own is not None:
+        elif is_whole:
             notice_once(
                 "The state that is restored holds no replay buffer (store_buffer_in_checkpoints=False): it is empty, "
                 "and updates are made from what is sampled from here on."
@@ -431,9 +432,16 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     def _cut_replay(self) -> None:
         """What the environments do next is not what followed what the replay memory holds."""
-        shards = [jax.tree.map(lambda x, d=d: x[d], all_shards(self.replay_state)) for d in range(self._num_devices)]
-        cut = [jax.device_get(jax.jit(self.replay.cut)(shard)) for shard in shards]
-        self.replay_state = place_sharded(jax.tree.map(lambda *x: np.stack(x), *cut), self.learner.devices)
+        self._replace_replay(lambda: self._cut(self.replay_state)[0])
+
+    def _replace_replay(self, make: Callable[[], Any]) -> None:
+        """Replace the replay memory, whose buffers the new one may take over; if that fails, it is empty."""
+        with deferred_interrupt():
+            try:
+                self.replay_state = make()
+            except BaseException:
+                self._empty_replay()
+                raise
 
     @property
     def _num_devices(self) -> int:
@@ -461,11 +469,16 @@ class StoredReplay(Checkpointable):
         return named_leaves(all_shards(self._driver.replay_state))
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned.
+        """Take over what `get_state` returned; nothing if it is empty.
+
+        The memory that is there is let go of before the new one is made: both together may not fit.
 
         Raises:
-            ValueError: If it is of another capacity, of other environments, or of another number of devices.
+            ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing
+                has changed then.
         """
+        if not state:
+            return
         driver = self._driver
         num_devices = len(driver.learner.devices)
         saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
@@ -477,7 +490,16 @@ class StoredReplay(Checkpointable):
             )
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), driver.replay_state)
         restored = from_named_leaves(shapes, state, "the replay buffer")
-        driver.replay_state = place_sharded(restored, driver.learner.devices)
+
+        def placed() -> Any:
+            driver.replay_state = None
+            return place_sharded(restored, driver.learner.devices)
+
+        driver._replace_replay(placed)
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        is_empty = not all_shards(self._driver.replay_state.size).any()
+        return {} if is_empty else self.get_state()
 
 
 def repeat(

@@ -46,6 +46,8 @@ PART_NAME = re.compile(f"[^{_NOT_IN_NAMES}.][^{_NOT_IN_NAMES}]*")
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
 _STORE_FILES = ("_METADATA", "manifest.ocdbt")
 """What a store of arrays has at the least."""
+_CHUNK_BYTES = 1 << 26
+"""Arrays are stored in chunks of this size: writing and reading hold a few of them besides the array."""
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -313,7 +315,8 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True)
     try:
         path.mkdir()
-        handler.save(path, args=ocp.args.PyTreeSave(arrays))
+        how = {name: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for name in arrays}
+        handler.save(path, args=ocp.args.PyTreeSave(arrays, save_args=how))
         handler.finalize(path)
     finally:
         handler.close()

@@ -208,8 +208,15 @@ class Checkpointable:
                 state = {name: state}
             self._take_over(state, part)
 
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        """What `set_state` takes to undo a restore that failed.
+
+        Not in it is what takes over a state last, and whole or not at all: large data would be copied for nothing.
+        """
+        return self.get_state()
+
     def _take_over(self, state: dict[str, Any], stored: Stored) -> None:
-        before = self.get_state()
+        before = self._state_to_go_back_to()
         try:
             self._set_stored_state(state, before, stored.path)
         except BaseException:

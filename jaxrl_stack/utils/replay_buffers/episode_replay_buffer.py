@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.env.utils.nested import batch, take, tree_leaves, unbatch
 from jaxrl_stack.utils.checkpoints import Checkpointable, selected
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.replay_buffers.frame_store import (
     ACTIONS,
@@ -145,7 +146,10 @@ class EpisodeReplayBuffer(Checkpointable):
         self._seed = seed
         self.rng = np.random.default_rng(seed)
         self._check_memory()
+        self._forget()
 
+    def _forget(self) -> None:
+        """Hold nothing."""
         self._store = FrameStore(self.capacity)
         self._infos: dict[int, dict] = {}
         self._records: dict[int, _Record] = {}
@@ -609,11 +613,13 @@ class EpisodeReplayBuffer(Checkpointable):
         """State of the items: the rows of all steps, and what else there is per step."""
         return {"rows": self._items[: self._num_timesteps].copy()}
 
-    def _set_items(self, items: Mapping[str, np.ndarray]) -> None:
-        """Take over what `_get_items` returned; the steps themselves are there already."""
-        self._items, self._places = np.zeros((2, self._store.num_rows), np.int32)
-        self._items[: len(items["rows"])] = items["rows"]
-        self._places[items["rows"]] = np.arange(len(items["rows"]))
+    def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
+        """``{attribute: value}`` of what `_get_items` returned, for a store that has the steps already."""
+        rows = items["rows"]
+        own, places = np.zeros((2, store.num_rows), np.int32)
+        own[: len(rows)] = rows
+        places[rows] = np.arange(len(rows))
+        return {"_items": own, "_places": places}
 
     def _draw(self, number: int) -> np.ndarray:
         """Rows of random steps, ``[number]``."""
@@ -1092,10 +1098,10 @@ class EpisodeReplayBuffer(Checkpointable):
         """Take over what `get_state` returned; what is left out stays as it is.
 
         Raises:
-            ValueError: If it does not fit: it has more steps than the capacity, or other random numbers.
+            ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
+                changed then.
         """
-        if "data" in state:
-            self._set_data(state["data"])
+        random = self.rng.bit_generator.state
         if "rng" in state:
             name = type(self.rng.bit_generator).__name__
             if state["rng"]["bit_generator"] != name:
@@ -1103,6 +1109,16 @@ class EpisodeReplayBuffer(Checkpointable):
                     f"The state is of random numbers by {state['rng']['bit_generator']}, not by {name}."
                 )
             self.rng.bit_generator.state = state["rng"]
+        try:
+            if "data" in state:
+                self._set_data(state["data"])
+        except BaseException:
+            self.rng.bit_generator.state = random
+            raise
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        # `set_state` takes over all or nothing; one of the user's may do more behind it, which may fail.
+        return {} if type(self).set_state is EpisodeReplayBuffer.set_state else self.get_state()
 
     def _get_data(self) -> dict[str, Any]:
         streams = self._streams.values()
@@ -1131,7 +1147,7 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _set_data(self, data: Mapping[str, Any]) -> None:
-        store = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping())
+        store = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping(), present=self._store)
         num_steps = int((store.next[data["store"]["rows"]] >= 0).sum())
         if num_steps > self.capacity:
             raise ValueError(
@@ -1150,21 +1166,33 @@ class EpisodeReplayBuffer(Checkpointable):
         if not np.array_equal(np.sort(items["rows"]), np.flatnonzero((store.next >= 0) & (store.owner > 0))):
             raise ValueError("The items in the state of a replay buffer are not the steps in it.")
 
-        self._store, self._streams = store, running
-        self._records = {record.number: record for record in records}
-        self._by_id = {record.id_: record for record in records if record.last >= 0}
-        self._infos = dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True))
-        self._num_timesteps = num_steps
-        self._set_items(items)
-        self._first_number, self._next_number = counts["first_number"], counts["next_number"]
-        self._num_timesteps_added = counts["added_timesteps"]
-        self._num_episodes_added = counts["added_episodes"]
-        self._num_episodes_evicted = counts["evicted_episodes"]
-        self._num_timesteps_evicted = counts["evicted_timesteps"]
-        self.sampled_timesteps = counts["sampled_timesteps"]
         last_sampled = data["last_sampled"]
-        self._last_sampled = None if last_sampled is None else np.array(last_sampled)
-        self._metrics = ReplayMetrics(self._window)
+        restored = {
+            **self._restored_items(items, store),
+            "_store": store,
+            "_streams": running,
+            "_records": {record.number: record for record in records},
+            "_by_id": {record.id_: record for record in records if record.last >= 0},
+            "_infos": dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
+            "_num_timesteps": num_steps,
+            "_first_number": counts["first_number"],
+            "_next_number": counts["next_number"],
+            "_num_timesteps_added": counts["added_timesteps"],
+            "_num_episodes_added": counts["added_episodes"],
+            "_num_episodes_evicted": counts["evicted_episodes"],
+            "_num_timesteps_evicted": counts["evicted_timesteps"],
+            "sampled_timesteps": counts["sampled_timesteps"],
+            "_last_sampled": None if last_sampled is None else np.array(last_sampled),
+            "_metrics": ReplayMetrics(self._window),
+        }
+        # From here on nothing can fail that was not there before; the arrays may be those of the present store.
+        with deferred_interrupt():
+            try:
+                store.load(data["store"])
+            except BaseException:
+                self._forget()
+                raise
+            vars(self).update(restored)
 
     def _check_memory(self) -> None:
         estimate = self.memory_estimate()

@@ -378,9 +378,20 @@ class FrameStore:
 
     @classmethod
     def from_state(
-        cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]
+        cls,
+        capacity: int,
+        state: Mapping[str, Any],
+        bookkeeping: Mapping[str, int],
+        *,
+        present: FrameStore | None = None,
     ) -> FrameStore:
-        """The store that `get_state` described.
+        """The store that `get_state` described, still without its columns and extras: see `load`.
+
+        Args:
+            capacity: Steps that are expected.
+            state: What `get_state` returned.
+            bookkeeping: See `fit`.
+            present: A store that this one is going to take the place of: its arrays are taken over, if they fit.
 
         Raises:
             ValueError: If the state contradicts itself, or there is not enough memory.
@@ -400,19 +411,40 @@ class FrameStore:
             raise ValueError("The state of a replay buffer names rows twice, or not at all.")
         if not num_rows:
             return store
-        store._allocate(state["columns"], state["extras"], bookkeeping, num_rows)
+        columns, extras = dict(state["columns"]), dict(state["extras"])
+        for name, value in (*columns.items(), *extras.items()):
+            _check_columns(name, value, len(rows))
+        if present is not None and present._holds_alike(columns, extras, num_rows):
+            store.columns, store.extras = present.columns, present.extras
+            store._make_links(num_rows)
+        else:
+            store._allocate(columns, extras, bookkeeping, num_rows)
         for name, value in state["links"].items():
             if name in ("next", "prev") and not np.isin(value, np.append(rows, -1)).all():
                 raise ValueError(f"The state of a replay buffer links rows by {name!r} that hold nothing.")
             getattr(store, name)[rows] = value
-        for name, value in (*state["columns"].items(), *state["extras"].items()):
-            _check_columns(name, value, len(rows))
-            tree = store.columns[name] if name in store.columns else store.extras[name]
-            map_arrays(lambda stored, new: stored.__setitem__(rows, new), tree, value)
         store.generation[:num_used] = generation
         store._free[: len(free)] = free
         store._num_free, store._num_used = len(free), num_used
         return store
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Write the columns and extras of the state that this store was made from.
+
+        Not before all else is known to fit: a store whose arrays were taken over holds a mixture from here on.
+        """
+        rows = np.asarray(state["rows"], np.int32)
+        for name, value in (*state["columns"].items(), *state["extras"].items()):
+            tree = self.columns[name] if name in self.columns else self.extras[name]
+            map_arrays(lambda stored, new: stored.__setitem__(rows, new), tree, value)
+
+    def _holds_alike(self, columns: Mapping[str, Any], extras: Mapping[str, Any], num_rows: int) -> bool:
+        """Whether the arrays here have the columns, shapes and dtypes of others, and this number of rows."""
+
+        def form(tree: Any) -> Any:
+            return tree_map(lambda leaf: (leaf.shape[1:], leaf.dtype), tree)
+
+        return num_rows == self.num_rows and form([columns, extras]) == form([self.columns, self.extras])
 
     # ----------------------------------------------------------------------------------------------------------- rows
 
@@ -435,6 +467,9 @@ class FrameStore:
         require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
         self.columns = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(columns))
         self.extras = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(extras))
+        self._make_links(num_rows)
+
+    def _make_links(self, num_rows: int) -> None:
         for name, dtype in _LINKS.items():
             setattr(self, name, np.zeros(num_rows, dtype))
         self._free = np.zeros(num_rows, np.int32)

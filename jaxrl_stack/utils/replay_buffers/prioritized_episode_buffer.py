@@ -16,6 +16,8 @@ from jaxrl_stack.utils.replay_buffers.priority_tree import PriorityTree
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    from jaxrl_stack.utils.replay_buffers.frame_store import FrameStore
+
 _SMALLEST = 1e-12
 """Priorities are at least this, so that every item can be drawn again."""
 
@@ -73,6 +75,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             seed=seed,
         )
         self._alpha = float(alpha)
+
+    def _forget(self) -> None:
+        super()._forget()
         self._max_priority = 1.0
         self._tree = PriorityTree(0)
         self._new_priority: float | None = None
@@ -193,10 +198,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             "max_priority": np.array(self._max_priority),
         }
 
-    def _set_items(self, items: Mapping[str, np.ndarray]) -> None:
-        self._tree = PriorityTree(self._store.num_rows)
-        self._tree.set(items["rows"], items["priorities"])
-        self._max_priority = float(items["max_priority"])
+    def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
+        tree = PriorityTree(store.num_rows)
+        tree.set(items["rows"], items["priorities"])
+        return {"_tree": tree, "_max_priority": float(items["max_priority"])}
 
     def _draw(self, number: int) -> np.ndarray:
         return self._tree.find(self.rng.random(number) * self._tree.total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from replay_cases import Blocks, Chunks, contents
 
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.utils.replay_buffers.frame_store import FrameStore
 
 both = pytest.mark.parametrize("cls", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
 
@@ -124,6 +126,11 @@ def test_states_that_do_not_fit(cls):
         assert_same(buffer.get_state(), before)
     with pytest.raises(ValueError, match="random numbers by MT19937"):
         buffer.set_state({"rng": {"bit_generator": "MT19937"}})
+    # Random numbers that fit do not stay if the data does not.
+    broken["rng"] = cls(100, seed=6).get_state()["rng"]
+    with pytest.raises(ValueError, match="state of a replay buffer"):
+        buffer.set_state(broken)
+    assert_same(buffer.get_state(), before)
     buffer.set_state(buffer.get_state("data"))
     assert list(buffer.get_state(not_components="data")) == ["rng"]
 
@@ -170,3 +177,53 @@ def test_many_short_episodes_are_stored_as_arrays(cls, tmp_path):
             restored.add(shorts[0])
         restored.add_block(columns, stream=("runner", 1))
     assert_same(loaded.get_state(), buffer.get_state())
+
+
+def steps(number, seed):
+    obs = np.random.default_rng(seed).integers(256, size=(number, 1, 1024), dtype=np.uint8)
+    ends = np.zeros((number, 1), bool)
+    zeros = np.zeros((number, 1), np.float32)
+    return {"obs": obs, "final_obs": obs, "actions": zeros, "rewards": zeros, "terminateds": ends, "truncateds": ends}
+
+
+@both
+def test_a_restored_state_goes_into_the_arrays_that_are_there(cls, tmp_path):
+    """Large buffers fit into memory twice at most: neither what is there nor what is read is copied."""
+    saved, buffer = cls(8192, seed=0), cls(8192, seed=1)
+    saved.add_block(steps(8000, 0), starts=np.ones(1, bool))
+    buffer.add_block(steps(8192, 1), starts=np.ones(1, bool))
+    path = saved.save_to_path(tmp_path / "buffer")
+    state = saved.get_state()
+    num_bytes = state["data"]["store"]["columns"]["obs"].nbytes
+
+    def most_bytes(function):
+        tracemalloc.start()
+        try:
+            function()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert most_bytes(lambda: buffer.set_state(state)) < 0.5 * num_bytes
+    assert_same(buffer.get_state(), state)
+    buffer.add_block(steps(8000, 2), starts=np.ones(1, bool))
+    assert most_bytes(lambda: buffer.restore_from_path(path)) < 1.5 * num_bytes  # What is read.
+    assert_same(buffer.get_state(), state)
+    assert_same(buffer.sample_batch(100), saved.sample_batch(100))
+
+
+def test_a_restore_that_is_interrupted_while_it_writes_leaves_an_empty_buffer(monkeypatch):
+    chunks, blocks, buffer = Chunks(0), Blocks(1), PrioritizedEpisodeReplayBuffer(100, seed=5)
+    go_on(buffer, chunks, blocks, 5)
+
+    def interrupted(store, state):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FrameStore, "load", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        buffer.set_state(buffer.get_state())
+    assert len(buffer) == 0
+    monkeypatch.undo()
+    fresh = PrioritizedEpisodeReplayBuffer(100, seed=5)
+    fresh.set_state(buffer.get_state("rng"))
+    assert_same(go_on(buffer, Chunks(0), Blocks(0), 2), go_on(fresh, Chunks(0), Blocks(0), 2))
