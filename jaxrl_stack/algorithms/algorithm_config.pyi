@@ -859,7 +859,7 @@ class AlgorithmConfig(Plain):
             ignore_env_runner_failures: Go on without such actors where they are not restarted. Default: False.
             max_num_env_runner_restarts: Restarts per actor. Default: 1000.
             delay_between_env_runner_restarts_s: Least time between two restarts of an actor whose environments fail, in seconds. The first restart and those of lost processes are immediate. Default: 60.0.
-            restart_failed_sub_environments: Make an environment anew that raises, or returns NaN or infinity, and start the sample over. Default: False.
+            restart_failed_sub_environments: Make an environment anew that raises, or returns NaN or infinity, and leave its episode out. Default: False.
             num_consecutive_env_runner_failures_tolerance: Failures of actors or environments in a row, without a successful sample, before an error is raised. Default: 100.
             env_runner_health_probe_timeout_s: Longest wait for a sign of life. Default: 30.0.
             env_runner_restore_timeout_s: Longest wait for a restored state. Default: 1800.0.

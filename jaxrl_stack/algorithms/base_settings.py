@@ -1385,7 +1385,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
             _fault(
                 "restart_failed_sub_environments",
                 False,
-                "Make an environment anew that raises, or returns NaN or infinity, and start the sample over.",
+                "Make an environment anew that raises, or returns NaN or infinity, and leave its episode out.",
                 "bool",
                 boolean,
             ),

@@ -87,6 +87,10 @@ class Recording:
         obs: One observation of all environments, if the environment's own are what the module gets; None if the
             policy's results hold the module's inputs.
         starts: bool ``[B]``, whether row 0 is the first of an episode; it is copied.
+
+    Attributes:
+        num_steps: Rows so far.
+        num_failures: Environments that failed in them.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Recording:
         self.truncateds = np.zeros(shape, bool)
         self._valid: np.ndarray | None = None
         self._finals: list[tuple[int, np.ndarray, Any]] = []
-        self.num_steps = 0
+        self.num_steps = self.num_failures = 0
 
     def add(self, matrix: np.ndarray, loose: Any, step: Any) -> None:
         """One vector step.
@@ -132,6 +136,15 @@ class Recording:
                 self._valid = np.ones(self.rewards.shape, bool)
             self._valid[t] = step.valid
         self.num_steps = t + 1
+
+    def drop_running(self, index: int) -> None:
+        """Leave out what there is of the episode of an environment that failed in the last step."""
+        end = self.num_steps
+        if self._valid is None:
+            self._valid = np.ones(self.rewards.shape, bool)
+        ends = np.flatnonzero((self.terminateds | self.truncateds)[:end, index])
+        self._valid[ends[-1] + 1 if len(ends) else 0 : end, index] = False
+        self.num_failures += 1
 
     def add_obs(self, leaves: Any) -> None:
         """The environments' observations in front of the next step, leaf by leaf."""
@@ -169,6 +182,13 @@ class Recording:
         """Rows in which an environment was stepped, not only reset."""
         size = self.num_steps * self.rewards.shape[1]
         return size if self._valid is None else int(self._valid[: self.num_steps].sum())
+
+    @property
+    def valid_envs(self) -> np.ndarray:
+        """Indices of the environments with valid rows."""
+        if self._valid is None:
+            return np.arange(self.rewards.shape[1])
+        return np.flatnonzero(self._valid[: self.num_steps].any(axis=0))
 
     def columns(self) -> dict[str, Any]:
         """Everything recorded so far, ``{column: pytree [T, B, ...]}``; views where possible."""

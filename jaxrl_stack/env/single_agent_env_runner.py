@@ -82,9 +82,11 @@ class SingleAgentEnvRunner(EnvRunner):
 
     When an environment raises, or returns an observation or a reward that is not finite, what was being recorded is
     dropped: statistics of connectors, counters and metrics are those of before, and all environments are reset next
-    time. With ``restart_failed_sub_environments`` the exception is logged, the failed environment is made anew (all of
-    them where they cannot be told apart), and sampling starts over, with fresh seeds; otherwise the exception is
-    raised. The very first failure is raised in any case: before anything was sampled, it is a mistake.
+    time. The exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is made
+    anew, with a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while statistics of
+    connectors have seen it. Where the others cannot go on (environments that step themselves, numbers that are not
+    finite, which connectors have seen), what was being recorded is dropped, and sampling starts over. The very first
+    failure is raised in any case: before anything was sampled, it is a mistake.
 
     Args:
         config: The algorithm's config.
@@ -182,10 +184,12 @@ class SingleAgentEnvRunner(EnvRunner):
             worker_index=self.worker_index,
             num_workers=self.num_workers,
             recreated_worker=self._recreated,
-            seed=self._env_seeds(1)[0],
+            seed=self._env_seed(0),
         )
         self.num_envs = self._vector_env.num_envs
         self._needs_reset = True
+        # Per environment, failures in a row without any row of it that counts.
+        self._failures: dict[int, int] = {}
         self._announce_env()
 
     def _announce_env(self) -> None:
@@ -379,7 +383,7 @@ class SingleAgentEnvRunner(EnvRunner):
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
         mode = self._mode(explore, False)
-        recording, *_ = self._attempted(lambda: self._record(length, mode), False)
+        recording, *_ = self._attempted(lambda: self._record_some(length, mode), False)
         if self._live is None:
             # Whoever calls sample() in between starts with episodes of their own.
             self._builder.reset()
@@ -445,9 +449,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._needs_reset = True
         self._policy.reseed(self._policy_seed())
 
-    def _env_seeds(self, num_envs: int) -> list[int]:
-        """Seeds of the environments: no failure of one is repeated with the seeds that led to it."""
-        return [derived_seed("environment", *self._seeds, self._num_env_failures, i) for i in range(num_envs)]
+    def _env_seed(self, index: int) -> int:
+        """Seed of one environment: no failure is repeated with the seed that led to it."""
+        return derived_seed("environment", *self._seeds, self._num_env_failures, index)
 
     def _policy_seed(self) -> int:
         return derived_seed("policy", *self._seeds)
@@ -492,22 +496,46 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._has_sampled = True
                 return result
 
-    def _tolerate(self, error: Exception, failures: int) -> None:
+    @property
+    def _replaces_envs(self) -> bool:
+        """Whether environments that fail are made anew. The very first failure is a mistake."""
+        return bool(self.config.restart_failed_sub_environments) and self._has_sampled
+
+    def _tolerate(self, error: Exception, failures: int, what_is_dropped: str = "what was being sampled") -> None:
         """Log what an environment raised, or raise it."""
-        config = self.config
-        if not config.restart_failed_sub_environments or not self._has_sampled:
+        if not self._replaces_envs:
             raise error
-        tolerance = config.num_consecutive_env_runner_failures_tolerance
+        tolerance = self.config.num_consecutive_env_runner_failures_tolerance
         if failures > tolerance:
             raise ConsecutiveFailuresError.of(
                 f"Environments of EnvRunner {self.worker_index}", failures, tolerance, error
             ) from error
         logger.error(
-            "An environment of EnvRunner %d failed: it is made anew, and what was being sampled is dropped.",
+            "An environment of EnvRunner %d failed: it is made anew, and %s is dropped.",
             self.worker_index,
+            what_is_dropped,
             exc_info=error,
         )
         self.metrics.log_value("num_env_failures", 1, reduce="sum")
+
+    def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
+        """Make the environment anew that failed while the others go on.
+
+        Returns:
+            ``(its first observation, info)``.
+        """
+        env = self._vector_env
+        assert env is not None
+        while True:
+            self._num_env_failures += 1
+            failures = self._failures[index] = self._failures.get(index, 0) + 1
+            self._tolerate(error, failures, "its episode")
+            try:
+                env.renew(index)
+                self._announce_env()
+                return env.reset_one(index, self._env_seed(index))
+            except Exception as another:
+                error = another
 
     def _renew_env(self) -> None:
         """Make the failed environment anew, or all of them where nobody knows which one it is."""
@@ -528,9 +556,10 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _step_env(self, env: HostVectorEnv, actions: Any, before_reset: Any = None) -> VectorStep:
         try:
-            return env.step(actions, before_reset)
+            return env.step(actions, before_reset, self._recover if self._replaces_envs else None)
         except Exception as error:
-            if error is not self._callback_error:
+            # Failures that are too many have been counted.
+            if error is not self._callback_error and not isinstance(error, ConsecutiveFailuresError):
                 self._env_error = error
             raise
 
@@ -562,7 +591,7 @@ class SingleAgentEnvRunner(EnvRunner):
     def _reset_all(self, env: HostVectorEnv) -> None:
         num_envs = self.num_envs
         # Only the first reset is seeded: from then on every environment goes its own way.
-        seeds = self._env_seeds(num_envs) if self._resets == 0 else None
+        seeds = [self._env_seed(i) for i in range(num_envs)] if self._resets == 0 else None
         started = time.perf_counter()
         try:
             obs, infos = env.reset(seed=seeds)
@@ -621,6 +650,16 @@ class SingleAgentEnvRunner(EnvRunner):
     @property
     def _steps_per_own_step(self) -> int:
         return 0 if self.config.in_evaluation else max(1, self.num_workers)
+
+    def _record_some(
+        self, num_steps: int, mode: Mode, *, wants_episodes: bool = False
+    ) -> tuple[Recording, list[Sequence[dict]], dict[tuple[int, int], dict]]:
+        """`_record`, once more if environments that failed left nothing of it."""
+        while True:
+            recorded = self._record(num_steps, mode, wants_episodes=wants_episodes)
+            if recorded[0].num_env_steps or not recorded[0].num_failures:
+                return recorded
+            self._builder.reset()
 
     def _record(
         self, num_steps: int, mode: Mode, *, wants_episodes: bool = False
@@ -689,6 +728,8 @@ class SingleAgentEnvRunner(EnvRunner):
             stepping += clock() - acted
             acting += acted - began
             recording.add(matrix, loose, step)
+            for index in step.failed:
+                recording.drop_running(index)
             self._returns += step.rewards
             self._lengths += 1 if step.valid is None else step.valid
             prev_actions, prev_rewards = actions, recording.rewards[t]
@@ -728,6 +769,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self._num_env_steps += recording.num_env_steps
         self._num_recordings += 1
+        if self._failures:
+            self._failures = {i: n for i, n in self._failures.items() if i not in recording.valid_envs}
         self._timed("env_step_timer", stepping / num_steps)
         self._timed("rlmodule_inference_timer", acting / num_steps)
         return recording, infos, reset_infos
@@ -831,7 +874,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, SingleAgentEpisode]]:
         """Record, and return ``(environment, episode)`` of what ended."""
-        recording, infos, reset_infos = self._record(num_steps, mode, wants_episodes=True)
+        recording, infos, reset_infos = self._record_some(num_steps, mode, wants_episodes=True)
         if self._live is not None:
             return self._live.take_finished()
         return self._builder.add(

@@ -20,6 +20,7 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
 from jaxrl_stack.env.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils.counters import to_int
+from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer
 from jaxrl_stack.utils.seeds import derived_seed
 
 
@@ -56,24 +57,56 @@ RESTARTS = {"restart_failed_sub_environments": True}
 # ------------------------------------------------------------------------------- environments that raise, in a runner
 
 
-def test_a_failed_environment_is_made_anew_and_its_recording_leaves_no_trace(caplog):
-    runner = runner_of(after=25, vector_index=1, fault_tolerance=RESTARTS)
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(caplog, watched):
+    asked, ended = config(after=25, vector_index=1, fault_tolerance=RESTARTS), []
+    if watched:
+        asked.callbacks(on_episode_end=lambda *, env_index, **kwargs: ended.append(env_index))
+    runner = SingleAgentEnvRunner(config=asked)
     blocks = [runner.sample_block() for _ in range(2)]
     kept, failed = runner.env.envs
     with caplog.at_level(logging.ERROR):
         blocks.append(runner.sample_block())
+    blocks.append(runner.sample_block())
     assert "FaultyEnvError: crashed on purpose: step 25" in caplog.text and "in step" in caplog.text
     # Only the one that failed.
     assert runner.env.envs[0] is kept and runner.env.envs[1] is not failed
-    assert [block.num_env_steps for block in blocks] == [20] * 3
-    # 24 steps of either environment were recorded for the third block at first; only the second attempt counts.
-    assert filter_count(runner) == 60
-    assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 60}
-    assert np.concatenate([block.episodes.lengths for block in blocks]).tolist() == [10] * 6
-    assert blocks[2].metrics["num_env_failures"].peek() == 1
-    # Seeds that follow from the config's, and were not used before: runner 0, no restart, the first failure.
-    assert kept.seeds == [derived_seed("environment", 3, 0, 0, failures, 0) for failures in (0, 1)]
+    # The fifth row of the third block failed; the four before it were of the same episode.
+    assert [block.num_env_steps for block in blocks] == [20, 20, 15, 20]
+    valid = blocks[2].columns["loss_mask"]
+    assert valid[:, 0].all() and valid[:, 1].tolist() == [False] * 5 + [True] * 5
+    np.testing.assert_array_equal(blocks[2].columns["rewards"][valid], 1.0)
+    assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 75}
+    assert [block.episodes.lengths.tolist() for block in blocks] == [[10, 10], [10, 10], [10], [10, 10]]
+    assert ended == ([0, 1, 0, 1, 0, 1, 0] if watched else [])
+    assert blocks[2].metrics["num_env_failures"].peek() == 1 and filter_count(runner) == 80
+    # A seed that follows from the config's, and was not used before; the other environment was not reset.
+    assert kept.seeds == [derived_seed("environment", 3, 0, 0, 0, 0)]
     assert runner.env.envs[1].seeds == [derived_seed("environment", 3, 0, 0, 1, 1)]
+    # Replay goes on with the other environment's episodes, and has nothing of what failed.
+    replay = EpisodeReplayBuffer(1000)
+    for block in blocks:
+        replay.add_block(block.columns, serial=block.serial, starts=block.starts)
+    lengths = sorted((len(episode), episode.is_done) for episode in replay.episodes)
+    assert lengths == [(5, False), *[(10, True)] * 7]
+    runner.stop()
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_episodes_of_a_failed_environment_do_not_go_on_in_another_one(watched):
+    asked = config(after=25, vector_index=1, fault_tolerance=RESTARTS)
+    if watched:
+        asked.callbacks(on_episode_step=lambda **kwargs: None)
+    runner = SingleAgentEnvRunner(config=asked)
+    pieces = [episode for _ in range(10) for episode in runner.sample(num_timesteps=8)]
+    by_id = {}
+    for piece in pieces:
+        by_id.setdefault(piece.id_, []).append(piece)
+    steps = [np.concatenate([np.asarray(piece.get_rewards()) for piece in own]) for own in by_id.values()]
+    assert all(own[0].t_started == 0 for own in by_id.values())
+    done = [own[-1].is_done for own in by_id.values()]
+    # Of environment 1: two episodes, four steps of which only a part was handed out before the failure, then new ones.
+    assert sorted(map(len, steps)) == [4, 5, *[10] * 7] and sum(done) == 7
     runner.stop()
 
 
@@ -89,7 +122,7 @@ def test_without_restarts_the_exception_is_raised_and_the_next_sample_starts_wit
     runner.stop()
 
 
-def test_whole_episodes_callbacks_and_their_metrics_start_over_together(tmp_path):
+def test_whole_episodes_are_as_many_as_wanted_although_an_environment_fails(tmp_path):
     def on_episode_end(*, metrics_logger, **kwargs):
         metrics_logger.log_value("ended", 1, reduce="sum")
 
@@ -104,24 +137,46 @@ def test_whole_episodes_callbacks_and_their_metrics_start_over_together(tmp_path
     episodes = runner.sample(num_episodes=6)
     assert [len(episode) for episode in episodes] == [30] * 6 and (tmp_path / "failed").exists()
     assert runner.take_ended_episodes().lengths.tolist() == [30] * 6
-    # Two chunks of 64 steps, of which 2 environments finish 4 episodes each.
-    assert runner.metrics.reduce()["ended"].peek() == 8
-    assert runner.get_state("num_env_steps_sampled_lifetime")["num_env_steps_sampled_lifetime"] == 2 + 2 * 128
+    # Two chunks of 64 steps, in which one environment finishes 4 episodes, and the one that failed 3.
+    assert runner.metrics.reduce()["ended"].peek() == 7
+    # The second chunk has five rows of the episode that was left out.
+    assert runner.get_state("num_env_steps_sampled_lifetime")["num_env_steps_sampled_lifetime"] == 2 + 2 * 128 - 5
     runner.stop()
 
 
-def test_too_many_failures_in_a_row_are_an_error_that_names_setting_count_and_cause():
+class BrokenForSomeTime(CrashingEnv):
+    """Raises in every step while `is_broken`."""
+
+    is_broken = False
+
+    def step(self, action):
+        if self.is_broken and self._is_faulty:
+            self.fault()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_too_many_failures_in_a_row_are_an_error_that_names_setting_count_and_cause(monkeypatch, num_envs):
     tolerant = {**RESTARTS, "num_consecutive_env_runner_failures_tolerance": 3}
-    runner = runner_of(after=25, fault_tolerance=tolerant, env_runners={"num_envs_per_env_runner": 1})
+    runner = runner_of(
+        BrokenForSomeTime, vector_index=0, fault_tolerance=tolerant, env_runners={"num_envs_per_env_runner": num_envs}
+    )
     runner.sample_block()
+    monkeypatch.setattr(BrokenForSomeTime, "is_broken", True)
+    # With another one that is well, every block has something to learn from.
+    for _ in range(3 if num_envs > 1 else 0):
+        assert runner.sample_block(num_steps=1).num_env_steps == 1
     with pytest.raises(ConsecutiveFailuresError, match="4 failures in a row") as caught:
-        runner.sample_block(num_steps=30)  # Every new environment fails in it again.
+        runner.sample_block(num_steps=1)
     assert "num_consecutive_env_runner_failures_tolerance=3" in str(caught.value)
     assert isinstance(caught.value, RuntimeError) and isinstance(caught.value.__cause__, FaultyEnvError)
     # With a success in between none of these failures is one too many.
     for _ in range(6):
-        runner.sample_block(num_steps=13)
-    assert runner.sample_block(num_steps=1).num_env_steps == 1
+        monkeypatch.setattr(BrokenForSomeTime, "is_broken", False)
+        assert runner.sample_block(num_steps=1).num_env_steps == num_envs
+        if num_envs > 1:
+            monkeypatch.setattr(BrokenForSomeTime, "is_broken", True)
+            assert runner.sample_block(num_steps=1).num_env_steps == 1
     runner.stop()
 
 

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -26,12 +26,13 @@ class VectorStep:
         truncateds: bool ``[B]``, the episode was cut; False where not `valid`.
         resets: bool ``[B]``, whether ``obs[i]`` is the first observation of an episode.
         valid: bool ``[B]``, False where this step only reset the environment and ignored the action (next-step
-            autoreset). None: all are valid.
+            autoreset), or the environment failed. None: all are valid.
         final_obs: Pytree ``[B, ...]``, the observation before the reset in the rows whose episode ended in this
             step; the other rows mean nothing. Never shares memory with later steps. None: no episode ended.
         infos: One dict per environment, of the step itself, also where it ended the episode; empty where not
             `valid`. Not to be changed: dicts may be shared.
         reset_infos: One dict per environment, of the reset where `resets`, else empty. None: there was no reset.
+        failed: Environments that failed: others stand in their places, and were reset. What ran in them has no end.
     """
 
     obs: Any
@@ -43,6 +44,11 @@ class VectorStep:
     final_obs: Any | None
     infos: Sequence[dict[str, Any]]
     reset_infos: Sequence[dict[str, Any]] | None
+    failed: Sequence[int] = ()
+
+
+Recover: TypeAlias = "Callable[[int, Exception], tuple[Any, dict[str, Any]]]"
+"""``(index of an environment, what it raised) -> (first observation, info) of the one that takes its place``."""
 
 
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
@@ -62,7 +68,7 @@ class HostVectorEnv(abc.ABC):
         single_action_space: Space of one action.
         observation_space: Space of ``B`` observations.
         action_space: Space of ``B`` actions.
-        resets_in_next_step: Whether the step after the last one of an episode resets it; its row is not `valid`.
+        resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid`.
     """
 
     env: gym.vector.VectorEnv
@@ -93,7 +99,12 @@ class HostVectorEnv(abc.ABC):
         """
 
     @abc.abstractmethod
-    def step(self, actions: Any, before_reset: Callable[[VectorStep], None] | None = None) -> VectorStep:
+    def step(
+        self,
+        actions: Any,
+        before_reset: Callable[[VectorStep], None] | None = None,
+        recover: Recover | None = None,
+    ) -> VectorStep:
         """One step of all environments.
 
         Args:
@@ -101,6 +112,8 @@ class HostVectorEnv(abc.ABC):
             before_reset: Called with what the step led to while environments whose episode ended are still in their
                 final state, where they can be held there (those that reset themselves cannot); ``obs`` and
                 ``reset_infos`` of those rows mean nothing yet.
+            recover: Replaces an environment that raises (`renew`, `reset_one`), so that the others go on. What it raises
+                goes through. None, and where it is unknown which one it was: the exception goes through.
         """
 
     def renew(self, index: int | None = None) -> bool:
@@ -116,6 +129,14 @@ class HostVectorEnv(abc.ABC):
             Exception: What making the environment raises.
         """
         return False
+
+    def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Start a new episode in one environment, for a `recover` of `step`.
+
+        Returns:
+            ``(observation, info)``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} resets all of its environments.")
 
     def discard(self) -> None:
         """Releases environments of which some failed: what closing them raises is only logged."""

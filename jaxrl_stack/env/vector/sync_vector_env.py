@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_reset, check_spaces, check_step
-from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep, one_per_env
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import copy_batch, row_splitter, row_writer
 
 logger = logging.getLogger(__name__)
@@ -100,21 +100,33 @@ class SyncHostVectorEnv(HostVectorEnv):
         self._checks_reset = False
         return self._obs, infos
 
-    def step(self, actions: Any, before_reset: Callable[[VectorStep], None] | None = None) -> VectorStep:
+    def step(
+        self,
+        actions: Any,
+        before_reset: Callable[[VectorStep], None] | None = None,
+        recover: Recover | None = None,
+    ) -> VectorStep:
         rewards = np.empty(self.num_envs)
         terminateds = np.zeros(self.num_envs, np.bool_)
         truncateds = np.zeros(self.num_envs, np.bool_)
         infos: list[dict[str, Any]] = self._no_infos
-        reset_infos: list[dict[str, Any]] = []
+        # Of the environments that were reset, or are to be.
+        reset_infos: dict[int, dict[str, Any]] = {}
+        failed: list[int] = []
         final_obs = write_final = None
         write = self._write
         i = 0
         try:
             for i, (env, action) in enumerate(zip(self.env.envs, self._split(actions), strict=True)):
-                outcome = env.step(action)
-                if self._checks_step:
-                    check_step(outcome, self.single_observation_space, self._name)
-                obs, rewards[i], terminated, truncated, info = outcome
+                try:
+                    outcome = env.step(action)
+                    if self._checks_step:
+                        check_step(outcome, self.single_observation_space, self._name)
+                    obs, rewards[i], terminated, truncated, info = outcome
+                except Exception as error:
+                    obs, reset_infos[i] = self._recovered(i, error, recover)
+                    rewards[i], terminated, truncated, info = 0.0, False, False, None
+                    failed.append(i)
                 if info:
                     if infos is self._no_infos:
                         infos = [{}] * self.num_envs
@@ -125,29 +137,43 @@ class SyncHostVectorEnv(HostVectorEnv):
                     if write_final is None:
                         final_obs = copy_batch(self._obs)
                         write_final = row_writer(self.single_observation_space, final_obs)
-                        reset_infos = [{}] * self.num_envs
                     write_final(i, obs)
+                    reset_infos[i] = {}
                     if before_reset is None:
-                        obs, reset_infos[i] = env.reset()
+                        obs, reset_infos[i] = self._reset_again(i, recover)
                 write(i, obs)
         except Exception:
             self._failed = i
             raise
         self._checks_step = False
-        resets = terminateds | truncateds
-        step = VectorStep(
-            self._obs, rewards, terminateds, truncateds, resets, None, final_obs, infos, reset_infos or None
-        )
+        step = VectorStep(self._obs, rewards, terminateds, truncateds, terminateds | truncateds, None, final_obs, infos, None)
+        if failed:
+            step.failed, step.valid = failed, np.ones(self.num_envs, np.bool_)
+            step.valid[failed], step.resets[failed] = False, True
         if before_reset is not None:
             before_reset(step)
-            for i in np.flatnonzero(resets).tolist():
-                try:
-                    obs, reset_infos[i] = self.env.envs[i].reset()
-                except Exception:
-                    self._failed = i
-                    raise
+            for i in np.flatnonzero(terminateds | truncateds).tolist():
+                obs, reset_infos[i] = self._reset_again(i, recover)
                 write(i, obs)
+        if reset_infos:
+            step.reset_infos = [reset_infos.get(i, {}) for i in range(self.num_envs)]
         return step
+
+    def _reset_again(self, index: int, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
+        """``(observation, info)`` behind the end of an episode."""
+        try:
+            return self.env.envs[index].reset()
+        except Exception as error:
+            return self._recovered(index, error, recover)
+
+    def _recovered(self, index: int, error: Exception, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
+        self._failed = index
+        if recover is None:
+            raise error
+        return recover(index, error)
+
+    def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
+        return self.env.envs[index].reset(seed=seed)
 
     def close(self) -> None:
         self.env.close()

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from jaxrl_stack.env.env_contract import check_spaces
-from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep, one_per_env
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, copy_batch, row_writer
 from jaxrl_stack.utils import spaces
 
@@ -95,7 +95,12 @@ class VectorEnvAdapter(HostVectorEnv):
         self._ended = np.zeros(self.num_envs, np.bool_)
         return obs, self._rows(infos)
 
-    def step(self, actions: Any, before_reset: Callable[[VectorStep], None] | None = None) -> VectorStep:
+    def step(
+        self,
+        actions: Any,
+        before_reset: Callable[[VectorStep], None] | None = None,
+        recover: Recover | None = None,
+    ) -> VectorStep:
         step = self._step(actions)
         if before_reset is not None:
             before_reset(step)
