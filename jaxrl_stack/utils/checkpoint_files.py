@@ -818,6 +818,10 @@ def opened(path: str | os.PathLike[str], filesystem: Any = None) -> Iterator[Sto
 # --------------------------------------------------------------------------------------------------------- elsewhere
 
 _WHOLE = ".whole"
+_NAME = re.compile(f"[^{_NOT_IN_NAMES}]+")
+_MAX_FILES = 100_000
+_DOWNLOADS_AT_ONCE = 8
+_BYTES_AT_ONCE = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -860,8 +864,53 @@ class _Remote:
                 source = "/".join([f"{outer}.new", *inner])
         if self.filesystem.get_file_info(source).type != fs.FileType.Directory:
             raise FileNotFoundError(f"No checkpoint at {self.path}.")
-        fs.copy_files(source, str(local), source_filesystem=self.filesystem)
+        self._download(source, local)
         return local
+
+    def _download(self, source: str, local: Path) -> None:
+        """Copy a folder to one that is not there yet.
+
+        Names and sizes are those of somebody else: in object stores a key may hold "..", which is a name there and
+        a way out of the folder here.
+
+        Raises:
+            ValueError: If a name leads out of the folder, or the disk cannot hold all files; nothing is written then.
+        """
+        fs = _pyarrow_fs()
+        base = source.strip("/")
+        infos = self.filesystem.get_file_info(fs.FileSelector(source, recursive=True))
+        names = [_name_below(base, info.path) for info in infos]
+        files = [(n, info) for n, info in zip(names, infos, strict=True) if info.type != fs.FileType.Directory]
+        odd = [name for name, info in files if info.type != fs.FileType.File or info.size is None]
+        if odd or len(infos) > _MAX_FILES:
+            raise ValueError(
+                f"{self.path} is no checkpoint of this project: it has {len(infos):,} files and folders"
+                + (f", of which {short(odd[0])} is something else." if odd else ".")
+            )
+        size = sum(info.size for _, info in files)
+        free = shutil.disk_usage(local.parent).free
+        if size > free:
+            raise ValueError(
+                f"The checkpoint at {self.path} has {format_bytes(size)}, and {format_bytes(free)} are free in "
+                f"{local.parent}. Point TMPDIR at a larger disk, or copy the checkpoint to a folder yourself."
+            )
+        for name, info in zip(names, infos, strict=True):
+            folder = local / name if info.type == fs.FileType.Directory else (local / name).parent
+            folder.mkdir(parents=True, exist_ok=True)
+        with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
+            list(pool.map(lambda item: self._download_file(item[1], local / item[0]), files))
+
+    def _download_file(self, info: Any, target: Path) -> None:
+        missing = info.size
+        with self.filesystem.open_input_stream(info.path, compression=None) as stream, open(target, "xb") as file:
+            # One byte more than there should be: it may have grown since, or was never what it said.
+            while content := stream.read(min(missing + 1, _BYTES_AT_ONCE)):
+                missing -= len(content)
+                if missing < 0:
+                    break
+                file.write(content)
+        if missing:
+            raise ValueError(f"{short(info.path)} has another size than its {info.size} bytes: load it again.")
 
     def _put_in_place(self) -> None:
         """Move a checkpoint that is whole from beside to its place."""
@@ -891,6 +940,20 @@ class _Remote:
     def _delete(self, folder: str) -> None:
         if self.filesystem.get_file_info(folder).type != _pyarrow_fs().FileType.NotFound:
             self.filesystem.delete_dir(folder)
+
+
+def _name_below(base: str, path: str) -> str:
+    """The name of a file relative to the folder that it is in.
+
+    Raises:
+        ValueError: If it is none, such as one that leads out of the folder on this machine.
+    """
+    folder, name = f"{base}/", path.lstrip("/")
+    parts = name.removeprefix(folder).split("/")
+    is_name = name.startswith(folder) and all(_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
+    if not is_name:
+        raise _leads_out(Path(base), path)
+    return "/".join(parts)
 
 
 def _remote(path: str | os.PathLike[str], filesystem: Any) -> _Remote | Path:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -568,6 +569,66 @@ def test_other_file_systems(bucket, tmp_path):
     (tmp_path / "bucket" / "mine" / "mine.txt").write_text("mine")
     with pytest.raises(ValueError, match="no checkpoint"):
         save("mine", 1, filesystem=bucket)
+
+
+@pytest.fixture
+def listing_of(bucket, tmp_path, monkeypatch):
+    """The bucket with files that are not there: ``listing_of(name, size, content)`` adds one to every listing."""
+    import io
+
+    import pyarrow as pa
+    from pyarrow import fs
+
+    save("runs/it", 1, filesystem=bucket)
+    # Far enough down that a way out ends in the folder of this test.
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b" / "c"))
+
+    def made(name, size, content=b"evil"):
+        class Listing(type(bucket.handler)):
+            def get_file_info_selector(self, selector):
+                extra = fs.FileInfo(f"runs/it/{name}", type=fs.FileType.File, size=size)
+                return [*super().get_file_info_selector(selector), extra]
+
+            def open_input_stream(self, path):
+                if path == f"runs/it/{name}":
+                    return pa.PythonFile(io.BytesIO(content), mode="r")
+                return super().open_input_stream(path)
+
+        return fs.PyFileSystem(Listing(bucket.handler.fs))
+
+    return made
+
+
+def everything_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "../../x", "part/../../../x", "part/./x", "part//x", "C:x", "C:\\x", "..\\x", "part/C:/x", "a\0b", "/x"],
+)
+def test_names_in_other_file_systems_stay_inside(listing_of, tmp_path, name):
+    """A key of an object store is any text: nothing is written before all of them are names of files here."""
+    filesystem = listing_of(name, 4)
+    before = everything_in(tmp_path)
+    with pytest.raises(ValueError, match="leads out of its folder"):
+        number("runs/it", filesystem)
+    assert everything_in(tmp_path) == before
+
+
+def test_downloads_are_bounded(listing_of, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"has 1 EiB, and .* are free in .*TMPDIR"):
+        number("runs/it", listing_of("large", 1 << 60))
+    for size in (3, 5):
+        with pytest.raises(ValueError, match="another size"):
+            number("runs/it", listing_of("part/grown", size))
+    with pytest.raises(ValueError, match="something else"):
+        number("runs/it", listing_of("unknown", None))
+    assert number("runs/it", listing_of("part/.hidden", 4)) == 1
+    monkeypatch.setattr(checkpoint_files, "_MAX_FILES", 3)
+    with pytest.raises(ValueError, match="files and folders"):
+        number("runs/it", listing_of("x", 4))
 
 
 @pytest.mark.parametrize("stop_at", range(12))
