@@ -61,8 +61,8 @@ class EpisodeBuilder:
             stops = [*(np.flatnonzero(ended[:, index]) + 1).tolist(), num_steps]
             start = 0
             for stop in stops:
-                # A row in which an environment was only reset belongs to no episode, and if it failed, neither does what
-                # ran in it.
+                # A row in which an environment was only reset belongs to no episode; if it failed, neither does what ran
+                # in it.
                 while start < stop and valid is not None and not valid[start, index]:
                     self._running.pop(index, None)
                     start += 1

@@ -2,7 +2,8 @@
 
 A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
 program reads, and the state in front of the first observation) and ``policy.json`` (spaces, shapes, dtypes). None of
-them holds Python code, and nothing is unpickled. Reading one needs jax, numpy, flatbuffers and gymnasium (for spaces).
+them holds Python code, and nothing is unpickled; but what is loaded runs as native code. Reading one needs jax, numpy,
+flatbuffers and gymnasium (for spaces).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,13 @@ import numpy as np
 from jax import export as jax_export
 
 from jaxrl_stack.policy.inputs import Acting, as_key
-from jaxrl_stack.utils.spaces import shape_dtype_struct, space_from_dict, space_to_dict
+from jaxrl_stack.utils.spaces import (
+    MAX_SPACE_ELEMENTS,
+    num_described_entries,
+    shape_dtype_struct,
+    space_from_dict,
+    space_to_dict,
+)
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
@@ -319,7 +327,7 @@ class ExportedPolicy(Acting[ExportedState]):
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Read what `Policy.export` wrote.
+    """Read what `Policy.export` wrote; from nobody whom you do not trust, as it becomes native code of this process.
 
     Args:
         path: The folder.
@@ -334,7 +342,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
     try:
         about = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
         version = about["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / DESCRIPTION_FILE} is damaged: {error!r}. Export the policy again.") from error
     if version != FORMAT_VERSION:
         raise ValueError(
@@ -342,6 +350,8 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
             f"with the release that wrote it."
         )
     try:
+        # Before anything is made that may be as large as a file says.
+        _check_sizes(about, folder / ARRAYS_FILE)
         program = jax_export.deserialize(bytearray((folder / PROGRAM_FILE).read_bytes()))
         with open(folder / ARRAYS_FILE, "rb") as file, np.load(file, allow_pickle=False) as stored:
             weights = [_array(stored, f"weight_{i}", leaf) for i, leaf in enumerate(about["weights"])]
@@ -350,6 +360,17 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
         return ExportedPolicy(program, about, weights, state)
     except Exception as error:  # whatever a damaged file makes the readers of three formats raise
         raise ValueError(f"The exported policy at {folder} is damaged: {error}. Export the policy again.") from error
+
+
+def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
+    """Raise a ValueError if spaces or arrays would take far more memory than the files have bytes."""
+    entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
+    if entries > MAX_SPACE_ELEMENTS:
+        raise ValueError(f"its spaces have {entries:,} entries, more than the {MAX_SPACE_ELEMENTS:,} that there can be")
+    with zipfile.ZipFile(arrays) as stored:
+        packed = [info.filename for info in stored.infolist() if info.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise ValueError(f"{arrays.name} holds {packed[0]!r} compressed, which this project does not write")
 
 
 def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import types
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -15,7 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
-from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
+from jaxrl_stack.utils.spaces import (
+    MAX_SPACE_ELEMENTS,
+    num_described_entries,
+    space_from_dict,
+    space_to_dict,
+)
 
 KIND = "__kind__"
 _DTYPES = frozenset(
@@ -26,8 +31,6 @@ _DTYPES = frozenset(
 )
 _NO_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _JSON_TYPES = {"b": bool, "i": int, "u": int, "f": float}
-MAX_SPACE_ELEMENTS = 1 << 24
-"""Entries of all spaces together that a checkpoint describes; an image of 1024 x 1024 x 3 has a fifth of it."""
 NOT_STORED = "not_stored"
 """Key in the metadata of dataclass fields that are no part of checkpoints, such as paths to other files."""
 DAMAGES = (
@@ -155,7 +158,7 @@ class Encoder:
 
     def _space(self, space: gym.Space, where: str) -> dict[str, Any]:
         description = space_to_dict(space)
-        self._space_elements += sum(_space_sizes(description))
+        self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise NotDataError(f"{where} is {space}, which is too large for a checkpoint.")
         return description
@@ -284,7 +287,7 @@ class Decoder:
 
     def _space(self, node: dict[str, Any]) -> gym.Space:
         description = node["value"]
-        self._space_elements += sum(_space_sizes(description))
+        self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
                 f"{self._what} holds spaces of {self._space_elements:,} entries, more than the {MAX_SPACE_ELEMENTS:,} "
@@ -365,30 +368,6 @@ def checked_shape_and_dtype(node: Mapping[str, Any], what: str) -> tuple[tuple[i
 def checksum(array: np.ndarray) -> int:
     """CRC-32 of an array's bytes."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
-
-
-def _space_sizes(description: Any) -> Iterator[int]:
-    """Entries of the parts of a described space, before any of it is built."""
-    waiting = [description]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, list):
-            waiting += item
-        elif isinstance(item, dict):
-            for name in ("shape", "n", "nvec"):
-                # A count of choices, n of a Discrete, takes no memory.
-                if name in item and item.get("type") != "Discrete":
-                    yield _num_entries(item[name], is_shape=name != "nvec")
-            waiting += [part for part in item.values() if isinstance(part, list | dict)]
-
-
-def _num_entries(form: Any, *, is_shape: bool) -> int:
-    if not is_shape:
-        return len(form) if isinstance(form, list) else 1
-    sizes = form if isinstance(form, list) else [form]
-    if not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError(f"A checkpoint holds a space of shape {form!r}: it is damaged.")
-    return math.prod(sizes)
 
 
 def array_nodes(node: Any, what: str) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ place.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -391,6 +392,40 @@ def space_from_dict(description: Mapping[str, Any]) -> Space:
                 f"unknown type of space {other!r} in a description; known: Box, Discrete, MultiDiscrete, "
                 "MultiBinary, Dict, Tuple."
             )
+
+
+MAX_SPACE_ELEMENTS = 1 << 24
+"""Entries that all spaces which a file describes may have together; an image of 1024 x 1024 x 3 has a fifth of it."""
+
+
+def num_described_entries(description: Any) -> int:
+    """Entries of a space that `space_to_dict` described, and of all its parts, before any of it is built.
+
+    Raises:
+        ValueError: A shape is none.
+    """
+    total = 0
+    waiting = [description]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            for name in ("shape", "n", "nvec"):
+                # A count of choices, n of a Discrete, takes no memory.
+                if name in item and item.get("type") != "Discrete":
+                    total += _num_entries(item[name], is_shape=name != "nvec")
+            waiting += [part for part in item.values() if isinstance(part, list | dict)]
+    return total
+
+
+def _num_entries(form: Any, *, is_shape: bool) -> int:
+    if not is_shape:
+        return len(form) if isinstance(form, list) else 1
+    sizes = form if isinstance(form, list) else [form]
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(f"A space cannot have the shape {form!r}.")
+    return math.prod(sizes)
 
 
 def _children(space: Dict | Tuple) -> list[tuple[Any, Space]]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import gymnasium as gym
 import jax
@@ -181,6 +182,18 @@ def rewritten(**values):
     return change
 
 
+def compressed(folder):
+    with np.load(folder / "arrays.npz") as stored:
+        arrays = dict(stored)
+    np.savez_compressed(folder / "arrays.npz", **arrays)
+
+
+HUGE = {
+    **{"type": "Box", "low": 0.0, "high": 1.0, "shape": [4096, 4097], "dtype": "float32"},
+    **{"bounded_below": True, "bounded_above": True},
+}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -193,13 +206,23 @@ def rewritten(**values):
         (rewritten(state=[{"shape": [10**9], "dtype": "float32", "is_batched": True}]), "is damaged"),
         (rewritten(observation_space={"type": "os.system"}), "is damaged"),
         (lambda folder: (folder / "arrays.npz").unlink(), "is damaged"),
+        (lambda folder: (folder / "policy.json").write_text("[" * 100_000), "policy.json is damaged"),
+        (rewritten(observation_space=HUGE), "its spaces have 16,7"),
+        (rewritten(action_space={"type": "Tuple", "spaces": [HUGE] * 100}), "its spaces have 1,678,"),
+        (rewritten(action_space={"type": "MultiBinary", "n": -1}), "A space cannot have the shape -1"),
+        (compressed, "compressed, which this project does not write"),
     ],
 )
 def test_damaged_folders_are_named(folder, tmp_path, change, message):
     shutil.copytree(folder, tmp_path / "policy")
     change(tmp_path / "policy")
-    with pytest.raises(ValueError, match=re.escape(message)):
-        load_exported(tmp_path / "policy")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            load_exported(tmp_path / "policy")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_pickles_are_not_read(folder, tmp_path):

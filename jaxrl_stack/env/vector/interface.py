@@ -112,8 +112,8 @@ class HostVectorEnv(abc.ABC):
             before_reset: Called with what the step led to while environments whose episode ended are still in their
                 final state, where they can be held there (those that reset themselves cannot); ``obs`` and
                 ``reset_infos`` of those rows mean nothing yet.
-            recover: Replaces an environment that raises (`renew`, `reset_one`), so that the others go on. What it raises
-                goes through. None, and where it is unknown which one it was: the exception goes through.
+            recover: Replaces an environment that raises (`renew`, `reset_one`), so that the others go on. What it
+                raises goes through. None, and where it is unknown which one it was: the exception goes through.
         """
 
     def renew(self, index: int | None = None) -> bool:

@@ -146,7 +146,8 @@ class SyncHostVectorEnv(HostVectorEnv):
             self._failed = i
             raise
         self._checks_step = False
-        step = VectorStep(self._obs, rewards, terminateds, truncateds, terminateds | truncateds, None, final_obs, infos, None)
+        ended = terminateds | truncateds
+        step = VectorStep(self._obs, rewards, terminateds, truncateds, ended, None, final_obs, infos, None)
         if failed:
             step.failed, step.valid = failed, np.ones(self.num_envs, np.bool_)
             step.valid[failed], step.resets[failed] = False, True
