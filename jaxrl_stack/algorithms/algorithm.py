@@ -45,8 +45,8 @@ from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE, Stored
 from jaxrl_stack.utils.checkpoints import Checkpointable, as_list, if_named, opened, read_state, selected
 from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
-from jaxrl_stack.utils.devices import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.plain_data import DAMAGES

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
-import os
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,8 +14,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-
-logger = logging.getLogger(__name__)
 
 # jaxlib has no stubs: type checkers take the class, an attribute of its extension module, for a variable.
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
@@ -248,25 +244,3 @@ def all_shards(tree: Any) -> Any:
         return np.concatenate([np.asarray(shard.data) for shard in shards])
 
     return jax.tree.map(gather, tree)
-
-
-def enable_compilation_cache(directory: str | None) -> None:
-    """Keep compiled programs in a directory, so that the next process loads instead of compiling them.
-
-    A directory that the user configured in JAX is left alone.
-
-    Args:
-        directory: Folder; "auto" for ``$XDG_CACHE_HOME/jaxrl_stack/xla`` (default ``~/.cache``); None to do nothing.
-    """
-    if directory is None or jax.config.values["jax_compilation_cache_dir"]:
-        return
-    if directory == "auto":
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        directory = os.path.join(base, "jaxrl_stack", "xla")
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        logger.warning("No compilation cache: %s cannot be created (%s).", directory, error)
-        return
-    jax.config.update("jax_compilation_cache_dir", directory)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

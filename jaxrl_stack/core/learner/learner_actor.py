@@ -15,7 +15,8 @@ import numpy as np
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.utils.actor_setup import set_up_actor
-from jaxrl_stack.utils.devices import enable_compilation_cache, host_view, map_over_devices
+from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
+from jaxrl_stack.utils.devices import host_view, map_over_devices
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
