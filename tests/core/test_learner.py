@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import ClassVar
@@ -15,6 +16,7 @@ import pytest
 from flax import linen, nnx
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
@@ -23,6 +25,8 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import host_view
 
 OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(2)
@@ -1177,6 +1181,33 @@ def test_random_layers_draw_anew_in_every_minibatch_and_update():
     )
     losses.append(learner.update(batch=batch, num_epochs=2)[DEFAULT_MODULE_ID]["total_loss"])
     assert len(set(losses)) == 4
+
+
+class DropsValues(DefaultPPORLModule):
+    def setup(self):
+        super().setup()
+        self.dropout = nnx.Dropout(0.5, rngs=self.rngs)
+
+    def compute_values(self, batch, embeddings=None):
+        return self.dropout(super().compute_values(batch, embeddings))
+
+
+@pytest.mark.parametrize("module_class", [DefaultPPORLModule, DropsValues])
+def test_random_layers_draw_anew_in_every_learner_pipeline(module_class):
+    learner = ppo_config().rl_module(rl_module_spec=RLModuleSpec(module_class=module_class)).build_learner()
+    rng, flags = np.random.default_rng(0), np.zeros((8, 4), bool)
+    block = {name: rng.normal(size=(8, 4, 3)).astype(np.float32) for name in ("obs", "final_obs")}
+    block |= {"rewards": np.ones((8, 4), np.float32), "terminateds": flags, "truncateds": flags}
+    state, counter = host_view(learner.state), counters.zero()
+    connect = jax.jit(functools.partial(learner.pure_connect, axis_name=None))
+
+    def targets(num_updates):
+        before = state.replace(num_updates=jnp.uint32(num_updates))
+        _, batch = connect(before, {DEFAULT_MODULE_ID: block}, learner.settings(), counter)
+        return np.asarray(batch[DEFAULT_MODULE_ID]["value_targets"])
+
+    np.testing.assert_array_equal(targets(0), targets(0))
+    assert (targets(0) == targets(1)).all() == (module_class is DefaultPPORLModule)
 
 
 class OwnLoss(TwoVectors, SelfSupervisedLossAPI):

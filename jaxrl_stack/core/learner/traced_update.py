@@ -473,9 +473,13 @@ class TracedUpdate:
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, dict[str, Any]]]:
         """Send a sampled batch through the learner connector pipeline (advantages, custom pieces)."""
+        rest = state.rest
+        if self._pure.stream_refs:
+            # Stochastic layers draw other numbers than in the last update, and than in the gradient steps.
+            rest = self._pure.reseed(rest, self._device_key(state, 0, axis_name))
         context = self._pure_connector.make_context(
             params=state.params,
-            rest=state.rest,
+            rest=rest,
             key=self._device_key(state, 1, axis_name),
             settings=self.current_values(settings, state.timesteps)["modules"],
             step=timesteps,
