@@ -23,10 +23,10 @@ NUM_ENVS, NUM_STEPS, TIME_LIMIT = 4, 32, 11
 ENV, ENV_CONFIG = "gymnax/CartPole-v1", {"max_steps_in_episode": TIME_LIMIT}
 
 
-def config():
+def config(env=ENV, env_config=None):
     return (
         PPOConfig()
-        .environment(ENV, env_config=ENV_CONFIG)
+        .environment(env, env_config=ENV_CONFIG if env_config is None else env_config)
         .env_runners(num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=NUM_STEPS)
         .training(
             train_batch_size_per_learner=NUM_ENVS * NUM_STEPS,
@@ -199,3 +199,16 @@ def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driv
         for episode in algo.driver.replay_buffer.episodes:
             np.testing.assert_array_equal(episode.get_rewards(), np.asarray(episode.get_observations())[:-1, 0] + 1)
     algo.stop()
+
+
+@pytest.mark.parametrize(("env", "env_config"), [(ENV, ENV_CONFIG), ("CartPole-v1", {})])
+def test_divergence_and_norm_are_reported_without_kl_loss_and_clipping(env, env_config):
+    algo = (
+        config(env, env_config)
+        .env_runners(num_env_runners=0)
+        .training(use_kl_loss=False, grad_clip=None, lr=0.01)
+        .build_algo()
+    )
+    results = algo.train()["learners"]["default_policy"]
+    algo.stop()
+    assert results["mean_kl_loss"] > 0.0 and results["gradients_default_optimizer_global_norm"] > 0.0

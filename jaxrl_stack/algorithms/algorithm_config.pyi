@@ -787,7 +787,7 @@ class AlgorithmConfig(Plain):
             min_time_s_per_iteration: Least duration of an iteration, in seconds. Default: None.
             min_train_timesteps_per_iteration: Fewest trained env steps in an iteration. Default: 0.
             min_sample_timesteps_per_iteration: Fewest sampled env steps in an iteration. Default: 0.
-            log_gradients: Also report the norms of the gradients before clipping. Default: False.
+            log_gradients: Report the norms of the gradients before clipping. Default: False. No effect here: they are always reported; leave it out.
             custom_stats_cls_lookup: Name of a reduction → class of statistics that does it. Merged into the built-in ones. Default: {'mean': <class 'jaxrl_stack.utils.metrics.stats.mean.MeanS….
 
         Returns:

@@ -1294,10 +1294,11 @@ BASE_SECTIONS: tuple[Section, ...] = (
             Setting(
                 "log_gradients",
                 False,
-                "Also report the norms of the gradients before clipping.",
+                "Report the norms of the gradients before clipping.",
                 "bool",
+                "inert",
                 check=boolean,
-                read_by="learner",
+                instead="they are always reported; leave it out.",
             ),
             Setting(
                 "custom_stats_cls_lookup",

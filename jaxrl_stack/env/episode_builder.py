@@ -61,7 +61,7 @@ class EpisodeBuilder:
             stops = [*(np.flatnonzero(ended[:, index]) + 1).tolist(), num_steps]
             start = 0
             for stop in stops:
-                # A row in which an environment was only reset belongs to no episode; if it failed, neither does what ran
+                # A row in which an environment was only reset is of no episode; if it failed, neither is what ran
                 # in it.
                 while start < stop and valid is not None and not valid[start, index]:
                     self._running.pop(index, None)

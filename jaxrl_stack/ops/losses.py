@@ -25,6 +25,20 @@ def clipped_surrogate(
     return jnp.minimum(ratio * advantages, jnp.clip(ratio, 1.0 - clip_param, 1.0 + clip_param) * advantages)
 
 
+def sampled_kl(logp: jax.Array, old_logp: jax.Array) -> jax.Array:
+    """Divergence ``KL(old || new)`` from the taken actions alone, per row: ``(r - 1) - log r``, ``r = new / old``.
+
+    Its expectation under the old policy is the divergence, and no row is negative (Schulman, 2020, "Approximating KL
+    Divergence", the estimator k3).
+
+    Args:
+        logp: float32 ``[N]``, log-probability of the taken action under the new policy.
+        old_logp: float32 ``[N]``, the same under the policy that took it.
+    """
+    log_ratio = logp - old_logp
+    return jnp.expm1(log_ratio) - log_ratio
+
+
 def clamped_squared_error(
     prediction: jax.Array, target: jax.Array, clip: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:

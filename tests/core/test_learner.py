@@ -442,8 +442,8 @@ def test_compute_and_apply_gradients_can_be_overridden():
     assert_step(make(OwnGradients), rows(), lr=-2.0 * LR)
 
 
-def test_log_gradients_without_clipping():
-    learner, batch = make_config().reporting(log_gradients=True).build_learner(), rows()
+def test_norms_of_gradients_are_reported_without_clipping():
+    learner, batch = make(), rows()
     own = gradients(learner.get_weights(), batch)
     norm = np.sqrt(sum(np.square(gradient).sum() for gradient in own.values()))
     assert assert_step(learner, batch)["gradients_default_optimizer_global_norm"] == pytest.approx(
@@ -999,6 +999,22 @@ def test_explained_variance_of_targets_far_from_zero(rows_per_piece, num_devices
     targets = batch["value_targets"].astype(float)[batch["loss_mask"]]
     errors = targets - np.asarray(values, float)[batch["loss_mask"]]
     assert metrics["vf_explained_var"] == pytest.approx(1.0 - errors.var() / targets.var(), abs=1e-3)
+
+
+def test_divergence_without_its_term_in_the_loss():
+    batch = ppo_rows()
+    # Both actions in every state, as often as the old policy takes them: the estimate is the divergence itself.
+    batch |= {name: np.repeat(batch[name][::2], 2, axis=0) for name in ("obs", "loss_mask")}
+    batch["actions"] = np.tile(np.arange(2, dtype=np.int32), 32)
+    results = []
+    for use_kl_loss in (True, False):
+        learner = ppo_config(use_kl_loss=use_kl_loss, kl_coeff=0.2).build_learner()
+        if not use_kl_loss:
+            del batch["action_dist_inputs"]
+        results.append(learner.update(batch=batch)[DEFAULT_MODULE_ID])
+    exact, sampled = (found["mean_kl_loss"] for found in results)
+    assert exact > 1e-4 and sampled == pytest.approx(exact, rel=1e-3)
+    assert results[1]["curr_kl_coeff"] == pytest.approx(0.2)
 
 
 class NotLinear(PPOLearner):

@@ -21,6 +21,14 @@ def test_surrogate_has_no_gradient_beyond_the_clip():
     np.testing.assert_allclose(gradient(jnp.log(1.1)), 1.1, rtol=1e-6)
 
 
+def test_sampled_divergence():
+    old, new = np.array([0.2, 0.3, 0.5]), np.array([0.4, 0.5, 0.1])
+    rows = np.asarray(losses.sampled_kl(jnp.log(new), jnp.log(old)))
+    np.testing.assert_allclose((old * rows).sum(), (old * np.log(old / new)).sum(), rtol=1e-5)
+    assert (rows > 0.0).all()
+    assert losses.sampled_kl(jnp.float32(-0.3), jnp.float32(-0.3)) == 0.0
+
+
 def test_clamped_squared_error():
     error, clamped = losses.clamped_squared_error(jnp.array([1.0, 5.0]), jnp.array([0.0, 0.0]), 10.0)
     np.testing.assert_array_equal(error, [1.0, 25.0])

@@ -66,6 +66,9 @@ class PPOLearner(Learner):
         if config.use_kl_loss:
             behaviour = module.get_exploration_action_dist_cls().from_logits(batch[Columns.ACTION_DIST_INPUTS])
             rows["kl"] = behaviour.kl(distribution)
+        else:
+            # The old distribution is a column that nothing else reads: its cost would be seen in every step.
+            rows["kl"] = jax.lax.stop_gradient(losses.sampled_kl(logp, batch[Columns.ACTION_LOGP]))
         if config.use_critic:
             # build() accepts no other module.
             values = cast(ValueFunctionAPI, module).compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
@@ -75,7 +78,7 @@ class PPOLearner(Learner):
         means = self.masked_means(rows, batch)
 
         total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
-        metrics = {"policy_loss": -means["surrogate"], "entropy": means["entropy"]}
+        metrics = {"policy_loss": -means["surrogate"], "entropy": means["entropy"], "mean_kl_loss": means["kl"]}
         if config.use_critic:
             total = total + config.vf_loss_coeff * means["vf_loss"]
             metrics |= {
@@ -90,7 +93,6 @@ class PPOLearner(Learner):
         if config.use_kl_loss:
             coefficient = self.curr_kl_coeffs_per_module[module_id]
             total = total + coefficient * means["kl"]
-            metrics |= {"mean_kl_loss": means["kl"]}
         return total, metrics
 
     def post_update(
@@ -103,7 +105,7 @@ class PPOLearner(Learner):
         coefficients = dict(state.extra["curr_kl_coeff"])
         for mid, coefficient in coefficients.items():
             kl = metrics.get((mid, "mean_kl_loss"))
-            if kl is not None:
+            if kl is not None and self._config_for(mid).use_kl_loss:
                 target = settings[mid]["kl_target"]
                 factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
                 coefficients[mid] = coefficient * factor

@@ -329,8 +329,7 @@ class TracedUpdate:
             gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)
             clipped, norm = self._get_clip_function()(gradients, config.grad_clip, config.grad_clip_by)
             out |= clipped
-            if config.log_gradients or (config.grad_clip is not None and config.grad_clip_by == "global_norm"):
-                self.metrics.log_value((module_id, f"gradients_{name}_global_norm"), norm, window=1)
+            self.metrics.log_value((module_id, f"gradients_{name}_global_norm"), norm, window=1)
         return out
 
     def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:
