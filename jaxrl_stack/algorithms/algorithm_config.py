@@ -36,7 +36,12 @@ from jaxrl_stack.connectors.checks import check_env_to_module, check_pieces
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
-from jaxrl_stack.connectors.module_to_env import GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
+from jaxrl_stack.connectors.module_to_env import (
+    ActionNoise,
+    GetActions,
+    ModuleToEnvPipeline,
+    NormalizeAndClipActions,
+)
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -1315,7 +1320,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             spaces: "__env_single__" (or "__env__") → spaces of one environment.
 
         Raises:
-            ValueError: If the user's function returns no connectors.
+            ValueError: If the user's function returns no connectors, or a piece does not fit these settings.
         """
         observation_space, action_space = self._env_spaces(env, spaces)
         add_defaults = self.add_default_connectors_to_module_to_env_pipeline
@@ -1330,7 +1335,18 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             ],
         )
         check_pieces(pipeline)
+        for name, piece in pipeline._flat_members():
+            if isinstance(piece, ActionNoise):
+                self._check_action_noise(name, piece)
         return pipeline
+
+    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
+        """Refuses noise that does not fit these settings. Algorithms that cannot learn from it override it."""
+        if piece.normalize_actions != self.normalize_actions:
+            raise ValueError(
+                f"environment(normalize_actions={self.normalize_actions}) differs from connector {name!r}, which clips "
+                f"for normalize_actions={piece.normalize_actions}: give it normalize_actions={self.normalize_actions}."
+            )
 
     def build_learner_connector(
         self,

@@ -30,7 +30,7 @@ from jaxrl_stack.connectors.checks import check_env_to_module, check_pieces
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
-from jaxrl_stack.connectors.module_to_env import GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
+from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -1301,7 +1301,10 @@ class AlgorithmConfig(Plain):
         spaces: "__env_single__" (or "__env__") → spaces of one environment.
 
     Raises:
-        ValueError: If the user's function returns no connectors."""
+        ValueError: If the user's function returns no connectors, or a piece does not fit these settings."""
+        ...
+    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
+        """Refuses noise that does not fit these settings. Algorithms that cannot learn from it override it."""
         ...
     def build_learner_connector(self, input_observation_space: gym.Space | None, input_action_space: gym.Space | None, device: Any=None) -> LearnerConnectorPipeline:
         """The pipeline from recorded steps to the train batch: the user's pieces, then the algorithm's.

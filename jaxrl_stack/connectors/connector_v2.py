@@ -45,7 +45,7 @@ class ConnectorContext:
             own, which follows from the connector's name.
         settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
         step: Lifetime env steps, uint32[2] (hi, lo).
-        reset: bool ``[B]``; True where the observation is the first of its episode (env-to-module only).
+        reset: bool ``[B]``; True where the observation is the first of its episode (next to the environment only).
         prev_actions: ``{module_id: actions}``, leaves ``[B, ...]``: the actions that led to these
             observations, as the module gave them; zeros after a reset.
         prev_rewards: ``{module_id: float32 [B]}``; zeros after a reset.

@@ -17,6 +17,7 @@ from jaxrl_stack.execution import on_policy
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+    from jaxrl_stack.connectors.module_to_env import ActionNoise
     from jaxrl_stack.core.learner.learner import Learner
 
 
@@ -166,6 +167,13 @@ class PPOConfig(AlgorithmConfig):
                 gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_")
             ),
         ]
+
+    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
+        raise ValueError(
+            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
+            "log-probabilities were taken, which PPO's loss is made of. Use it with SAC; PPO explores by the spread of "
+            "its policy: raise training(entropy_coeff=...)."
+        )
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.

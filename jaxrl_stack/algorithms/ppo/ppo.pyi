@@ -23,6 +23,7 @@ from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralA
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution import on_policy
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.module_to_env import ActionNoise
 from jaxrl_stack.core.learner.learner import Learner
 LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: Any
 LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: Any
@@ -108,6 +109,8 @@ class PPOConfig(AlgorithmConfig):
         """PPOLearner."""
         ...
     def _default_learner_pieces(self) -> list[ConnectorV2]:
+        ...
+    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
         ...
     def validate(self) -> None:
         """Checks all settings, alone and against each other.

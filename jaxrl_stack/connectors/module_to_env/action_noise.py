@@ -1,0 +1,227 @@
+"""Exploration by noise that lasts: what is added to an action depends on what was added before."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+
+
+class ActionNoise(ConnectorV2):
+    """Adds noise to continuous actions when exploring; greedy actions and the noise's state pass unchanged.
+
+    ACTIONS becomes the noisy action, clipped to the bounds: it is what the environment gets and what is
+    recorded, hence what an off-policy loss learns from. ACTION_LOGP, the log-probability of another action now, is
+    taken out: PPO, which needs it, refuses such a piece. The noise of an environment starts anew with its episode.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: A Box of floats.
+        normalize_actions: The same as `environment(normalize_actions=...)`. True: a bounded space's actions are
+            clipped to [-1, 1], in which the module acts; False: to the space's own bounds.
+        multi_agent: See ConnectorV2.
+
+    Raises:
+        ValueError: The actions are no floats.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        normalize_actions: bool = True,
+        multi_agent: bool = False,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        self.normalize_actions = normalize_actions
+
+    @abc.abstractmethod
+    def initial(self, shape: tuple[int, ...]) -> jax.Array:
+        """State of the noise for actions of a shape ``[B, ...]``: float32 ``[B, ...]`` or with further axes."""
+
+    @abc.abstractmethod
+    def advance(self, state: jax.Array, starts: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One step of the noise.
+
+        Args:
+            state: As `initial` or the last call made it.
+            starts: bool, broadcasts against `state`: where an episode starts.
+            key: PRNG key.
+
+        Returns:
+            ``(state, noise)``, the noise float32 with the shape of the actions.
+        """
+
+    def init(self, num_envs: int) -> Any:
+        """``{module_id: state of the noise}``."""
+        return {
+            key: self.initial((num_envs, *self._box(space).shape))
+            for key, space in self._action_spaces().items()
+        }
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces ACTIONS ``[B, ...]`` and drops ACTION_LOGP; reads ``ctx.reset`` and ``ctx.key``.
+
+        Raises:
+            ValueError: Exploring without ``ctx.key``.
+        """
+        if not ctx.explore:
+            return state, batch
+        if ctx.key is None or ctx.reset is None:
+            raise ValueError(
+                f"{type(self).__name__} needs `ctx.key` and `ctx.reset` when exploring; one is None."
+            )
+        spaces = self._action_spaces()
+        state, batch = dict(state), dict(batch)
+        todo = self._state_keys(batch)
+        keys = [ctx.key] if len(todo) == 1 else jax.random.split(ctx.key, len(todo))
+        for (own, module_id), key in zip(todo, keys, strict=True):
+            starts = jnp.reshape(ctx.reset, (-1, *(1 for _ in state[own].shape[1:])))
+            state[own], noise = self.advance(state[own], starts, key)
+            columns = {name: leaf for name, leaf in batch[module_id].items() if name != Columns.ACTION_LOGP}
+            actions = columns[Columns.ACTIONS]
+            columns[Columns.ACTIONS] = self._clipped(spaces[own], actions + noise.astype(actions.dtype))
+            batch[module_id] = columns
+        return state, batch
+
+    def _clipped(self, space, actions: jax.Array) -> jax.Array:
+        if not self.normalize_actions:
+            return jnp.clip(actions, space.low[None], space.high[None])
+        is_bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
+        return jnp.clip(actions, -1.0, 1.0) if is_bounded else actions
+
+    def _box(self, space):
+        import gymnasium as gym
+
+        if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            return space
+        raise ValueError(
+            f"{type(self).__name__} adds numbers to actions, which needs a Box of floats, but the action space is "
+            f"{space}. Explore discrete actions with `epsilon` (DQN) or the policy's own entropy."
+        )
+
+
+class OrnsteinUhlenbeckNoise(ActionNoise):
+    """Noise that is pulled back to a mean: that of DDPG (Uhlenbeck & Ornstein 1930; Lillicrap et al. 2015, section 7).
+
+    ``x <- x + theta * (mean - x) * dt + sigma * sqrt(dt) * N(0, 1)``, one process for each component of an action,
+    from 0 at the start of an episode. It forgets over ``1 / (theta * dt)`` steps, and its standard deviation goes to
+    ``sigma / sqrt(2 * theta)`` for small `dt`.
+
+        config.env_runners(module_to_env_connector=lambda env: OrnsteinUhlenbeckNoise(sigma=0.3))
+
+    Args:
+        input_observation_space, input_action_space, normalize_actions, multi_agent: See `ActionNoise`.
+        theta: Rate of the pull, > 0.
+        sigma: Strength of the noise, >= 0, in units of the module's actions.
+        mean: Where it is pulled to.
+        dt: Time between two steps, with ``theta * dt`` below 2.
+
+    Raises:
+        ValueError: A number out of its range.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        theta: float = 0.15,
+        sigma: float = 0.2,
+        mean: float = 0.0,
+        dt: float = 1.0,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        if not (theta > 0 and sigma >= 0 and dt > 0 and theta * dt < 2):
+            raise ValueError(
+                f"OrnsteinUhlenbeckNoise(theta={theta!r}, sigma={sigma!r}, dt={dt!r}): give theta > 0, sigma >= 0, "
+                "dt > 0, and theta * dt below 2, from which on the noise grows without bound."
+            )
+        self.theta, self.sigma, self.mean, self.dt = theta, sigma, mean, dt
+
+    def initial(self, shape: tuple[int, ...]) -> jax.Array:
+        return jnp.zeros(shape, jnp.float32)
+
+    def advance(self, state: jax.Array, starts: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        state = jnp.where(starts, 0.0, state)
+        draw = jax.random.normal(key, state.shape)
+        state = state + self.theta * self.dt * (self.mean - state) + self.sigma * math.sqrt(self.dt) * draw
+        return state, state
+
+
+class ColoredNoise(ActionNoise):
+    """Noise with a power spectrum of ``f ** -beta``, pink by default.
+
+    See Eberhard et al. 2023, "Pink Noise Is All You Need" (https://openreview.net/forum?id=hQ9V5QN27eS). White noise,
+    where every step is for itself, has beta 0; a random walk, red noise, has 2; pink is 1. The noise is normal with
+    standard deviation `scale` from the first step of an episode on.
+
+    It is a sum of AR(1) processes, two octaves apart: the classical picture of 1/f noise (van der Ziel 1950). Unlike a
+    sequence out of an FFT (Timmer & König 1995), which the paper takes, it needs no length in advance and keeps few
+    numbers per action. The spectrum's slope is within 0.15 of beta for beta from 0.5 to 1.5. The paper puts the noise
+    in the place of the policy's own draw; here it is added to that.
+
+        config.env_runners(module_to_env_connector=lambda env: ColoredNoise(scale=0.5, horizon=200))
+
+    Args:
+        input_observation_space, input_action_space, normalize_actions, multi_agent: See `ActionNoise`.
+        beta: Exponent, above 0 and below 2.
+        scale: Standard deviation, >= 0, in units of the module's actions.
+        horizon: The longest period that it has, in steps: an episode's length, 8 or more.
+
+    Raises:
+        ValueError: A number out of its range.
+    """
+
+    def __init__(
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        beta: float = 1.0,
+        scale: float = 0.3,
+        horizon: int = 1000,
+        **kwargs,
+    ):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        if not (0 < beta < 2 and scale >= 0 and horizon >= 8):
+            raise ValueError(
+                f"ColoredNoise(beta={beta!r}, scale={scale!r}, horizon={horizon!r}): give a beta above 0 and "
+                "below 2, a scale >= 0 and a horizon of 8 steps or more."
+            )
+        self.beta, self.scale, self.horizon = beta, scale, horizon
+        self._decays, self._amplitudes = _relaxations(beta, horizon)
+
+    def initial(self, shape: tuple[int, ...]) -> jax.Array:
+        return jnp.zeros((*shape, len(self._decays)), jnp.float32)
+
+    def advance(self, state: jax.Array, starts: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # A start draws from the stationary distribution: what a step with no memory does.
+        decays = jnp.where(starts, 0.0, self._decays)
+        state = decays * state + jnp.sqrt(1.0 - decays**2) * jax.random.normal(key, state.shape)
+        return state, self.scale * (state @ self._amplitudes)
+
+
+def _relaxations(beta: float, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """``(decays per step, amplitudes)`` of the AR(1) processes that `ColoredNoise` adds up; variances sum to 1.
+
+    With the decay d and unit innovations an AR(1) process has the spectrum ``1 / d / (c ** 2 + w ** 2)`` over
+    ``w = 2 * sin(pi * f)``, with the corner ``c ** 2 = (1 - d) ** 2 / d``. For corners in equal ratios, weights of
+    ``c ** (2 - beta)`` add up to ``w ** -beta`` between the first and the last one.
+    """
+    first = math.pi / (2 * horizon)
+    corners = first * 4.0 ** np.arange(math.ceil(math.log(2 / first, 4)) + 1)
+    half = 1 + corners**2 / 2
+    decays = half - np.sqrt(half**2 - 1)
+    variances = decays * corners ** (2 - beta) / (1 - decays**2)
+    return decays.astype(np.float32), np.sqrt(variances / variances.sum()).astype(np.float32)
