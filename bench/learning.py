@@ -49,6 +49,8 @@ CRITERIA = {
     "SAC": {
         "gymnax/Pendulum-v1": Criterion(-250.0, 20_000),
         "Pendulum-v1": Criterion(-250.0, 20_000),
+        "gymnax/MountainCarContinuous-v0": Criterion(90.0, 50_000),
+        "MountainCarContinuous-v0": Criterion(90.0, 50_000),
     },
 }
 """Algorithm → environment → what counts as solved."""

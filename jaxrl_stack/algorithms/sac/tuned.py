@@ -5,6 +5,16 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from jaxrl_stack.connectors.module_to_env import OrnsteinUhlenbeckNoise
+from jaxrl_stack.utils.checkpoints import register_class
+
+
+@register_class
+def ornstein_uhlenbeck_noise(env: Any, spaces: Any) -> OrnsteinUhlenbeckNoise:
+    """Noise that lasts long enough to swing a car up a hill."""
+    return OrnsteinUhlenbeckNoise(theta=0.15, sigma=0.3)
+
+
 TUNED: dict[str, dict[str, Any]] = {
     # RLlib's own example settings. The mean return is over few episodes: 20,000 steps are a hundred of them.
     "Pendulum-v1": {
@@ -36,9 +46,23 @@ TUNED: dict[str, dict[str, Any]] = {
             "fusionnet_activation": "relu",
         },
     },
+    # White noise never reaches the goal, and standing still is the best of what is left.
+    "MountainCarContinuous-v0": {
+        "metrics_num_episodes_for_smoothing": 5,
+        "min_sample_timesteps_per_iteration": 1000,
+        "num_steps_sampled_before_learning_starts": 1000,
+        "actor_lr": 3e-4,
+        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 50_000},
+        "module_to_env_connector": ornstein_uhlenbeck_noise,
+        "model_config": {
+            "fcnet_hiddens": [64, 64],
+            "fcnet_activation": "relu",
+            "fusionnet_hiddens": None,
+        },
+    },
 }
 """Environment → settings for ``config.update_from_dict``."""
-TUNED["gymnax/Pendulum-v1"] = TUNED["Pendulum-v1"]
+TUNED |= {f"gymnax/{env}": settings for env, settings in TUNED.items()}
 
 
 def tuned_settings(env: str) -> dict[str, Any] | None:
