@@ -29,7 +29,7 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, call_episode_hook
 from jaxrl_stack.env.device_rollout import DeviceRollout
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
-from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes
+from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes, num_episodes
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.runner_layout import (
     histories,
@@ -425,7 +425,7 @@ class DeviceDriver(Driver):
         if self._window is None:
             return None
         returns, lengths = last_episodes(self._window)
-        return EpisodeStatistics(returns, lengths, None, int(self._window.num_episodes.astype(np.int64).sum()))
+        return EpisodeStatistics(returns, lengths, None, num_episodes(self._window))
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)

@@ -13,6 +13,7 @@ from flax import struct
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_window import EpisodeWindow
 from jaxrl_stack.env.policy_step import PolicyStep
+from jaxrl_stack.ops.reductions import compensated_add
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class RunnerState:
         prev_actions: The module's last actions, ``[B, ...]``; zeros behind a reset.
         prev_rewards: float32 ``[B]``; zeros behind a reset.
         episode_return: float32 ``[B]``, sum of rewards of the running episodes so far.
+        return_error: float32 ``[B]``, what rounding has added to it; see `compensated_add`.
         episode_length: int32 ``[B]``, their steps so far.
         window: The last finished episodes.
         key: PRNG key.
@@ -45,6 +47,7 @@ class RunnerState:
     prev_actions: Any
     prev_rewards: jax.Array
     episode_return: jax.Array
+    return_error: jax.Array
     episode_length: jax.Array
     window: EpisodeWindow
     key: jax.Array
@@ -101,6 +104,7 @@ class DeviceRollout(PolicyStep):
             prev_actions=jax.tree.map(jnp.asarray, zeros(self.env_to_module.action_space, (num_envs,))),
             prev_rewards=jnp.zeros((num_envs,), jnp.float32),
             episode_return=jnp.zeros((num_envs,), jnp.float32),
+            return_error=jnp.zeros((num_envs,), jnp.float32),
             episode_length=jnp.zeros((num_envs,), jnp.int32),
             window=EpisodeWindow.empty(self.window_size),
             key=key,
@@ -165,7 +169,7 @@ class DeviceRollout(PolicyStep):
             {Columns.OBS: after.final_obs},
             dataclasses.replace(context, prev_actions={mid: actions}, prev_rewards={mid: after.reward}),
         )
-        episode_return = state.episode_return + after.reward
+        episode_return, return_error = compensated_add(state.episode_return, state.return_error, after.reward)
         episode_length = state.episode_length + 1
         columns = {
             **batch[mid],
@@ -186,6 +190,7 @@ class DeviceRollout(PolicyStep):
             prev_actions=jax.tree.map(lambda a: jnp.where(_like(ended, a), jnp.zeros_like(a), a), actions),
             prev_rewards=jnp.where(ended, 0.0, after.reward),
             episode_return=jnp.where(ended, 0.0, episode_return),
+            return_error=jnp.where(ended, 0.0, return_error),
             episode_length=jnp.where(ended, 0, episode_length),
         )
         return state, columns, statistics

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.utils import counters
+
 
 @struct.dataclass
 class EpisodeWindow:
@@ -21,7 +23,7 @@ class EpisodeWindow:
         stamps: uint32 ``[W]``, the vector step in which each episode ended; orders episodes of several devices.
         count: int32, how many entries are valid (the last ones).
         num_steps: uint32, vector steps seen so far.
-        num_episodes: uint32, episodes finished so far, modulo 2**32.
+        num_episodes: uint32[2], episodes finished so far; see `counters`.
     """
 
     returns: jax.Array
@@ -44,7 +46,7 @@ class EpisodeWindow:
             stamps=jnp.zeros((size,), jnp.uint32),
             count=jnp.int32(0),
             num_steps=jnp.uint32(0),
-            num_episodes=jnp.uint32(0),
+            num_episodes=jnp.zeros(2, jnp.uint32),
         )
 
     def extend(self, ended: jax.Array, returns: jax.Array, lengths: jax.Array) -> EpisodeWindow:
@@ -75,26 +77,26 @@ class EpisodeWindow:
             stamps=jnp.where(is_new, stamps, self.stamps[kept]),
             count=jnp.minimum(self.count + total, size),
             num_steps=self.num_steps + jnp.uint32(num_steps),
-            num_episodes=self.num_episodes + total.astype(jnp.uint32),
+            num_episodes=counters.add(self.num_episodes, total),
         )
 
     def packed(self) -> jax.Array:
-        """All fields as one uint32 vector ``[3 W + 3]``: a program hands out one array faster than six."""
+        """All fields as one uint32 vector ``[3 W + 4]``: a program hands out one array faster than six."""
         bits = [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (self.returns, self.lengths, self.stamps)]
-        counts = jnp.stack([self.count.astype(jnp.uint32), self.num_steps, self.num_episodes])
-        return jnp.concatenate([*bits, counts])
+        counts = jnp.stack([self.count.astype(jnp.uint32), self.num_steps])
+        return jnp.concatenate([*bits, counts, self.num_episodes])
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray) -> EpisodeWindow:
-        """Fields ``[D, ...]`` as NumPy arrays from `packed` vectors ``[D, 3 W + 3]``."""
-        size = (vectors.shape[1] - 3) // 3
+        """Fields ``[D, ...]`` as NumPy arrays from `packed` vectors ``[D, 3 W + 4]``."""
+        size = (vectors.shape[1] - 4) // 3
         fields: list[Any] = [
             vectors[:, :size].view(np.float32),
             vectors[:, size : 2 * size].view(np.int32),
             vectors[:, 2 * size : 3 * size],
-            vectors[:, -3].astype(np.int32),
-            vectors[:, -2],
-            vectors[:, -1],
+            vectors[:, -4].astype(np.int32),
+            vectors[:, -3],
+            vectors[:, -2:],
         ]
         return cls(*fields)
 
@@ -138,7 +140,7 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
         return out
 
     def on_first(number: Any) -> Any:
-        out = np.zeros(num_devices, number.dtype)
+        out = np.zeros((num_devices, *number.shape), number.dtype)
         out[0] = number
         return out
 
@@ -149,5 +151,14 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
         stamps=filled(stamps),
         count=on_first(np.int32(min(len(returns), size))),
         num_steps=window.num_steps[[0] * num_devices],
-        num_episodes=on_first(window.num_episodes.sum(dtype=np.uint32)),
+        num_episodes=on_first(counters.from_int(num_episodes(window))),
     )
+
+
+def num_episodes(window: Any) -> int:
+    """Episodes finished so far, over all devices.
+
+    Args:
+        window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.
+    """
+    return sum(counters.to_int(counter) for counter in window.num_episodes)

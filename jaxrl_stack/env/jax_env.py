@@ -83,8 +83,9 @@ class JaxEnv(abc.ABC):
 
     @property
     def params(self) -> Any:
-        """Numbers that the dynamics depend on, a pytree for `reset` and `step`, which get JAX arrays; None if
-        there are none.
+        """Numbers that the dynamics depend on, a pytree for `reset` and `step`; None if there are none.
+
+        Its arrays may be NumPy's: in compiled programs they are JAX arrays.
         """
         return None
 

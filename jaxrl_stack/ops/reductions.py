@@ -47,6 +47,25 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
     return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), unravel
 
 
+def compensated_add(total, error, x):
+    """One more term of a long sum, whose rounding errors do not add up (Kahan, 1965).
+
+    A million times 0.1 in float32 is 100,958 without it, and 100,000 with it.
+
+    Args:
+        total: float32, the sum so far.
+        error: float32 of that shape: what `total` has too much of. Zeros in the beginning.
+        x: The term.
+
+    Returns:
+        ``(total, error)``.
+    """
+    term = x - error
+    grown = total + term
+    # Behind infinity there is nothing to correct: its difference to itself would be NaN.
+    return grown, jnp.where(jnp.isfinite(grown), (grown - total) - term, 0.0)
+
+
 def pmean(x: jax.Array, axis_name: str | None) -> jax.Array:
     """Mean over the device axis; the identity without one."""
     return x if axis_name is None else jax.lax.pmean(x, axis_name)

@@ -73,6 +73,21 @@ def add(counter: Any, n: Any) -> Any:
     return jnp.stack(jnp.broadcast_arrays(high, low), axis=-1)
 
 
+def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
+    """Two float32 numbers whose sum, in float64, is the counter: its nearest float32, and what is missing to it.
+
+    Args:
+        counter: ``uint32[..., 2]``, below 2**48.
+
+    Returns:
+        ``(float32[...], float32[...])``.
+    """
+    nearest = difference(counter, zero())
+    high = jnp.floor(nearest / jnp.float32(_WORD))
+    rounded = jnp.stack([high, nearest - high * jnp.float32(_WORD)], axis=-1).astype(jnp.uint32)
+    return nearest, difference(counter, rounded)
+
+
 def difference(a: Any, b: Any) -> jax.Array:
     """`a` - `b` as float32; subtracted exactly first, so that only the result is rounded.
 

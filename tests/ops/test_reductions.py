@@ -71,3 +71,15 @@ def test_pmean_flat_keeps_structure_shapes_and_dtypes():
     assert jax.tree.map(jnp.shape, out) == jax.tree.map(lambda x: (2, *jnp.shape(x)), tree)
     np.testing.assert_array_equal(out["a"], jnp.full((2, 2, 3), 2.0))
     np.testing.assert_array_equal(out["b"][0], [8.0, 8.0])
+
+
+def test_a_compensated_sum_keeps_its_digits():
+    def add(total_and_error, x):
+        return reductions.compensated_add(*total_and_error, x), None
+
+    zero = (jnp.float32(0.0), jnp.float32(0.0))
+    terms = jnp.full((1_000_000,), 0.1, jnp.float32)
+    (total, _), _ = jax.lax.scan(add, zero, terms)
+    np.testing.assert_allclose(total, 1e5, rtol=1e-7)
+    (total, error), _ = jax.lax.scan(add, zero, jnp.array([1.0, jnp.inf, 1.0]))
+    assert total == jnp.inf and error == 0.0

@@ -46,3 +46,11 @@ def test_counters_batch():
     total = counters.add(batch, np.arange(len(INTERESTING), dtype=np.int32))
     assert [counters.to_int(row) for row in total] == [n + i for i, n in enumerate(INTERESTING)]
     assert counters.difference(total, batch).tolist() == list(range(len(INTERESTING)))
+
+
+def test_two_floats_are_the_whole_counter():
+    split = jax.jit(counters.as_floats)
+    for n in (0, 7, 2**24 + 1, 2**32 - 1, 2**32, 2**32 + 5, 3 * 2**40 + 11, 2**48 - 1):
+        parts = split(counters.from_int(n))
+        assert sum(map(float, parts)) == n
+        assert float(parts[0]) == np.float32(n)

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.traced_metrics import put_counter
 from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.target_networks import follows
 from jaxrl_stack.ops import q_learning
@@ -70,8 +71,8 @@ class TargetNetworkUpdates:
             rest |= _moved(main, {ref: rest[ref] for ref in sources}, due, settings[mid]["tau"])
             last[mid] = jnp.where(due, state.timesteps, last[mid])
             number[mid] = number[mid] + due.astype(jnp.uint32)
-            metrics[(mid, NUM_TARGET_UPDATES)] = number[mid].astype(jnp.float32)
-            metrics[(mid, LAST_TARGET_UPDATE_TS)] = counters.difference(last[mid], counters.zero())
+            put_counter(metrics, (mid, NUM_TARGET_UPDATES), counters.add(counters.zero(), number[mid]))
+            put_counter(metrics, (mid, LAST_TARGET_UPDATE_TS), last[mid])
         extra = {**state.extra, LAST_TARGET_UPDATE: last, TARGET_UPDATES: number}
         return dataclasses.replace(state, rest=rest, extra=extra)
 

@@ -11,9 +11,25 @@ import numpy as np
 
 from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
+from jaxrl_stack.utils import counters
 
 _COMBINED: dict[Any, Callable[[Any, Any], Any]] = {"sum": jnp.add, "min": jnp.minimum, "max": jnp.maximum}
 _REDUCTIONS = ("last", "mean", "sum", "min", "max")
+
+
+REMAINDER = "remainder/"
+"""Begins the name of a metric that is added to the one it names once both are on the host, in float64."""
+
+
+def put_counter(metrics: dict[tuple[str, ...], Any], path: tuple[str, ...], counter: Any) -> None:
+    """Report a counter exactly, which one float32 can only up to 2**24.
+
+    Args:
+        metrics: What leaves the program, float32 scalars.
+        path: Of the metric.
+        counter: ``uint32[2]``; see `counters`.
+    """
+    metrics[path], metrics[(*path[:-1], REMAINDER + path[-1])] = counters.as_floats(counter)
 
 
 class TracedMetrics:
@@ -223,21 +239,21 @@ class RunningReduction:
                 self._is[entry.how][np.asarray(entry.value, int)] = True
 
     def initial(self) -> jax.Array:
-        """Before the first minibatch, float32 ``[size]``."""
+        """Before the first minibatch, float32 ``[2, size]``: what is reduced, and the rounding errors of its sums."""
         start = np.where(self._is["min"], np.inf, np.where(self._is["max"], -np.inf, 0.0))
-        return jnp.asarray(start, jnp.float32)
+        return jnp.asarray(np.stack([start, np.zeros(len(start))]), jnp.float32)
 
     def add(self, reduced: jax.Array, vector: jax.Array) -> jax.Array:
         """With one more minibatch's vector."""
-        out = vector
-        for combine, chosen in (
-            (jnp.add, self._is["mean"] | self._is["sum"]),
-            (jnp.minimum, self._is["min"]),
-            (jnp.maximum, self._is["max"]),
-        ):
+        out, (so_far, error) = vector, reduced
+        for combine, chosen in ((jnp.minimum, self._is["min"]), (jnp.maximum, self._is["max"])):
             if chosen.any():
-                out = jnp.where(chosen, combine(reduced, vector), out)
-        return out
+                out = jnp.where(chosen, combine(so_far, vector), out)
+        is_sum = self._is["mean"] | self._is["sum"]
+        if is_sum.any():
+            total, error = reductions.compensated_add(so_far, error, vector)
+            out = jnp.where(is_sum, total, out)
+        return jnp.stack([out, error])
 
     def result(self, reduced: jax.Array, num_steps: jax.Array) -> jax.Array:
         """The vector of a single minibatch that stands for all, float32 ``[size]``.
@@ -246,4 +262,4 @@ class RunningReduction:
             reduced: After the last minibatch.
             num_steps: Scalar, how many there were.
         """
-        return jnp.where(self._is["mean"], reduced / num_steps.astype(jnp.float32), reduced)
+        return jnp.where(self._is["mean"], reduced[0] / num_steps.astype(jnp.float32), reduced[0])

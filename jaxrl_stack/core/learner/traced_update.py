@@ -26,6 +26,7 @@ from jaxrl_stack.core.learner.minibatches import (
 )
 from jaxrl_stack.core.learner.optimizers import ParamDict, RegisteredOptimizer, clip_gradients
 from jaxrl_stack.core.learner.traced_metrics import (
+    REMAINDER,
     RunningReduction,
     TracedMetrics,
     before_any,
@@ -954,7 +955,10 @@ def gradient_rows_per_piece(devices: Sequence[Device]) -> int | None:
 
 
 def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
+    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``.
+
+    Without the flags of ``check_nans``, and with remainders added to what they belong to.
+    """
     out: dict[str, Any] = {}
     for path, value in flat.items():
         if path[-1].startswith(NOT_FINITE):
@@ -962,7 +966,8 @@ def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
         level = out
         for part in path[:-1]:
             level = level.setdefault(part, {})
-        level[path[-1]] = float(value)
+        name = path[-1].removeprefix(REMAINDER)
+        level[name] = level.get(name, 0.0) + float(value)
     return out
 
 
