@@ -75,6 +75,12 @@ class PPOLearner(Learner):
             targets = batch[Columns.VALUE_TARGETS]
             error, rows["vf_loss"] = losses.clamped_squared_error(values, targets, config.vf_clip_param)
             rows["vf_loss_unclipped"] = error
+            # A loss runs nowhere but in a trace.
+            cast(TracedMetrics, self.metrics).log_statistics(
+                (module_id, "vf_explained_var"),
+                losses.explained_variance,
+                self.masked_statistics(jnp.stack([targets, targets - values], axis=-1), batch),
+            )
         means = self.masked_means(rows, batch)
 
         total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
@@ -85,11 +91,6 @@ class PPOLearner(Learner):
                 "vf_loss": means["vf_loss"],
                 "vf_loss_unclipped": means["vf_loss_unclipped"],
             }
-            statistics = self.masked_statistics(jnp.stack([targets, targets - values], axis=-1), batch)
-            # A loss runs nowhere but in a trace.
-            cast(TracedMetrics, self.metrics).log_statistics(
-                (module_id, "vf_explained_var"), losses.explained_variance, statistics
-            )
         if config.use_kl_loss:
             coefficient = self.curr_kl_coeffs_per_module[module_id]
             total = total + coefficient * means["kl"]

@@ -156,12 +156,14 @@ class TracedMetrics:
         """
         reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         reduced: dict[tuple[str, ...], jax.Array] = {}
+        values: dict[tuple[str, ...], jax.Array] = {}
         for path, entry in history.items():
             if callable(entry.how):
                 last = jax.tree.map(lambda v: v[-1], entry.value)
                 nothing = jax.tree.map(jnp.zeros_like, last)
                 reduced[path] = entry.how(running_statistics.merge_over_axis(nothing, last, axis_name))
-        values = {path: reducers[entry.how](entry.value) for path, entry in history.items() if path not in reduced}
+            else:
+                values[path] = reducers[entry.how](entry.value)
         if axis_name is None:
             return {path: reduced[path] if path in reduced else values[path] for path in history}
         by_how = {how: [path for path, entry in history.items() if entry.how == how] for how in _COMBINED}
