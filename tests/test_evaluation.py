@@ -199,6 +199,17 @@ def test_callbacks(env):
     algo.stop()
 
 
+@INSPECTED
+def test_callbacks_of_a_function_of_ones_own_that_samples(env):
+    def sample(algorithm, group):
+        (episodes,) = group.foreach_env_runner("sample", kwargs={"num_episodes": 6})
+        (metrics,) = group.foreach_env_runner(lambda runner: runner.metrics.reduce())
+        return {name: metrics[name].peek() for name in ("seen", "sampled", "worker")}, sum(map(len, episodes)), 0
+
+    result = evaluated(config(env, callbacks=Watching).evaluation(custom_evaluation_function=sample))
+    assert result["sampled"] == 6 <= result["seen"] and result["num_env_steps_sampled"] == 6 * LENGTH
+
+
 @pytest.mark.parametrize("unit", ["episodes", "timesteps"])
 def test_callbacks_on_the_device_see_what_counts_and_nothing_else(unit):
     seen = []

@@ -60,7 +60,7 @@ class DeviceEnvRunner(EnvRunner):
         learner: Source of weights.
         connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
-        callbacks: Told of the episodes of `evaluate`; None for nobody.
+        callbacks: Told of the episodes of `evaluate` and `sample`; None for nobody.
         env_context: What the environment was made from, for callbacks.
         worker_index: 0; its random numbers are its own.
     """
@@ -97,6 +97,7 @@ class DeviceEnvRunner(EnvRunner):
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._evaluated: dict[int, RunnerState] = {}
         self._episode_replay = self._make_episode_replay()
+        self._sample_replay = self._make_episode_replay()
 
     def _make_episode_replay(self) -> EpisodeReplay | None:
         if not overrides_episode_hooks(self.callbacks):
@@ -290,9 +291,11 @@ class DeviceEnvRunner(EnvRunner):
             columns, _ = self._unroll(num_steps, explore, random_actions)
             episodes = [episode for _, episode in self._builder.add(columns)] + self._builder.cut()
         self._log(episodes, time.perf_counter() - started)
+        self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
 
     def _reset(self) -> None:
+        self._announce()
         seed = 0 if self.config.seed is None else int(self.config.seed)
         key = jax.random.fold_in(stream_key(seed, Stream.SAMPLE), self.worker_index)
         key = jax.random.fold_in(key, self._resets)
@@ -301,6 +304,7 @@ class DeviceEnvRunner(EnvRunner):
             ("init", self.num_envs), lambda: functools.partial(self.rollout.init, num_envs=self.num_envs)
         )(key, env_to_module=self.connector_state())
         self._builder.reset()
+        self._sample_replay = self._make_episode_replay()
         self._needs_reset = False
 
     def _program(self, key: Hashable, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -340,7 +344,10 @@ class DeviceEnvRunner(EnvRunner):
 
         program = self._program(("unroll", num_steps, explore, random_actions), lambda: run)
         self._state, columns, statistics = program(self._state, *self._weights())
-        return jax.device_get(columns), jax.device_get(statistics)
+        columns = jax.device_get(columns)
+        if self._sample_replay is not None:
+            self._sample_replay.replay(columns)
+        return columns, jax.device_get(statistics)
 
     def _sample_episodes(self, num_episodes: int, explore: bool, random_actions: bool) -> list[SingleAgentEpisode]:
         quota = episode_quota(num_episodes, self.num_envs)
@@ -438,7 +445,7 @@ class DeviceEnvRunner(EnvRunner):
         return {**count.results(), "metrics": self.metrics.reduce()}
 
     def _announce(self) -> None:
-        """Tell callbacks of the environments, once: they are there from the first evaluation on."""
+        """Tell callbacks of the environments, once: they are there from the first reset on."""
         if not self._is_announced:
             self._is_announced = True
             self.callbacks.on_environment_created(
