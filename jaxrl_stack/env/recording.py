@@ -41,7 +41,7 @@ class SampleBlock:
     Attributes:
         columns: ``{column: pytree [T, B, ...]}``: obs (the module's inputs), actions, rewards (the environment's),
             terminateds, truncateds, final_obs (valid where truncated and in the last row) and the module's outputs;
-            loss_mask where an environment was only reset in some row.
+            loss_mask where an environment was only reset in some row, or failed, with its whole episode.
         num_env_steps: Valid rows.
         weights_seq_no: Updates that the acting weights had seen.
         episodes: The episodes that ended.

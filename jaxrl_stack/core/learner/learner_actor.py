@@ -358,7 +358,7 @@ def _resolved(block: Any) -> Any:
 def _fetched(reference: Any) -> Any:
     # Ray is imported only where it runs, and a checkout can be checked without it.
     import ray  # pyright: ignore[reportMissingImports]
-    import ray.exceptions
+    import ray.exceptions  # pyright: ignore[reportMissingImports]
 
     try:
         return ray.get(reference)
