@@ -204,6 +204,32 @@ def test_blocks_that_do_not_fit(ray_session, two, one, same_start):
     assert_same_learners(two, one)
 
 
+def differ(learner):
+    learner._should_update = lambda module_id, batch: jax.process_index() == 0
+
+
+def agree(learner):
+    learner._should_update = None
+
+
+def test_learners_that_would_update_different_modules(ray_session, two, one, same_start):
+    """They would run different programs, and wait for each other forever."""
+    values_of(two, differ)
+    blocks = [ray_session.put(columns(3, 4, seed)) for seed in range(2)]
+    row_batch = {DEFAULT_MODULE_ID: batch_of(NUM_ROWS, 1)}
+    for update in (
+        lambda: two.update_block(blocks),
+        lambda: two.update(batch=batch_of(NUM_ROWS, 0), **OF_TWO),
+        lambda: two.update(batch=batch_of(NUM_ROWS, 0)),
+        lambda: two.update_rows(row_batch),
+    ):
+        with pytest.raises(ValueError, match=r"\('default_policy'\) is True in 1 of 2 learners"):
+            update()
+    values_of(two, agree)
+    assert two.get_stats()["num_learner_restarts"] == 0
+    assert_same_learners(two, one)
+
+
 def test_rows_of_batches(ray_session, two, one, same_start):
     batches = [batch_of(n, n) for n in (17, NUM_ROWS - 17)]
     two.update(batches=batches, **OF_TWO)

@@ -774,7 +774,7 @@ class Learner(TracedUpdate, Checkpointable):
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
         num_rows = {mid: num_rows_of(mid, columns) for mid, columns in rows.items()}
         per_shard = {mid: rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
-        of_all_learners = self._sizes_of_all_learners(per_shard)
+        of_all_learners = self._sizes_of_all_learners(per_shard, rows)
         in_minibatches = plan.minibatch_size is not None
         # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
         # module that looks across rows cannot, so that every number of rows is a program of its own.
@@ -822,11 +822,35 @@ class Learner(TracedUpdate, Checkpointable):
         """Joined learners run one program, and so need the same shapes."""
         return {name: int(everyone.max()) for name, everyone in self._sizes_of_all_learners(sizes).items()}
 
-    def _sizes_of_all_learners(self, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-        """Each size in every joined learner; all of them call this with the same names."""
+    def _sizes_of_all_learners(self, sizes: dict[str, int], batch: Any = None) -> dict[str, np.ndarray]:
+        """Each size in every joined learner; all of them call this with the same names.
+
+        Args:
+            sizes: Of this learner.
+            batch: If it is given, the learners have to agree on the modules that they update from it, too.
+
+        Raises:
+            ValueError: In all learners, if they do not: they would run different programs, and wait for each other
+                forever.
+        """
         if self.num_joined_learners == 1:
             return {name: np.array([n]) for name, n in sizes.items()}
-        key = ("sizes", len(sizes))
+        module_ids = [] if batch is None else list(self._template)
+        is_updated = [int(self.should_module_be_updated(mid, batch)) for mid in module_ids]
+        everyone = self._gathered([*sizes.values(), *is_updated])
+        for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
+            if of_all.min() != of_all.max():
+                raise ValueError(
+                    f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, "
+                    f"which make one update together: it has to be the same in all of them. Let "
+                    f"multi_agent(policies_to_train=...), or what overrides that method, depend on nothing that "
+                    f"differs between the learners, such as the rows of their batches."
+                )
+        return dict(zip(sizes, everyone[: len(sizes)], strict=True))
+
+    def _gathered(self, numbers: Sequence[int]) -> np.ndarray:
+        """``[len(numbers), L]``: the numbers of all L joined learners."""
+        key = ("gathered", len(numbers))
         if key not in self._compiled:
             self._compiled[key] = map_over_devices(
                 lambda own: (jax.lax.all_gather(own, AXIS_NAME),),
@@ -836,10 +860,10 @@ class Learner(TracedUpdate, Checkpointable):
                 out_axes=(None,),
                 donate_argnums=(),
             )
-        own = np.array(list(sizes.values()), np.int32)
+        own = np.array(numbers, np.int32)
         (everyone,) = self._compiled[key](np.tile(own, (len(self.devices), 1)))
         # One entry per device of all learners, each with as many.
-        return dict(zip(sizes, np.asarray(host_view(everyone))[:: len(self.devices)].T, strict=True))
+        return np.asarray(host_view(everyone))[:: len(self.devices)].T
 
     def _before_update(self, counter: np.ndarray) -> None:
         self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
@@ -870,6 +894,7 @@ class Learner(TracedUpdate, Checkpointable):
         """
         key = (name, plan, *signature((batch, mapped)))
         if key not in self._compiled:
+            self._sizes_of_all_learners({}, batch)
             self._compiled[key] = UpdateProgram(make(), self.devices, self.axis_name, num_mapped=len(mapped))
         program = self._compiled[key]
         num_updates = self.num_updates
@@ -911,7 +936,7 @@ class Learner(TracedUpdate, Checkpointable):
             FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
         """
         num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
-        program = self._row_updates = self._row_updates or self._make_row_updates()
+        program = self._row_updates = self._row_updates or self._make_row_updates(batch)
         if any(n % len(self.devices) for n in num_rows.values()):
             raise ValueError(
                 f"A batch of {num_rows} rows cannot be dealt out to the {len(self.devices)} devices of a learner "
@@ -974,13 +999,14 @@ class Learner(TracedUpdate, Checkpointable):
                 f"(learner_snapshot_interval={self.config.learner_snapshot_interval}).",
             )
 
-    def _make_row_updates(self) -> RowUpdates:
+    def _make_row_updates(self, batch: Mapping[ModuleID, Mapping[str, Any]]) -> RowUpdates:
         self._check_is_built()
         if self.has_host_pieces:
             raise ValueError(
                 f"update_rows() takes rows from replay, and the learner pipeline's {self.host_piece_names} run on the "
                 f"host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
             )
+        self._sizes_of_all_learners({}, batch)
         self._rows_trained_on = ({}, {})
         return RowUpdates(self.pure_step, self.devices, self.axis_name)
 
