@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 
 import gymnasium as gym
@@ -14,7 +15,8 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.learner.learner_actor import BlockShare, assemble, deal_out_blocks
+from jaxrl_stack.core.learner import learner_group
+from jaxrl_stack.core.learner.learner_actor import BlockShare, LearnerActor, assemble, deal_out_blocks
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.training_data import TrainingData, bounds, slice_episodes, split_rows
 from jaxrl_stack.core.rl_module import RLModuleSpec
@@ -490,3 +492,32 @@ def test_columns_of_blocks():
     uneven = deal_out_blocks([blocks[0], {"x": np.zeros((2, 3))}, blocks[1]], 2)
     with pytest.raises(ValueError, match="multiple of num_learners"):
         assemble(uneven[0], ["m"])
+
+
+def test_a_port_that_is_taken_before_it_is_used(ray_session, tmp_path, monkeypatch, caplog):
+    """The learners are joined at another one."""
+    address = ray_session.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((address, 0))
+        listener.listen()
+        port, tries = listener.getsockname()[1], tmp_path / "tries"
+        tries.touch()
+
+        class TooLate(LearnerActor):
+            def free_address(self):
+                free = super().free_address()
+                with tries.open("r+") as file:
+                    if file.read():
+                        return free
+                    file.write("one")
+                return f"{free.rpartition(':')[0]}:{port}"
+
+        monkeypatch.setattr(learner_group, "LearnerActor", TooLate)
+        monkeypatch.setattr(learner_group, "OTHERS_TIMEOUT_S", 1.0)
+        with caplog.at_level(logging.WARNING, logger="jaxrl_stack"):
+            group = LearnerGroup(config=config_of(2))
+        assert "could not be joined and are started again" in caplog.text
+        assert group.ping() == ["pong", "pong"]
+        assert group.get_stats()["num_learner_restarts"] == 0
+        group.shutdown()

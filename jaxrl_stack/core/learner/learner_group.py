@@ -45,6 +45,8 @@ OTHERS_TIMEOUT_S = 10.0
 that one took the others' partner away."""
 CONSEQUENCES_TIMEOUT_S = 1.0
 """How long to wait for what the other learners have to say of one that died."""
+JOIN_ATTEMPTS = 3
+"""How often learners are started until they can be joined."""
 LEAVE_TIMEOUT_S = 5.0
 """How long learners may take to part before they are ended."""
 
@@ -589,6 +591,30 @@ class _JoinedActors:
     # ------------------------------------------------------------------------------------------------- life and death
 
     def _start(self) -> None:
+        for attempt in range(1, JOIN_ATTEMPTS + 1):
+            self._make_actors()
+            try:
+                self._join()
+                break
+            except _LostLearnersError as lost:
+                if attempt == JOIN_ATTEMPTS:
+                    raise
+                # Between the choice of a port and its use, somebody else may have taken it.
+                logger.warning("The learners could not be joined and are started again. %s", lost.__cause__)
+                self._kill()
+        self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
+
+    def _join(self) -> None:
+        """Put the devices of all actors on one axis.
+
+        Raises:
+            _LostLearnersError: If the coordinator's port is taken, or an actor died.
+        """
+        if self.num_learners > 1:
+            (address,) = self._gather([self._actors[0].free_address.remote()])
+            self._gather([a.join.remote(address, self.num_learners, i) for i, a in enumerate(self._actors)])
+
+    def _make_actors(self) -> None:
         import ray  # pyright: ignore[reportMissingImports]
 
         actor_class = ray.remote(LearnerActor)
@@ -605,10 +631,6 @@ class _JoinedActors:
             ).remote(config=config, module_spec=self._module_spec, num_cpus=num_cpus, num_gpus=num_gpus)
             for i in range(self.num_learners)
         ]
-        if self.num_learners > 1:
-            (address,) = self._gather([self._actors[0].free_address.remote()])
-            self._gather([a.join.remote(address, self.num_learners, i) for i, a in enumerate(self._actors)])
-        self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
 
     def _resources(self) -> tuple[float, float]:
         """CPUs and GPUs of one actor."""
