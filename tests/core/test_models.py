@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import re
 
 import gymnasium as gym
 import jax
@@ -293,3 +295,34 @@ def test_gaussian_heads():
 def test_encoders_that_do_not_exist_are_refused(space, settings, message):
     with pytest.raises(ValueError, match=message):
         Catalog(space, ACTION_SPACE, settings).build_encoder(rngs=rngs())
+
+
+def test_heads_have_gains_of_their_own_as_the_ppo_page_shows():
+    page = (pathlib.Path(__file__).parents[2] / "jaxrl_stack/algorithms/ppo/README.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    names: dict = {}
+    exec(example, names)
+    config = names["config"].training(
+        train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1, grad_clip=0.5
+    )
+    algo = config.env_runners(num_envs_per_env_runner=2).build_algo()
+    module = algo.get_module()
+    for head, gain in ((module.pi, 0.01), (module.vf, 1.0)):
+        (kernel,) = (leaf for leaf in jax.tree.leaves(nnx.state(head)) if leaf.ndim == 2)
+        np.testing.assert_allclose(np.linalg.svd(kernel, compute_uv=False), gain, rtol=1e-4)
+    result = algo.train()
+    assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+    # The metrics of the page's table are among the results.
+    rows = re.findall(
+        r"^\|[^|]*\|([^|]*)\|[^|]*\|$", page.partition("## When nothing is learned")[2], flags=re.MULTILINE
+    )
+    metrics = {name for cell in rows for name in re.findall(r"`([\w/]+)`", cell)} - {
+        "vf_clip_param",
+        "vf_loss_coeff",
+        "grad_clip",
+    }
+    known = {
+        *result["learners"]["default_policy"],
+        *(f"env_runners/{name}" for name in result["env_runners"]),
+    }
+    assert len(metrics) > 8 and metrics <= known

@@ -115,7 +115,7 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
 
     ``x <- x + theta * (mean - x) * dt + sigma * sqrt(dt) * N(0, 1)``, one process for each component of an action,
     from 0 at the start of an episode. It forgets over ``1 / (theta * dt)`` steps, and its standard deviation goes to
-    ``sigma / sqrt(2 * theta)`` for small `dt`.
+    ``sigma / sqrt(theta * (2 - theta * dt))``.
 
         config.env_runners(module_to_env_connector=lambda env: OrnsteinUhlenbeckNoise(sigma=0.3))
 
