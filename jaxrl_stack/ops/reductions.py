@@ -14,6 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+LARGEST_VECTOR = 2**16
+"""Numbers up to which laying the leaves of a tree end to end in one vector saves more than the copy costs (measured on
+CPUs: equal at about 11,000; 10 % of an update slower with 67,000; with 12.6 million parameters 56 ms beside a forward
+pass of 39 ms)."""
+
+
+def num_elements(tree) -> int:
+    """How many numbers are in the arrays of a pytree."""
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
+
 
 def psum(tree, axis_name: str | None):
     """Sum over the device axis; the identity without one."""
@@ -72,7 +82,7 @@ def pmean(x: jax.Array, axis_name: str | None) -> jax.Array:
 
 
 def pmean_flat(tree, axis_name: str | None):
-    """Mean over the device axis with a single all-reduce for the whole tree.
+    """Mean over the device axis, with a single all-reduce for the whole tree up to `LARGEST_VECTOR` numbers.
 
     Args:
         tree: Pytree of float arrays.
@@ -80,6 +90,8 @@ def pmean_flat(tree, axis_name: str | None):
     """
     if axis_name is None or not jax.tree.leaves(tree):
         return tree
+    if num_elements(tree) > LARGEST_VECTOR:
+        return jax.lax.pmean(tree, axis_name)
     vector, unravel = ravel(tree)
     return unravel(pmean(vector, axis_name))
 

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
+from jax.extend.core import jaxprs_in_params
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
@@ -25,6 +26,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
 
@@ -1015,6 +1017,40 @@ def test_divergence_without_its_term_in_the_loss():
     exact, sampled = (found["mean_kl_loss"] for found in results)
     assert exact > 1e-4 and sampled == pytest.approx(exact, rel=1e-3)
     assert results[1]["curr_kl_coeff"] == pytest.approx(0.2)
+
+
+def concatenated_sizes(jaxpr):
+    """Lengths of the float vectors that a program concatenates, loops and branches included."""
+    found = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "concatenate":
+            out = equation.outvars[0].aval
+            found |= {out.size} if out.ndim == 1 and out.dtype == jnp.float32 else set()
+        for inner in jaxprs_in_params(equation.params):
+            found |= concatenated_sizes(inner)
+    return found
+
+
+@pytest.mark.parametrize("rows_per_piece", [None, 8])
+def test_many_parameters_are_never_laid_end_to_end(rows_per_piece, monkeypatch):
+    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: rows_per_piece)
+    weights, largest = [], []
+    for limit in (2**16, 40):
+        monkeypatch.setattr(reductions, "LARGEST_VECTOR", limit)
+        learner = ppo_config().learners(num_cpus_per_learner=2).build_learner()
+        learner.update(batch=ppo_rows(), minibatch_size=32, num_epochs=2)
+        weights.append(learner.get_weights())
+        block = jax.tree.map(lambda x: x[None], {DEFAULT_MODULE_ID: ppo_rows(32)})
+        plan = learner.plan(minibatch_size=32)
+        fit = functools.partial(learner.pure_fit, plan=plan, axis_name="devices")
+        program = jax.make_jaxpr(fit, axis_env=[("devices", 2)])(
+            host_view(learner.state), block, learner.settings(), counters.zero()
+        )
+        largest.append(max(concatenated_sizes(program.jaxpr)))
+    num_params = sum(value.size for value in weights[0].values())
+    assert largest[0] >= num_params and largest[1] < num_params / 2
+    for ref, value in weights[0].items():
+        np.testing.assert_allclose(weights[1][ref], value, rtol=1e-5, atol=1e-6, err_msg=ref)
 
 
 class NotLinear(PPOLearner):

@@ -28,7 +28,6 @@ from jaxrl_stack.core.learner.learner_state import (
 )
 from jaxrl_stack.core.learner.optimizers import (
     DEFAULT_OPTIMIZER,
-    LARGEST_VECTOR,
     ParamDict,
     RegisteredOptimizer,
     clip_gradients,
@@ -54,7 +53,7 @@ from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
-from jaxrl_stack.ops import permutation
+from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.checkpoints import Checkpointable, selected
 from jaxrl_stack.utils.devices import (
@@ -450,7 +449,7 @@ class Learner(TracedUpdate, Checkpointable):
             lr=lr_or_lr_schedule,
             is_flat=is_elementwise(optimizer)
             and all(own.dtype == jnp.float32 for own in params_of)
-            and sum(own.size for own in params_of) <= LARGEST_VECTOR,
+            and reductions.num_elements(params_of) <= reductions.LARGEST_VECTOR,
         )
 
     def _refs_to_optimize(self, optimizer_name: str, params: Any) -> list[str]:

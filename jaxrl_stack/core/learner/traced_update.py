@@ -24,7 +24,7 @@ from jaxrl_stack.core.learner.minibatches import (
     minibatch_index_within,
     shard_rows,
 )
-from jaxrl_stack.core.learner.optimizers import ParamDict, RegisteredOptimizer, clip_gradients
+from jaxrl_stack.core.learner.optimizers import ParamDict, RegisteredOptimizer, as_vector, clip_gradients
 from jaxrl_stack.core.learner.traced_metrics import (
     REMAINDER,
     RunningReduction,
@@ -528,8 +528,8 @@ class TracedUpdate:
             if shuffles:
                 keys = {mid: epoch_keys(seed, -(-steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
 
-        # One vector instead of a dozen leaves through the loop: XLA then works on it as a whole.
-        pack, unpack = _packing(state.params)
+        # A few parameters go through the loop as one vector: XLA then works on it as a whole.
+        start, unpack = as_vector(state.params)
 
         def rows_of_step(mid, step):
             if row_counts is None:
@@ -547,10 +547,10 @@ class TracedUpdate:
             )
             vector, back = reductions.ravel(logged.collect())
             unravel.append(back)
-            return (pack(params), rest, optimizers), vector
+            return (as_vector(params)[0], rest, optimizers), vector
 
         unravel: list[Callable[[jax.Array], Any]] = []
-        carry = (pack(state.params), rest, state.optimizers)
+        carry = (start, rest, state.optimizers)
         if row_counts is None:
             carry, history = jax.lax.scan(body, carry, jnp.arange(steps, dtype=jnp.uint32))
         else:
@@ -761,26 +761,28 @@ class TracedUpdate:
                     averaged, others = split_by_reduction(metrics)
                     return rest, (losses, self._gradients_of(losses, linearized), averaged), others, per_row
 
-                def one_vector(rest, piece):
-                    rest, total, others, _ = one_piece(rest, piece)
-                    vector, back = reductions.ravel(total)
+                def one_sum(rest, piece):
+                    rest, (losses, gradients, averaged), others, _ = one_piece(rest, piece)
+                    vector, back = reductions.ravel((losses, averaged))
                     unravel.append(back)
-                    return rest, vector, others
+                    return rest, (as_vector(gradients)[0], vector), others
 
                 first = {mid: None if whole else i[0] for mid, i in index.items()}
                 if pieces == 1:
                     rest, total, others, per_row = one_piece(rest, first)
                 else:
-                    _, vector, others = jax.eval_shape(one_vector, rest, first)
+                    _, sums, others = jax.eval_shape(one_sum, rest, first)
 
                     def add(carry, piece):
                         rest, total, others = carry
-                        rest, vector, own = one_vector(rest, piece)
-                        return (rest, total + vector, combined(others, own)), None
+                        rest, sums, own = one_sum(rest, piece)
+                        return (rest, jax.tree.map(jnp.add, total, sums), combined(others, own)), None
 
-                    start = (rest, jnp.zeros(vector.shape, jnp.float32), before_any(others))
-                    (rest, total, others), _ = jax.lax.scan(add, start, index)
-                    total, per_row = unravel[-1](total), {}
+                    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
+                    (rest, (gradients, vector), others), _ = jax.lax.scan(add, (rest, zeros, before_any(others)), index)
+                    (losses, averaged), per_row = unravel[-1](vector), {}
+                    _, unpack = as_vector({ref: params[ref] for ref in trace.trained_refs})
+                    total = losses, unpack(gradients), averaged
                 losses, trace.gradients, averaged = reductions.pmean_flat(total, trace.axis_name)
                 metrics = {**averaged, **others}
             else:
@@ -969,14 +971,6 @@ def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
         name = path[-1].removeprefix(REMAINDER)
         level[name] = level.get(name, 0.0) + float(value)
     return out
-
-
-def _packing(params: ParamDict) -> tuple[Callable[[ParamDict], Any], Callable[[Any], ParamDict]]:
-    """How to carry parameters through a loop: as one vector if all are float32, else as they are."""
-    if not params or any(leaf.dtype != jnp.float32 for leaf in params.values()):
-        return lambda params: params, lambda params: params
-    _, unravel = reductions.ravel(params)
-    return lambda params: reductions.ravel(params)[0], unravel
 
 
 def _scan_while(
