@@ -53,6 +53,7 @@ KEY_TRANSLATIONS: Any
 ATTRIBUTE_TRANSLATIONS: Any
 _INTERNAL_DEFAULTS: dict[str, Any]
 NOT_IN_CHECKPOINTS: Any
+_OF_THE_ALGORITHM: Any
 _CACHES: Any
 def _check_trusted(value: Any, loader: ClassLoader) -> None:
     """Refuse settings of a checkpoint that lead to code outside of it."""
@@ -1090,6 +1091,9 @@ class AlgorithmConfig(Plain):
     def _validate_connectors(self) -> None:
         ...
     def _validate_evaluation(self) -> None:
+        ...
+    def _validate_evaluation_overrides(self, evaluation: AlgorithmConfig) -> None:
+        """Nothing is overridden that evaluation's runners could not heed."""
         ...
     def _validate_for_device(self) -> None:
         ...

@@ -213,7 +213,6 @@ class DeviceDriver(Driver):
                 pure=self.learner.pure if spec is None else _pure(spec),
                 env_to_module=env_to_module,
                 module_to_env=module_to_env,
-                clip_rewards=config.clip_rewards,
             ),
             learner=self.learner,
             connector_state=connector_state,
