@@ -14,7 +14,7 @@ from jaxrl_stack.algorithms import off_policy_device_driver
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_sharded
@@ -160,7 +160,7 @@ def test_the_program_does_what_its_pieces_do(run):
         state.replay.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4
     )
     results = run.results[0]["learners"][DEFAULT_MODULE_ID]
-    for (_, name), value in metrics.items():
+    for name, value in nest_metrics(metrics)[DEFAULT_MODULE_ID].items():
         np.testing.assert_allclose(results[name], value, rtol=1e-4, err_msg=name)
 
 
