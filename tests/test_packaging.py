@@ -24,8 +24,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # From the bottom to the top; a module may import its own layer and those before it.
 LAYERS = (
     ("ops", "_torch_names"),
-    ("utils", "env.single_agent_episode", "env.multi_agent_episode", "env.utils"),
-    ("core",),
+    ("utils",),
+    ("episodes",),
+    ("core", "utils.replay_buffers"),
     ("connectors",),
     # The hooks' interface: runners and algorithms call them. Callbacks that use algorithms are above those.
     ("env", "callbacks.callbacks", "callbacks.utils"),

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class BatchedNdArray(np.ndarray):

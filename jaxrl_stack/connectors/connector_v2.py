@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.core.rl_module.functional import PureModule
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 PURE_SIGNATURE = """\
 class MyConnector(ConnectorV2):

@@ -21,7 +21,7 @@ from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
     from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 

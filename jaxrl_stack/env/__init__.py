@@ -1,4 +1,4 @@
-"""Environments and how they are sampled: interfaces, adapters, registry, episodes, runners."""
+"""Environments and how they are sampled: interfaces, adapters, registry, runners, groups of them."""
 
 INPUT_ENV_SPACES = "__env__"
 INPUT_ENV_SINGLE_SPACES = "__env_single__"

@@ -23,7 +23,7 @@ from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState, StepStati
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
 from jaxrl_stack.env.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.episode_replay import EpisodeReplay
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.devices import host_view

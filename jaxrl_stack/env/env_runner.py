@@ -16,7 +16,7 @@ from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class EnvRunner(Checkpointable, abc.ABC):

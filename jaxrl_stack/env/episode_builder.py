@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_replay import NOT_MODEL_OUTPUTS
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 WEIGHTS_SEQ_NO = "weights_seq_no"
 """Extra model output: how many updates the weights had seen that chose an action."""

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 NOT_MODEL_OUTPUTS = frozenset(
     {

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.episode_builder import WEIGHTS_SEQ_NO
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.notices import notice_once
 
 JOINED_STEPS = 128

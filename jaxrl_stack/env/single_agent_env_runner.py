@@ -38,8 +38,8 @@ from jaxrl_stack.env.live_episodes import LiveEpisodes
 from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.env.recording import EndedEpisodes, Recording, SampleBlock
 from jaxrl_stack.env.runner_layout import histories, known_statistics, with_statistics
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, make_vector_env
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.checkpoints import selected

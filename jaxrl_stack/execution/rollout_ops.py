@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.recording import EndedEpisodes
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 @dataclasses.dataclass

@@ -28,7 +28,7 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule, copy_array
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
 from jaxrl_stack.policy.inputs import Acting, as_key

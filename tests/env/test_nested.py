@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl_stack.env.utils.nested import (
+from jaxrl_stack.episodes.nested import (
     batch,
     batch_size,
     blank_item,

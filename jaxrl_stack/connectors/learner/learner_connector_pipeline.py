@@ -9,7 +9,7 @@ from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.host_pieces import columns_of_episodes, run_host_front_for_learner
 
 if TYPE_CHECKING:
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class LearnerConnectorPipeline(ConnectorPipelineV2):

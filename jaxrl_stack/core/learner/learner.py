@@ -75,7 +75,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 __all__ = [
     "AXIS_NAME",

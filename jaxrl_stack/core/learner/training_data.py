@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 @dataclasses.dataclass

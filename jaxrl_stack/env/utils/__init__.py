@@ -1,1 +1,1 @@
-"""Storage behind the episode classes."""
+"""RLlib's import path of the buffer that episodes are made of."""

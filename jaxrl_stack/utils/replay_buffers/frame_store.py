@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_stack.env.utils.nested import batch_size, cast_lossless, tree_leaves, tree_map
+from jaxrl_stack.episodes.nested import batch_size, cast_lossless, tree_leaves, tree_map
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 

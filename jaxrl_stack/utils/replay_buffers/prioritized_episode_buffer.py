@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.utils.replay_buffers.priority_tree import PriorityTree
 

@@ -1,0 +1,444 @@
+"""One column of an episode: its own items, preceded by a look-back into the chunk before."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.episodes.nested import (
+    batch,
+    batch_size,
+    blank_item,
+    cast_lossless,
+    full_like_item,
+    one_hot,
+    space_from_dict,
+    space_struct,
+    space_to_dict,
+    take,
+    tree_map,
+    unbatch,
+)
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+Indices = int | np.integer | slice | list[int] | np.ndarray | None
+
+
+class InfiniteLookbackBuffer:
+    """A list, or a batch of arrays, whose first `lookback` items lie before time step 0.
+
+    The items are first collected in a list; `finalize()` turns them into arrays `[n, ...]` (nested like one
+    item).
+
+    Indices `>= 0` count from the first own item and never reach the look-back. Negative ones count from the
+    end and may run into the look-back; with `neg_index_as_lookback=True` they count backwards from the first
+    own item instead, so that -1 is the last look-back item.
+
+    Args:
+        data: list of items, or a finalized structure of arrays with a common leading axis (kept without a
+            copy; the first write makes one).
+        lookback: number of items at the front that are look-back; cut down to the number of items.
+        space: gymnasium space of one item; needed for one-hot encoding, and to fill up an empty buffer.
+
+    Raises:
+        ValueError: if `lookback` is negative or the arrays have no common leading axis.
+    """
+
+    __slots__ = ("_shared", "_space", "_space_struct", "data", "finalized", "lookback")
+
+    def __init__(self, data: Any = None, lookback: int = 0, space: gym.Space | None = None):
+        if lookback < 0:
+            raise ValueError(f"lookback must be 0 or positive, got {lookback}")
+        self.finalized = not (data is None or isinstance(data, list))
+        # Arrays that somebody else may hold, too, are copied before the first write.
+        self._shared = self.finalized
+        self.data: Any = tree_map(np.asarray, data) if self.finalized else list(data or ())
+        self.lookback = min(lookback, batch_size(self.data) if self.finalized else len(self.data))
+        self.space = space
+
+    @property
+    def space(self) -> gym.Space | None:
+        """Gymnasium space of one item, or None."""
+        return self._space
+
+    @space.setter
+    def space(self, space: gym.Space | None) -> None:
+        self._space = space
+        self._space_struct = None
+
+    @property
+    def space_struct(self) -> Any:
+        """The elementary spaces of `space`, nested as dicts and tuples; None without a space."""
+        if self._space_struct is None and self._space is not None:
+            self._space_struct = space_struct(self._space)
+        return self._space_struct
+
+    def __len__(self) -> int:
+        """Number of own items, the look-back excluded."""
+        return self.len_incl_lookback() - self.lookback
+
+    def len_incl_lookback(self) -> int:
+        """Number of all items, the look-back included."""
+        return batch_size(self.data) if self.finalized else len(self.data)
+
+    def append(self, item: Any) -> None:
+        """Add one item at the end; raises RuntimeError after `finalize()`."""
+        self._require_list("append")
+        self.data.append(item)
+
+    def extend(self, items: Sequence[Any]) -> None:
+        """Add a sequence of items at the end; raises RuntimeError after `finalize()`."""
+        self._require_list("extend")
+        self.data.extend(items)
+
+    def pop(self, index: int = -1) -> None:
+        """Remove one item (index rules as in `get`); raises RuntimeError after `finalize()`.
+
+        Raises:
+            IndexError: if there is no such item.
+        """
+        self._require_list("pop")
+        position = self._position(index, neg_index_as_lookback=False)
+        if position is None:
+            raise IndexError(self._range_error(index))
+        del self.data[position]
+        self.lookback -= position < self.lookback
+
+    def concat(self, other: InfiniteLookbackBuffer) -> None:
+        """Append the own items of `other`, not its look-back; this buffer stays a list, or arrays.
+
+        Raises:
+            ValueError: if both hold arrays whose structures or item shapes differ.
+        """
+        if not len(other):
+            return
+        items = other.get()
+        if not self.finalized:
+            self.data.extend(unbatch(items) if other.finalized else items)
+            return
+        rows = items if other.finalized else batch(items)
+        # The placeholder of an empty, finalized buffer need not have the right structure.
+        self.data = tree_map(_join, self.data, rows) if self.len_incl_lookback() else tree_map(np.array, rows)
+        self._shared = False
+
+    def finalize(self) -> None:
+        """Turn the list of items into arrays `[n, ...]`, once.
+
+        An empty list becomes an empty batch: with the item shape of `space`, else of shape `[0]`.
+
+        Raises:
+            ValueError: if the items differ in structure or shape.
+        """
+        if self.finalized:
+            return
+        if self.data:
+            self.data = batch(self.data)
+        elif self.space is not None:
+            self.data = take(batch([blank_item(self.space_struct)]), slice(0))
+        else:
+            self.data = np.zeros((0,))
+        self.finalized = True
+
+    def get(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Return one item, or several: as a list before `finalize()`, as arrays `[k, ...]` after it.
+
+        Args:
+            indices: an int for one item; a slice or a list of ints for several; None for all own items.
+            neg_index_as_lookback: count negative indices backwards from the first own item, not from the end.
+            fill: stands in for items outside the buffer. A number fills every leaf of an item of the usual
+                structure and shape; anything else is taken as the item itself. None: indices outside raise,
+                slices are cut at the ends (as in Python).
+            one_hot_discrete: one-hot encode `Discrete` and `MultiDiscrete` leaves (float32); filled items are
+                not encoded, all their entries are `fill`.
+
+        Raises:
+            IndexError: for an index outside the buffer without `fill`.
+            TypeError: for indices of another type.
+            ValueError: for `one_hot_discrete` without a space.
+        """
+        if one_hot_discrete and self.space is None:
+            raise ValueError("one_hot_discrete=True needs the space of the items; set the buffer's `space`")
+        if isinstance(indices, numbers.Integral):
+            position = self._position(int(indices), neg_index_as_lookback)
+            if position is None:
+                if fill is None:
+                    raise IndexError(self._range_error(indices))
+                return self._fill_item(fill, one_hot_discrete)
+            return self._encode(self._item(position), one_hot_discrete)
+        if indices is None:
+            indices = slice(None)
+        if isinstance(indices, slice):
+            return self._get_slice(indices, neg_index_as_lookback, fill, one_hot_discrete)
+        positions = self._positions(indices, neg_index_as_lookback)
+        if fill is None and None in positions:
+            raise IndexError(self._range_error(indices))
+        return self._get_list(positions, fill, one_hot_discrete)
+
+    def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Overwrite items in place.
+
+        Args:
+            new_data: for an int index one item; else as many items as are addressed, as a list of items or as
+                a structure of arrays `[k, ...]`. After `finalize()`, items must fit the stored shapes and
+                dtypes, unless they replace all the data, look-back included.
+            at_indices: index rules as in `get`, None for all own items.
+            neg_index_as_lookback: as in `get`.
+
+        Raises:
+            IndexError: for an index outside the buffer, or another number of items than is addressed.
+            ValueError: if structure, shape or dtype do not fit; nothing is written then.
+        """
+        if isinstance(at_indices, numbers.Integral):
+            position = self._position(int(at_indices), neg_index_as_lookback)
+            if position is None:
+                raise IndexError(self._range_error(at_indices))
+            if self.finalized:
+                self._assign(position, new_data)
+            else:
+                self.data[position] = new_data
+            return
+        if at_indices is None or isinstance(at_indices, slice):
+            positions = self._clipped(at_indices or slice(None), neg_index_as_lookback)
+        else:
+            positions = self._positions(at_indices, neg_index_as_lookback)
+            if None in positions:
+                raise IndexError(self._range_error(at_indices))
+        size = len(new_data) if isinstance(new_data, list) else batch_size(new_data)
+        if size != len(positions):
+            raise IndexError(
+                f"at_indices={at_indices} addresses {len(positions)} items, but new_data has {size}"
+            )
+        if not size:
+            return
+        if not self.finalized:
+            items = new_data if isinstance(new_data, list) else unbatch(new_data)
+            for position, item in zip(positions, items, strict=True):
+                self.data[position] = item
+            return
+        rows = batch(new_data) if isinstance(new_data, list) else tree_map(np.asarray, new_data)
+        if positions == range(self.len_incl_lookback()):
+            self.data, self._shared = rows, True
+        else:
+            self._assign(_as_slice(positions) if isinstance(positions, range) else positions, rows)
+
+    def sub_buffer(self, start: int, stop: int, lookback: int) -> InfiniteLookbackBuffer:
+        """Return the own items `[start, stop)` with up to `lookback` items before them as look-back.
+
+        Args:
+            start: first own item, in `[0, len(self)]`.
+            stop: end of the range, not before `start`.
+            lookback: how many items before `start` to take along, as far as there are any.
+        """
+        first = max(self.lookback + start - lookback, 0)
+        rows = slice(first, self.lookback + stop)
+        if self.finalized:
+            self._shared = True
+        data = take(self.data, rows) if self.finalized else self.data[rows]
+        return InfiniteLookbackBuffer(data, self.lookback + start - first, self.space)
+
+    def unfinalize(self) -> None:
+        """Turn arrays back into a list of items, so that more can be appended."""
+        if self.finalized:
+            self.data = unbatch(self.data)
+            self.finalized = self._shared = False
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the content as plain data: items or arrays, numbers, and a description of the space."""
+        if self.finalized:
+            self._shared = True
+        return {
+            "data": self.data if self.finalized else list(self.data),
+            "lookback": self.lookback,
+            "finalized": self.finalized,
+            "space": space_to_dict(self.space),
+        }
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> InfiniteLookbackBuffer:
+        """Build the buffer that `get_state()` described."""
+        buffer = InfiniteLookbackBuffer(state["data"], state["lookback"], space_from_dict(state["space"]))
+        if buffer.finalized != state["finalized"]:
+            raise ValueError(
+                f"finalized={state['finalized']} does not fit data of type {type(state['data']).__name__}"
+            )
+        return buffer
+
+    def __getitem__(self, item: Indices) -> Any:
+        return self.get(item)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._item(position) for position in range(self.lookback, self.len_incl_lookback()))
+
+    def __add__(self, other: Any) -> InfiniteLookbackBuffer:
+        """Return a new buffer: more items at the end (list, buffer), or a number added to every item."""
+        if isinstance(other, numbers.Number):
+            added = tree_map(lambda leaf: leaf + other, self.data)
+            return InfiniteLookbackBuffer(added, self.lookback, self.space)
+        if isinstance(other, list):
+            other = InfiniteLookbackBuffer(other)
+        if not isinstance(other, InfiniteLookbackBuffer):
+            return NotImplemented
+        result = self.sub_buffer(0, len(self), self.lookback)
+        result.concat(other)
+        return result
+
+    def __repr__(self) -> str:
+        space = "" if self.space is None else f", space={self.space}"
+        return f"InfiniteLookbackBuffer({self.data!r}, lookback={self.lookback}{space})"
+
+    def _require_list(self, method: str) -> None:
+        if self.finalized:
+            raise RuntimeError(
+                f"{method}() is not possible on a finalized buffer; use concat() or unfinalize()"
+            )
+
+    def _absolute(self, index: int, neg_index_as_lookback: bool) -> int:
+        from_start = index >= 0 or neg_index_as_lookback
+        return index + (self.lookback if from_start else self.len_incl_lookback())
+
+    def _position(self, index: int, neg_index_as_lookback: bool) -> int | None:
+        """Translate an index into a position in `data`; None if it lies outside."""
+        position = self._absolute(index, neg_index_as_lookback)
+        return position if 0 <= position < self.len_incl_lookback() else None
+
+    def _positions(self, indices: Any, neg_index_as_lookback: bool) -> list[int | None]:
+        if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and indices.ndim == 1:
+            indices = indices.tolist()
+        if not isinstance(indices, list) or not all(isinstance(index, numbers.Integral) for index in indices):
+            raise TypeError(f"indices must be an int, a slice, a list of ints or None, got {indices!r}")
+        return [self._position(index, neg_index_as_lookback) for index in indices]
+
+    def _span(self, slice_: slice, neg_index_as_lookback: bool) -> range:
+        """Translate a slice into positions, also outside `data`. Open ends stop at the own items."""
+        step = 1 if slice_.step is None else slice_.step
+        if step == 0:
+            raise ValueError("the step of a slice must not be 0")
+        first, last = self.lookback, self.len_incl_lookback() - 1
+        start, stop = (first, last + 1) if step > 0 else (last, first - 1)
+        if slice_.start is not None:
+            start = self._absolute(slice_.start, neg_index_as_lookback)
+        if slice_.stop is not None:
+            stop = self._absolute(slice_.stop, neg_index_as_lookback)
+        return range(start, stop, step)
+
+    def _clipped(self, slice_: slice, neg_index_as_lookback: bool) -> range:
+        """As `_span`, cut at both ends of `data` the way Python slices are."""
+        span, size = self._span(slice_, neg_index_as_lookback), self.len_incl_lookback()
+        low, high = (0, size) if span.step > 0 else (-1, size - 1)
+        return range(min(max(span.start, low), high), min(max(span.stop, low), high), span.step)
+
+    def _get_slice(
+        self, slice_: slice, neg_index_as_lookback: bool, fill: Any, one_hot_discrete: bool
+    ) -> Any:
+        if fill is None:
+            return self._rows(self._clipped(slice_, neg_index_as_lookback), one_hot_discrete)
+        span = self._span(slice_, neg_index_as_lookback)
+        size = self.len_incl_lookback()
+        # Number of positions before `data` is reached, in the direction of the step, and after it was left.
+        distance = -span.start if span.step > 0 else span.start - (size - 1)
+        lead = min(max(-(-distance // abs(span.step)), 0), len(span))
+        inside = len(range(span[lead], size if span.step > 0 else -1, span.step)) if lead < len(span) else 0
+        rows = self._rows(span[lead : lead + inside], one_hot_discrete)
+        return self._fill_up(rows, lead, max(len(span) - lead - inside, 0), fill, one_hot_discrete)
+
+    def _get_list(self, positions: list[int | None], fill: Any, one_hot_discrete: bool) -> Any:
+        valid = [position for position in positions if position is not None]
+        if not self.finalized:
+            filler = self._fill_item(fill, one_hot_discrete) if len(valid) < len(positions) else None
+            return [
+                filler if position is None else self._encode(self.data[position], one_hot_discrete)
+                for position in positions
+            ]
+        gather = np.array(valid, np.int64)
+        rows = self._encode(take(self.data, gather), one_hot_discrete)
+        if len(valid) == len(positions):
+            return rows
+        ranks = iter(range(len(valid)))
+        order = np.array([len(valid) if position is None else next(ranks) for position in positions])
+        return take(self._fill_up(rows, 0, 1, fill, one_hot_discrete), order)
+
+    def _fill_up(self, rows: Any, lead: int, trail: int, fill: Any, one_hot_discrete: bool) -> Any:
+        if not lead and not trail:
+            return rows
+        filler = self._fill_item(fill, one_hot_discrete)
+        if not self.finalized:
+            return [filler] * lead + rows + [filler] * trail
+        if not self.len_incl_lookback():
+            return batch([filler] * (lead + trail))
+
+        def surround(item: Any, leaf: np.ndarray) -> np.ndarray:
+            row = np.asarray(item)[None]
+            return np.concatenate([row.repeat(lead, axis=0), leaf, row.repeat(trail, axis=0)])
+
+        return tree_map(surround, filler, rows)
+
+    def _fill_item(self, fill: Any, one_hot_discrete: bool) -> Any:
+        if not isinstance(fill, numbers.Number | np.bool_):
+            return tree_map(np.asarray, fill) if self.finalized else fill
+        if self.len_incl_lookback():
+            reference = self._item(0)
+        elif self.space is not None:
+            reference = blank_item(self.space_struct)
+        else:
+            return fill
+        return full_like_item(self._encode(reference, one_hot_discrete), fill)
+
+    def _item(self, position: int) -> Any:
+        return take(self.data, position) if self.finalized else self.data[position]
+
+    def _rows(self, positions: range, one_hot_discrete: bool) -> Any:
+        rows = _as_slice(positions)
+        if self.finalized:
+            return self._encode(take(self.data, rows), one_hot_discrete)
+        return [self._encode(item, one_hot_discrete) for item in self.data[rows]]
+
+    def _encode(self, data: Any, one_hot_discrete: bool) -> Any:
+        return one_hot(data, self.space_struct) if one_hot_discrete else data
+
+    def _assign(self, where: Any, rows: Any) -> None:
+        def fit(leaf: np.ndarray, new: Any) -> np.ndarray:
+            new = np.asarray(new)
+            if new.shape != leaf[where].shape:
+                raise ValueError(
+                    f"new_data has a leaf of shape {new.shape} where {leaf[where].shape} is stored"
+                )
+            cast = cast_lossless(new, leaf.dtype)
+            if cast is None:
+                raise ValueError(
+                    f"new_data has a leaf of dtype {new.dtype} with values that the stored {leaf.dtype} "
+                    "cannot hold; replace the whole column, look-back included, or set it before finalizing"
+                )
+            return cast
+
+        fitted = tree_map(fit, self.data, rows)
+        if self._shared:
+            self.data, self._shared = tree_map(np.array, self.data), False
+        tree_map(lambda leaf, new: leaf.__setitem__(where, new), self.data, fitted)
+
+    def _range_error(self, index: Any) -> str:
+        return (
+            f"index {index} is out of range: the buffer has {len(self)} items and {self.lookback} look-back "
+            "items before them; give a `fill` value to read past the ends"
+        )
+
+
+def _as_slice(positions: range) -> slice:
+    """The slice that reads `positions` (all of them >= 0) from a list or array."""
+    stop = positions.stop if positions.stop >= 0 else None
+    return slice(positions.start, stop, positions.step) if len(positions) else slice(0, 0)
+
+
+def _join(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.concatenate([left, right])

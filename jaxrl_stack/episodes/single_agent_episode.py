@@ -1,0 +1,768 @@
+"""The trajectory of one agent, or a chunk of it, as host data."""
+
+from __future__ import annotations
+
+import numbers
+import time
+import uuid
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat
+
+import numpy as np
+
+from jaxrl_stack.episodes.infinite_lookback_buffer import Indices, InfiniteLookbackBuffer
+from jaxrl_stack.episodes.nested import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class SingleAgentEpisode:
+    """One agent's observations, actions, rewards, infos and model outputs, with a look-back before them.
+
+    An episode (chunk) with n steps has n actions, rewards and extra model outputs, and n + 1 observations and
+    infos: `actions[t]` was computed from `observations[t]` and led to `rewards[t]`, `observations[t + 1]`. In
+    front of them each column may have look-back items, from the chunk before; they count in no length and no
+    return.
+
+    Data is first collected in lists (`add_env_reset`, `add_env_step`); `to_numpy()` turns the columns into
+    arrays with a leading time axis. Infos always stay a list of dicts.
+
+    Args:
+        id_: identifies the episode, over all its chunks; a random hexadecimal string if None.
+        observations: look-back and own observations: a list of items, a structure of arrays `[T + 1, ...]`,
+            or a ready buffer. As soon as one column is given as arrays, all columns become arrays.
+        observation_space: gymnasium space of one observation.
+        infos: list of dicts, as many as observations; empty dicts if None.
+        actions: as `observations`, `[T, ...]`.
+        action_space: gymnasium space of one action.
+        rewards: list of T numbers (kept as float64), or an array `[T]`.
+        terminated: whether the episode ended in a terminal state after the last step.
+        truncated: whether the episode was cut off after the last step, by a time limit for example.
+        extra_model_outputs: further per-step columns by name, each as `actions`.
+        t_started: time step, counted from the episode's reset, at which this chunk starts; 0 if None.
+        len_lookback_buffer: number of steps at the front of the given data that are look-back; cut down to
+            the number of rewards. "auto": all of them.
+        agent_id: the agent's id in a multi-agent environment.
+        module_id: id of the RLModule that acts for the agent.
+        multi_agent_episode_id: id of the multi-agent episode that this one belongs to.
+
+    Raises:
+        ValueError: if the columns do not fit together (see `validate`) or `len_lookback_buffer` is neither
+            "auto" nor an int >= 0.
+    """
+
+    __slots__ = (
+        "_custom_data",
+        "_duration_s",
+        "_last_step_time",
+        "actions",
+        "agent_id",
+        "extra_model_outputs",
+        "id_",
+        "infos",
+        "is_terminated",
+        "is_truncated",
+        "module_id",
+        "multi_agent_episode_id",
+        "observations",
+        "rewards",
+        "t",
+        "t_started",
+    )
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Any = None,
+        observation_space: gym.Space | None = None,
+        infos: list[dict] | InfiniteLookbackBuffer | None = None,
+        actions: Any = None,
+        action_space: gym.Space | None = None,
+        rewards: Any = None,
+        terminated: bool | np.bool_ = False,
+        truncated: bool | np.bool_ = False,
+        extra_model_outputs: Mapping[str, Any] | None = None,
+        t_started: int | None = None,
+        len_lookback_buffer: int | Literal["auto"] = "auto",
+        agent_id: Hashable | None = None,
+        module_id: str | None = None,
+        multi_agent_episode_id: str | None = None,
+    ):
+        self.id_ = uuid.uuid4().hex if id_ is None else id_
+        self.agent_id = agent_id
+        self.module_id = module_id
+        self.multi_agent_episode_id = multi_agent_episode_id
+        self.is_terminated = bool(terminated)
+        self.is_truncated = bool(truncated)
+        self._custom_data: dict[Any, Any] = {}
+        # Durations add up over steps, not over wall time: they survive cut(), concat_episode() and another
+        # process.
+        self._duration_s = 0.0
+        self._last_step_time: float | None = None
+
+        if isinstance(rewards, list):
+            rewards = [float(reward) for reward in rewards]
+        reward_column = _column(rewards, 0)
+        if len_lookback_buffer == "auto":
+            ready = isinstance(rewards, InfiniteLookbackBuffer)
+            lookback = rewards.lookback if ready else len(reward_column)
+        elif isinstance(len_lookback_buffer, numbers.Integral) and len_lookback_buffer >= 0:
+            lookback = min(int(len_lookback_buffer), reward_column.len_incl_lookback())
+        else:
+            raise ValueError(
+                f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or the number (>= 0) of steps '
+                "at the front of the data that are look-back"
+            )
+        self.rewards = _column(rewards, lookback)
+        self.actions = _column(actions, lookback, action_space)
+        self.observations = _column(observations, lookback, observation_space)
+        if infos is None:
+            infos = [{} for _ in range(self.observations.len_incl_lookback())]
+        self.infos = _column(infos, self.observations.lookback)
+        self.extra_model_outputs = {
+            key: _column(values, lookback) for key, values in (extra_model_outputs or {}).items()
+        }
+        self.t_started = t_started or 0
+        self.t = self.t_started + len(self.rewards)
+        self.validate()
+        if any(column.finalized for column in self._array_columns()):
+            self.to_numpy()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminated: bool | np.bool_,
+        truncated: bool | np.bool_,
+        infos: list[dict] | None = None,
+        extra_model_outputs: Mapping[str, Any] | None = None,
+        id_: str | None = None,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        t_started: int = 0,
+        len_lookback_buffer: int = 0,
+    ) -> SingleAgentEpisode:
+        """Build a numpy'ized episode around arrays, without a copy or any work per step.
+
+        The arrays (views of a larger trajectory, for example) are only read: `set_*` copies a column before
+        its first write.
+
+        Args:
+            observations: structure of arrays `[T + 1, ...]`, T counting the look-back steps, too.
+            actions: structure of arrays `[T, ...]`.
+            rewards: array `[T]`.
+            terminated: as in the constructor.
+            truncated: as in the constructor.
+            infos: T + 1 dicts; empty ones if None.
+            extra_model_outputs: structures of arrays `[T, ...]` by column name.
+            id_: as in the constructor.
+            observation_space: as in the constructor.
+            action_space: as in the constructor.
+            t_started: as in the constructor.
+            len_lookback_buffer: number of look-back steps at the front of the arrays.
+
+        Raises:
+            ValueError: if the arrays do not fit together.
+        """
+        # A list of arrays would be taken for a list of time steps, so a nested list becomes a tuple here.
+        return cls(
+            id_,
+            observations=_as_structure(observations),
+            observation_space=observation_space,
+            infos=infos,
+            actions=_as_structure(actions),
+            action_space=action_space,
+            rewards=np.asarray(rewards),
+            terminated=terminated,
+            truncated=truncated,
+            extra_model_outputs={
+                key: _as_structure(values) for key, values in (extra_model_outputs or {}).items()
+            },
+            t_started=t_started,
+            len_lookback_buffer=len_lookback_buffer,
+        )
+
+    @property
+    def observation_space(self) -> gym.Space | None:
+        """Gymnasium space of one observation, or None."""
+        return self.observations.space
+
+    @observation_space.setter
+    def observation_space(self, space: gym.Space | None) -> None:
+        self.observations.space = space
+
+    @property
+    def action_space(self) -> gym.Space | None:
+        """Gymnasium space of one action, or None."""
+        return self.actions.space
+
+    @action_space.setter
+    def action_space(self, space: gym.Space | None) -> None:
+        self.actions.space = space
+
+    @property
+    def custom_data(self) -> dict[Any, Any]:
+        """A dict for the user's own data; chunks and slices inherit a shallow copy of it."""
+        return self._custom_data
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether there is a first observation."""
+        return self.observations.len_incl_lookback() > 0
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether the columns are arrays."""
+        return self.observations.finalized
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the episode has ended, terminated or truncated."""
+        return self.is_terminated or self.is_truncated
+
+    def add_env_reset(self, observation: Any, infos: dict | None = None) -> None:
+        """Add the environment's first observation and infos; the first call on a new episode, and once only.
+
+        Raises:
+            RuntimeError: if the episode has observations already.
+        """
+        if self.is_reset:
+            raise RuntimeError(
+                f"episode {self.id_} was reset already (it stands at t={self.t}); make a new episode for the "
+                "next reset, or cut() this one to continue it"
+            )
+        self.observations.append(observation)
+        self.infos.append({} if infos is None else infos)
+        self._last_step_time = time.perf_counter()
+
+    def add_env_step(
+        self,
+        observation: Any,
+        action: Any,
+        reward: SupportsFloat,
+        infos: dict | None = None,
+        *,
+        terminated: bool | np.bool_ = False,
+        truncated: bool | np.bool_ = False,
+        extra_model_outputs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add one environment step.
+
+        Args:
+            observation: the observation after the step.
+            action: the action that was taken.
+            reward: its reward, stored as a Python float.
+            infos: the step's info dict; an empty one if None.
+            terminated: whether the step ended in a terminal state.
+            truncated: whether the episode was cut off after the step.
+            extra_model_outputs: further outputs of the module for this step. Its keys may change from chunk
+                to chunk, not within one; look-back of keys that the first step lacks is dropped.
+
+        Raises:
+            RuntimeError: if the episode is not reset yet, done, or numpy'ized.
+            ValueError: if the keys of `extra_model_outputs` differ from the chunk's earlier steps.
+        """
+        if self.is_terminated or self.is_truncated:
+            raise RuntimeError(f"episode {self.id_} is done at t={self.t}: no step can be added")
+        if self.observations.finalized:
+            raise RuntimeError(
+                f"episode {self.id_} holds arrays: add steps before to_numpy(), or to its cut() successor"
+            )
+        if not self.observations.data:
+            raise RuntimeError(
+                f"episode {self.id_} has no first observation: call add_env_reset() before add_env_step()"
+            )
+        outputs = extra_model_outputs or {}
+        if outputs.keys() != self.extra_model_outputs.keys():
+            self.extra_model_outputs = self._output_columns(outputs)
+        reward = float(reward)
+
+        self.observations.data.append(observation)
+        self.actions.data.append(action)
+        self.rewards.data.append(reward)
+        self.infos.data.append({} if infos is None else infos)
+        for key, column in self.extra_model_outputs.items():
+            column.data.append(outputs[key])
+        self.is_terminated = bool(terminated)
+        self.is_truncated = bool(truncated)
+        self.t += 1
+
+        now = time.perf_counter()
+        if self._last_step_time is not None:
+            self._duration_s += now - self._last_step_time
+        self._last_step_time = now
+
+    def validate(self) -> None:
+        """Check that the columns fit together.
+
+        Raises:
+            ValueError: naming the column and both lengths if, with n rewards, there are not n actions and
+                extra model outputs and n + 1 observations and infos, or if look-back lengths or `t` disagree.
+        """
+        steps, lookback = len(self.rewards), self.rewards.lookback
+        frames = steps + 1 if self.is_reset else 0
+        if not self.is_reset and (steps or lookback):
+            raise ValueError(f"episode {self.id_} has {steps + lookback} rewards, but no observations")
+        expected = {"observations": frames, "infos": frames, "actions": steps}
+        columns = {"observations": self.observations, "infos": self.infos, "actions": self.actions}
+        for name, column in columns.items():
+            if (len(column), column.lookback) != (expected[name], lookback):
+                raise ValueError(
+                    f"episode {self.id_} has {steps} rewards after {lookback} look-back steps, which needs "
+                    f"{expected[name]} {name} after as many; it has {len(column)} after {column.lookback}"
+                )
+        for key, column in self.extra_model_outputs.items():
+            # A key may have come up later than the look-back: its own look-back can be shorter.
+            if len(column) != steps or column.lookback > lookback:
+                raise ValueError(
+                    f"episode {self.id_} has {steps} rewards after {lookback} look-back steps, but "
+                    f"{len(column)} extra model outputs {key!r} after {column.lookback}"
+                )
+        if self.t != self.t_started + steps:
+            raise ValueError(
+                f"episode {self.id_} has t={self.t}, but t_started={self.t_started} and {steps} steps"
+            )
+
+    def to_numpy(self) -> SingleAgentEpisode:
+        """Turn all columns but the infos into arrays with a leading time axis, in place; returns the episode.
+
+        No step can be added afterwards (`cut()` still gives a successor that can be continued).
+
+        Raises:
+            RuntimeError: if the episode has no observation yet.
+        """
+        if not self.is_reset:
+            raise RuntimeError(
+                f"episode {self.id_} has no data to convert: call add_env_reset() before to_numpy()"
+            )
+        for column in self._array_columns():
+            column.finalize()
+        return self
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Return one observation, or several: a list of them, or arrays `[k, ...]` in a numpy'ized episode.
+
+        Args:
+            indices: an int, a slice, a list of ints, or None for all own items. `0` is the first own item,
+                the look-back excluded. Negative indices count from the end, into the look-back if they go
+                that far.
+            neg_index_as_lookback: -1 is the last look-back item instead, the one right before this chunk.
+            fill: stands in for items outside the data. A number fills all leaves of an item of the usual
+                structure.
+            one_hot_discrete: one-hot encode `Discrete` and `MultiDiscrete` parts; needs the space.
+
+        Raises:
+            IndexError: for an index outside the data without `fill`.
+            TypeError: for indices of another type.
+            ValueError: for `one_hot_discrete` without a space.
+        """
+        return self.observations.get(
+            indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
+        )
+
+    def get_infos(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: dict | None = None
+    ) -> Any:
+        """Return one info dict, or a list of them; arguments as in `get_observations`, `fill` is a dict."""
+        return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Return one action, or several; arguments, form and errors as in `get_observations`."""
+        return self.actions.get(
+            indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
+        )
+
+    def get_rewards(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
+    ) -> Any:
+        """Return one reward, or several; arguments, form and errors as in `get_observations`."""
+        return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_extra_model_outputs(
+        self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """Return one item of the extra model output `key`, or several; otherwise as `get_observations`.
+
+        Raises:
+            KeyError: if there is no such column.
+        """
+        if key not in self.extra_model_outputs:
+            raise KeyError(
+                f"no extra model output {key!r}; the episode has {sorted(self.extra_model_outputs)}"
+            )
+        return self.extra_model_outputs[key].get(
+            indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill
+        )
+
+    def set_observations(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite observations in place.
+
+        Args:
+            new_data: one item for an int index, else as many as are addressed: a list of items or a structure
+                of arrays `[k, ...]`. In a numpy'ized episode they must fit the stored shapes and dtypes,
+                unless they replace the whole column, look-back included.
+            at_indices: an int, a slice, a list of ints, or None for all own items; rules as in
+                `get_observations`.
+            neg_index_as_lookback: as in `get_observations`.
+
+        Raises:
+            IndexError: for an index outside the data, or another number of items than is addressed.
+            ValueError: if structure, shape or dtype do not fit.
+        """
+        self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite actions in place; arguments and errors as in `set_observations`."""
+        self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite rewards in place; arguments and errors as in `set_observations`."""
+        self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrite the extra model output `key` in place, or add it as a new column.
+
+        Args:
+            key: column name. A new one needs data for all own steps, with `at_indices=None`.
+            new_data: as in `set_observations`.
+            at_indices: as in `set_observations`.
+            neg_index_as_lookback: as in `set_observations`.
+
+        Raises:
+            KeyError: if `key` is new and `at_indices` is given.
+            IndexError: for an index outside the data, or another number of items than is addressed.
+            ValueError: if structure, shape or dtype do not fit.
+        """
+        column = self.extra_model_outputs.get(key)
+        if column is not None:
+            column.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+            return
+        if at_indices is not None:
+            raise KeyError(
+                f"no extra model output {key!r} to overwrite at {at_indices}; the episode has "
+                f"{sorted(self.extra_model_outputs)}; a new one needs data for all steps and at_indices=None"
+            )
+        column = _column(new_data, 0)
+        if len(column) != len(self):
+            raise IndexError(
+                f"the new extra model output {key!r} has {len(column)} items for {len(self)} steps"
+            )
+        if self.is_numpy:
+            column.finalize()
+        else:
+            column.unfinalize()
+        self.extra_model_outputs[key] = column
+
+    def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
+        """Return the chunk of length 0 that continues this one.
+
+        It has the same ids, spaces and `custom_data` (a shallow copy), starts at this chunk's `t` with its
+        last observation and info, and keeps the last steps as look-back. It always holds lists, so that steps
+        can be added.
+
+        Args:
+            len_lookback_buffer: number of steps to keep, as far as there are any (this chunk's look-back
+                included).
+
+        Raises:
+            RuntimeError: if the episode is done.
+            ValueError: if `len_lookback_buffer` is negative.
+        """
+        if self.is_done:
+            raise RuntimeError(
+                f"episode {self.id_} is done at t={self.t}: there is nothing to continue after a cut()"
+            )
+        successor = self._chunk(len(self), len(self), len_lookback_buffer)
+        for column in successor._array_columns():
+            column.unfinalize()
+        return successor
+
+    def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
+        """Return the steps of `slice_` as an episode of its own, with the observation after its last step.
+
+        The new episode has the same ids, spaces and `custom_data` (a shallow copy). It is terminated or
+        truncated only if it contains this episode's last step.
+
+        Args:
+            slice_: range of own steps, as for a Python list, with step 1.
+            len_lookback_buffer: number of steps before the slice to keep as look-back, as far as there are
+                any; as many as this episode has if None.
+
+        Raises:
+            TypeError: if `slice_` is not a slice.
+            ValueError: if the step of the slice is not 1, or `len_lookback_buffer` is negative.
+        """
+        if not isinstance(slice_, slice):
+            raise TypeError(
+                f"an episode can be sliced, episode[a:b], but not indexed with {slice_!r}; use get_*()"
+            )
+        start, stop, step = slice_.indices(len(self))
+        if step != 1:
+            raise ValueError(f"an episode slice must have step 1, got {slice_}")
+        stop = max(start, stop)
+        lookback = self.rewards.lookback if len_lookback_buffer is None else len_lookback_buffer
+        part = self._chunk(start, stop, lookback)
+        # An episode without own steps still has its end, at its only observation.
+        if stop == len(self) and (start < stop or not len(self)):
+            part.is_terminated, part.is_truncated = self.is_terminated, self.is_truncated
+        return part
+
+    def __getitem__(self, item: slice) -> SingleAgentEpisode:
+        return self.slice(item)
+
+    def concat_episode(self, other: SingleAgentEpisode) -> None:
+        """Append the following chunk of the same episode, in place; its look-back is left out.
+
+        This episode keeps its form (lists or arrays), takes the end flags of `other`, and the union of both
+        `custom_data`, where `other` wins.
+
+        Raises:
+            ValueError: if the ids differ, this chunk is done, `other` does not start at this chunk's `t` or
+                with its last observation, or their extra model outputs have different keys.
+        """
+        if other.id_ != self.id_:
+            raise ValueError(f"cannot concatenate chunks of two episodes: {self.id_} and {other.id_}")
+        if self.is_done:
+            raise ValueError(f"cannot concatenate to episode {self.id_}: it is done at t={self.t}")
+        if other.t_started != self.t:
+            raise ValueError(
+                f"cannot concatenate: this chunk ends at t={self.t}, the other starts at {other.t_started}"
+            )
+        if not self.is_reset or not other.is_reset:
+            raise ValueError("cannot concatenate: one of the chunks has no observation")
+        if not _equal(self.get_observations(-1), other.get_observations(0)):
+            raise ValueError(
+                "cannot concatenate: the last observation of this chunk is not the first one of the other"
+            )
+        self.validate()
+        other.validate()
+        outputs = self._output_columns(other.extra_model_outputs) if len(other) else self.extra_model_outputs
+        # The boundary observation and info are in both chunks. New buffers, so that an error changes nothing.
+        observations = self.observations + other.observations.sub_buffer(1, len(other) + 1, 0)
+        infos = self.infos + other.infos.sub_buffer(1, len(other) + 1, 0)
+        actions, rewards = self.actions + other.actions, self.rewards + other.rewards
+        if len(other):
+            outputs = {key: column + other.extra_model_outputs[key] for key, column in outputs.items()}
+        self.observations, self.infos, self.actions, self.rewards = observations, infos, actions, rewards
+        self.extra_model_outputs = outputs
+        if self.is_numpy:
+            self.to_numpy()
+        self.t = other.t
+        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
+        self._custom_data.update(other.custom_data)
+        self._duration_s += other._duration_s
+        self._last_step_time = other._last_step_time
+
+    def get_return(self) -> float:
+        """Sum of the own rewards, undiscounted."""
+        return float(np.sum(self.rewards.get(), dtype=np.float64))
+
+    def get_duration_s(self) -> float:
+        """Seconds spent between the first and the last observation that were added to this chunk."""
+        return self._duration_s
+
+    def env_steps(self) -> int:
+        """Number of own environment steps."""
+        return len(self)
+
+    def agent_steps(self) -> int:
+        """Number of own agent steps: with one agent, the environment steps."""
+        return len(self)
+
+    def __len__(self) -> int:
+        """Number of own steps, the look-back excluded."""
+        return self.t - self.t_started
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """Return the n own steps as columns: lists, or arrays if the episode is numpy'ized.
+
+        The keys are obs, actions, rewards, terminateds, truncateds, infos, t, eps_id, and the extra model
+        outputs. The observations are those before each step: the last one is not in them.
+        """
+        steps = len(self)
+        terminateds, truncateds = np.zeros(steps, bool), np.zeros(steps, bool)
+        if steps:
+            terminateds[-1], truncateds[-1] = self.is_terminated, self.is_truncated
+        per_step = {
+            "terminateds": terminateds,
+            "truncateds": truncateds,
+            "t": np.arange(self.t_started, self.t),
+            "eps_id": np.full(steps, self.id_),
+        }
+        if not self.is_numpy:
+            per_step = {key: values.tolist() for key, values in per_step.items()}
+        own_steps = slice(0, steps)
+        return {
+            "obs": self.get_observations(own_steps),
+            "infos": self.get_infos(own_steps),
+            "actions": self.get_actions(),
+            "rewards": self.get_rewards(),
+            **per_step,
+            **{key: column.get() for key, column in self.extra_model_outputs.items()},
+        }
+
+    def get_sample_batch(self) -> dict[str, Any]:
+        """Return `get_data_dict()` with arrays in every column but infos; the episode stays as it is."""
+        return self.slice(slice(None), len_lookback_buffer=0).to_numpy().get_data_dict()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the episode as plain data: arrays, numbers, strings, and descriptions of the spaces.
+
+        Infos, ids and `custom_data` are passed on as they are.
+
+        Raises:
+            TypeError: for a space that has no plain description.
+        """
+        return {
+            "id_": self.id_,
+            "agent_id": self.agent_id,
+            "module_id": self.module_id,
+            "multi_agent_episode_id": self.multi_agent_episode_id,
+            "observations": self.observations.get_state(),
+            "actions": self.actions.get_state(),
+            "rewards": self.rewards.get_state(),
+            "infos": self.infos.get_state(),
+            "extra_model_outputs": {
+                key: column.get_state() for key, column in self.extra_model_outputs.items()
+            },
+            "is_terminated": self.is_terminated,
+            "is_truncated": self.is_truncated,
+            "t_started": self.t_started,
+            "t": self.t,
+            "duration_s": self._duration_s,
+            "custom_data": dict(self._custom_data),
+        }
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> SingleAgentEpisode:
+        """Build the episode that `get_state()` described.
+
+        Raises:
+            ValueError: if the state contradicts itself.
+        """
+        column = InfiniteLookbackBuffer.from_state
+        episode = SingleAgentEpisode(
+            state["id_"],
+            observations=column(state["observations"]),
+            infos=column(state["infos"]),
+            actions=column(state["actions"]),
+            rewards=column(state["rewards"]),
+            extra_model_outputs={key: column(values) for key, values in state["extra_model_outputs"].items()},
+            terminated=state["is_terminated"],
+            truncated=state["is_truncated"],
+            t_started=state["t_started"],
+            agent_id=state["agent_id"],
+            module_id=state["module_id"],
+            multi_agent_episode_id=state["multi_agent_episode_id"],
+        )
+        episode.t = state["t"]
+        episode.validate()
+        episode._duration_s = state["duration_s"]
+        episode._custom_data.update(state["custom_data"])
+        return episode
+
+    def add_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Removed; raises ValueError with the replacement, `custom_data`."""
+        raise ValueError("add_temporary_timestep_data() was removed: use episode.custom_data[key] = value")
+
+    def get_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Removed; raises ValueError with the replacement, `custom_data`."""
+        raise ValueError("get_temporary_timestep_data() was removed: use episode.custom_data[key]")
+
+    def __repr__(self) -> str:
+        end = [
+            name
+            for name, flag in (("terminated", self.is_terminated), ("truncated", self.is_truncated))
+            if flag
+        ]
+        return (
+            f"SingleAgentEpisode({self.id_}, t={self.t_started}..{self.t}, return={self.get_return():g}, "
+            f"{' and '.join(end) or 'running'})"
+        )
+
+    def _array_columns(self) -> list[InfiniteLookbackBuffer]:
+        """All columns that can be arrays: infos cannot."""
+        return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
+
+    def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
+        """The columns to which steps with these outputs can be added.
+
+        The module that acts decides the keys, so a chunk without own steps takes on any.
+        """
+        columns = self.extra_model_outputs
+        if outputs.keys() == columns.keys():
+            return columns
+        if len(self):
+            raise ValueError(
+                f"extra_model_outputs has the keys {sorted(outputs)}, but the earlier steps of this chunk of "
+                f"episode {self.id_} have {sorted(columns)}; give the same keys at every step"
+            )
+        return {key: columns.get(key, InfiniteLookbackBuffer()) for key in outputs}
+
+    def _chunk(self, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
+        """Own steps `[start, stop)` with up to `lookback` steps before them, not done."""
+        if lookback < 0:
+            raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
+        chunk = SingleAgentEpisode(
+            self.id_,
+            observations=self.observations.sub_buffer(start, stop + 1, lookback),
+            infos=self.infos.sub_buffer(start, stop + 1, lookback),
+            actions=self.actions.sub_buffer(start, stop, lookback),
+            rewards=self.rewards.sub_buffer(start, stop, lookback),
+            extra_model_outputs={
+                key: column.sub_buffer(start, stop, lookback)
+                for key, column in self.extra_model_outputs.items()
+            },
+            t_started=self.t_started + start,
+            agent_id=self.agent_id,
+            module_id=self.module_id,
+            multi_agent_episode_id=self.multi_agent_episode_id,
+        )
+        chunk._custom_data.update(self._custom_data)
+        return chunk
+
+
+def _column(data: Any, lookback: int, space: gym.Space | None = None) -> InfiniteLookbackBuffer:
+    if not isinstance(data, InfiniteLookbackBuffer):
+        return InfiniteLookbackBuffer(data, lookback, space)
+    if space is not None:
+        data.space = space
+    return data
+
+
+def _as_structure(data: Any) -> Any:
+    return tuple(data) if isinstance(data, list) else data
+
+
+def _equal(left: Any, right: Any) -> bool:
+    same = tree_map(
+        lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right
+    )
+    return all(tree_leaves(same))
