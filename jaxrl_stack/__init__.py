@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack._torch_names import TorchNamesFinder
 from jaxrl_stack.tune.registration import install as _connect_with_tune
+from jaxrl_stack.utils.torch_names import TorchNamesFinder
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import use_cpu_devices

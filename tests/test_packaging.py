@@ -21,20 +21,16 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "jaxrl_stack"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-# From the bottom to the top; a module may import its own layer and those before it.
-LAYERS = (
-    ("ops", "_torch_names"),
-    ("utils",),
-    ("episodes",),
-    ("core", "utils.replay_buffers"),
-    ("connectors",),
-    # The hooks' interface: runners and algorithms call them. Callbacks that use algorithms are above those.
-    ("env", "callbacks.callbacks", "callbacks.utils"),
-    ("policy",),
-    ("execution",),
-    ("algorithms",),
-    ("offline", "callbacks", "tune", "cli"),
-)
+MAP = (ROOT / PACKAGE / "README.md").read_text()
+
+# Files that keep RLlib's import paths alive: imports and `__all__`, and no module here imports them.
+FACADES = {
+    "connectors.env_to_module.flatten_observations",
+    "connectors.env_to_module.frame_stacking",
+    "core.learner.utils",
+    "env.single_agent_episode",
+    "env.utils.infinite_lookback_buffer",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------- the wheel
@@ -131,15 +127,21 @@ def sources() -> dict[str, pathlib.Path]:
     return found
 
 
-def layer_of(module: str) -> int:
-    """Index in `LAYERS`; the longest name that fits counts."""
-    fits = [
-        (len(name), index)
-        for index, names in enumerate(LAYERS)
-        for name in names
-        if module == name or module.startswith(f"{name}.")
-    ]
-    assert fits, f"{module} belongs to no layer"
+@functools.cache
+def rooms() -> dict[str, int]:
+    """Name of every room → its row in the map's table."""
+    rows = re.findall(r"^\| (\[.*?) \|", MAP, flags=re.MULTILINE)
+    return {
+        path.replace("/", "."): row
+        for row, cell in enumerate(rows)
+        for path in re.findall(r"\[([\w/]+)/\]\(\1/\)", cell)
+    }
+
+
+def row_of(module: str) -> int:
+    """Row of a module's room; the longest name that fits counts."""
+    fits = [(len(name), row) for name, row in rooms().items() if f"{module}.".startswith(f"{name}.")]
+    assert fits, f"{module} is in no room of the map"
     return max(fits)[1]
 
 
@@ -174,12 +176,33 @@ def own_imports_of(module: str) -> Iterator[tuple[str, int]]:
             yield name.removeprefix(f"{PACKAGE}."), line
 
 
-def test_imports_go_upward_only():
+def test_imports_go_upward_in_the_table_of_the_map():
     wrong = [
-        f"{module}, line {line}: imports {imported}, which is above it"
+        f"{module}, line {line}: imports {imported}, which is below it"
+        for module in sorted(sources().keys() - FACADES)
+        for imported, line in own_imports_of(module)
+        if row_of(imported) > row_of(module)
+    ]
+    assert wrong == []
+
+
+def is_facade(module: str) -> bool:
+    """Whether a file, packages' own left out, holds nothing but imports, `__all__` and its docstring."""
+    path = sources()[module]
+    if path.name == "__init__.py":
+        return False
+    body = ast.parse(path.read_text()).body
+    code = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr)]
+    return [ast.unparse(node).split(" = ")[0] for node in code] == ["__all__"]
+
+
+def test_facades_are_listed_and_imported_by_no_room():
+    assert {module for module in sources() if is_facade(module)} == FACADES
+    wrong = [
+        f"{module}, line {line}: imports the façade {imported}"
         for module in sorted(sources())
         for imported, line in own_imports_of(module)
-        if layer_of(imported) > layer_of(module)
+        if imported in FACADES
     ]
     assert wrong == []
 
@@ -201,7 +224,7 @@ def test_ops_import_jax_only():
     wrong = [
         f"{module}, line {line}: {name}"
         for module in sources()
-        if layer_of(module) == 0
+        if module.split(".")[0] == "ops"
         for name, line in imports_of(module)
         if name.split(".")[0] not in allowed
     ]

@@ -1,9 +1,10 @@
 """Connectors from the environment's observations to the module's inputs."""
 
 from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
+from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
+from jaxrl_stack.connectors.common.frame_stacking import FrameStacking as FrameStackingEnvToModule
 from jaxrl_stack.connectors.env_to_module.env_to_module_pipeline import EnvToModulePipeline
-from jaxrl_stack.connectors.env_to_module.flatten_observations import FlattenObservations
-from jaxrl_stack.connectors.env_to_module.frame_stacking import FrameStacking, FrameStackingEnvToModule
 from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter
 from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
     ObservationPreprocessor,
