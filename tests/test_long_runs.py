@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.acting.episode_window import EpisodeWindow, num_episodes, redistributed
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.target_networks import LAST_TARGET_UPDATE, TARGET_UPDATES
 from jaxrl_stack.core.learner.traced_metrics import MetricValue, RunningReduction
-from jaxrl_stack.env.episode_window import EpisodeWindow, num_episodes, redistributed
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, place_replicated, place_sharded
 

@@ -13,6 +13,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.algorithms import actor_memory
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.core import (
@@ -30,7 +31,6 @@ from jaxrl_stack.env.env_runner_group import (
     NoHealthyEnvRunnerError,
     merges_env_runner_states,
 )
-from jaxrl_stack.env.recording import EndedEpisodes
 from jaxrl_stack.env.resources import (
     RayLease,
     bundle_index,

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.acting.device_rollout import DeviceRollout
+from jaxrl_stack.acting.episode_replay import EpisodeReplay, in_time_order
+from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.algorithms.settings import same
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
@@ -26,10 +29,7 @@ from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, call_episode_hook
-from jaxrl_stack.env.device_rollout import DeviceRollout
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.episode_replay import EpisodeReplay, in_time_order
-from jaxrl_stack.env.episode_window import EpisodeWindow, last_episodes, num_episodes
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.runner_layout import (
     histories,

@@ -12,6 +12,9 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepStatistics
+from jaxrl_stack.acting.episode_builder import EpisodeBuilder
+from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -19,10 +22,7 @@ from jaxrl_stack.core import (
     COMPONENT_RL_MODULE,
 )
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState, StepStatistics
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
-from jaxrl_stack.env.episode_builder import EpisodeBuilder
-from jaxrl_stack.env.episode_replay import EpisodeReplay
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.checkpoints import selected

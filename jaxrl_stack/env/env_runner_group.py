@@ -28,10 +28,10 @@ from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
+    from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
-    from jaxrl_stack.env.recording import EndedEpisodes, SampleBlock
 
 logger = logging.getLogger(__name__)
 

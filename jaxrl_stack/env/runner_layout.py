@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.env.device_rollout import DeviceRollout, RunnerState
-from jaxrl_stack.env.episode_window import redistributed
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
+from jaxrl_stack.acting.episode_window import redistributed
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
 

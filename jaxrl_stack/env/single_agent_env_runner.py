@@ -14,6 +14,11 @@ import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.episode_builder import EpisodeBuilder
+from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.live_episodes import LiveEpisodes
+from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.recording import EndedEpisodes, Recording, SampleBlock
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.host_pieces import run_host_front
@@ -32,11 +37,6 @@ from jaxrl_stack.env.env_runner import (
     checked_observation,
     episode_quota,
 )
-from jaxrl_stack.env.episode_builder import EpisodeBuilder
-from jaxrl_stack.env.host_policy import HostPolicy, Mode
-from jaxrl_stack.env.live_episodes import LiveEpisodes
-from jaxrl_stack.env.policy_step import PolicyStep
-from jaxrl_stack.env.recording import EndedEpisodes, Recording, SampleBlock
 from jaxrl_stack.env.runner_layout import histories, known_statistics, with_statistics
 from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, make_vector_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode

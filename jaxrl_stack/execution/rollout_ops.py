@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.recording import EndedEpisodes
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
-from jaxrl_stack.env.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer

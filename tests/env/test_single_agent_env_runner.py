@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_stack.acting import live_episodes
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env import live_episodes
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode

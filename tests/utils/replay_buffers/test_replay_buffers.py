@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from replay_cases import Blocks, Chunks, Truth, action_of, chunk, contents, reward_of
 
-from jaxrl_stack.env.episode_builder import EpisodeBuilder
+from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import memory
 from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer

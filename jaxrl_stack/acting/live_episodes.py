@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.episode_builder import WEIGHTS_SEQ_NO
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.notices import notice_once
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.host_policy import Layout
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.host_policy import Layout
 
 
 @dataclasses.dataclass

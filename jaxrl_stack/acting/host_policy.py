@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.ops import unrolled_threefry
 from jaxrl_stack.utils import schedules, spaces
 from jaxrl_stack.utils.devices import replicated_sharding

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.acting.episode_window import EpisodeWindow
+from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.episode_window import EpisodeWindow
-from jaxrl_stack.env.policy_step import PolicyStep
 from jaxrl_stack.ops.reductions import compensated_add
 from jaxrl_stack.utils.spaces import zeros
 
