@@ -21,6 +21,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import unrolled_threefry
 from jaxrl_stack.utils import schedules, spaces
 from jaxrl_stack.utils.devices import replicated_sharding
+from jaxrl_stack.utils.live_inputs import inputs_that_matter
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
@@ -272,8 +273,7 @@ class HostPolicy:
     ) -> _Acting:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
         # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
-        jaxpr = jax.make_jaxpr(function)(self._fixed, varying, connectors, np.zeros(3, np.uint32), batch).jaxpr
-        needed = _needed(jaxpr)
+        needed = inputs_that_matter(function, self._fixed, varying, connectors, np.zeros(3, np.uint32), batch)
         fixed_leaves, fixed_structure = jax.tree.flatten(jax.eval_shape(lambda: self._fixed))
         varying_leaves, varying_structure = jax.tree.flatten(jax.eval_shape(lambda: varying))
         num_fixed = len(fixed_leaves)
@@ -463,15 +463,6 @@ def _all_finite(observations: Any, num_envs: int) -> jax.Array:
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             finite &= jnp.isfinite(leaf).reshape(num_envs, -1).all(axis=1)
     return finite
-
-
-def _needed(jaxpr: Any) -> list[bool]:
-    """Per input of a program whether any of its results depends on it."""
-    needed = {id(variable) for variable in jaxpr.outvars}
-    for equation in reversed(jaxpr.eqns):
-        if equation.effects or any(id(variable) in needed for variable in equation.outvars):
-            needed |= {id(variable) for variable in equation.invars}
-    return [id(variable) in needed for variable in jaxpr.invars]
 
 
 def _among_blanks(shapes: Sequence[Any], positions: Sequence[int], given: Sequence[Any]) -> list[Any]:

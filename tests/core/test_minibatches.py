@@ -178,6 +178,7 @@ BATCH = {"p": {"a": struct(2), "b": {"x": struct(2), "y": struct(2)}, "c": struc
         (lambda batch: batch["p"]["a"] * 2.0, {"p": {"a"}, "q": set()}),
         # A part of a nested column keeps it whole; what is only looked up is left out.
         (lambda batch: (batch["p"]["c"], batch["p"]["b"]["y"].sum())[1], {"p": {"b"}, "q": set()}),
+        (lambda batch: (jnp.log(batch["p"]["c"]), batch["p"]["a"])[1], {"p": {"a"}, "q": set()}),
         (lambda batch: jax.tree.map(jnp.sum, dict(batch["p"])), {"p": {"a", "b", "c"}, "q": set()}),
         (lambda batch: batch["q"]["a"], {"p": set(), "q": {"a"}}),
         (lambda batch: jnp.zeros(batch["p"]["a"].shape), {"p": set(), "q": set()}),

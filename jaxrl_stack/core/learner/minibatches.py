@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.ops import permutation
+from jaxrl_stack.utils.live_inputs import inputs_that_matter
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
@@ -152,12 +153,9 @@ def columns_that_matter(function: Callable[[Any], Any], batch: Any) -> dict[str,
     Returns:
         ``{module_id: columns}``. A column that is looked up without any effect is not among them.
     """
-    program = jax.make_jaxpr(function)(batch).jaxpr
-    used = {id(variable) for equation in program.eqns for variable in equation.invars}
-    used |= {id(variable) for variable in program.outvars}
     columns: dict[str, set[str]] = {module_id: set() for module_id in batch}
-    for (path, _), variable in zip(jax.tree.leaves_with_path(batch), program.invars, strict=True):
-        if id(variable) in used:
+    for (path, _), matters in zip(jax.tree.leaves_with_path(batch), inputs_that_matter(function, batch), strict=True):
+        if matters:
             columns[path[0].key].add(path[1].key)
     return {module_id: frozenset(names) for module_id, names in columns.items()}
 
