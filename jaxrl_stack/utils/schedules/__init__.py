@@ -10,12 +10,14 @@ from jaxrl_stack.utils.schedules.arrays import (
     value_at,
     values_at,
 )
-from jaxrl_stack.utils.schedules.constant_schedule import ConstantSchedule
-from jaxrl_stack.utils.schedules.exponential_schedule import ExponentialSchedule
-from jaxrl_stack.utils.schedules.linear_schedule import LinearSchedule
-from jaxrl_stack.utils.schedules.piecewise_schedule import PiecewiseSchedule
-from jaxrl_stack.utils.schedules.polynomial_schedule import PolynomialSchedule
-from jaxrl_stack.utils.schedules.schedule import Schedule
+from jaxrl_stack.utils.schedules.schedule import (
+    ConstantSchedule,
+    ExponentialSchedule,
+    LinearSchedule,
+    PiecewiseSchedule,
+    PolynomialSchedule,
+    Schedule,
+)
 from jaxrl_stack.utils.schedules.scheduler import Scheduler
 
 __all__ = [

@@ -1,8 +1,9 @@
-"""Base class of the schedule functions."""
+"""Schedules as functions of the timestep."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def array_module(t: Any) -> Any:
+def _array_module(t: Any) -> Any:
     """`jax.numpy` for JAX arrays (traced ones too), else `numpy`: host schedules never start the backend."""
     return jnp if isinstance(t, jax.Array) else np
 
@@ -41,3 +42,148 @@ class Schedule(abc.ABC):
     @abc.abstractmethod
     def _value(self, t: Any) -> Any:
         """Override this: the value at timestep `t`."""
+
+
+class ConstantSchedule(Schedule):
+    """The same value at every timestep."""
+
+    def __init__(self, value: float, framework: str | None = None):
+        super().__init__(framework)
+        self._constant = value
+
+    def _value(self, t: Any) -> Any:
+        return self._constant
+
+
+class PolynomialSchedule(Schedule):
+    """``final_p + (initial_p - final_p)·(1 - t/T)^power`` for t up to T, then `final_p`."""
+
+    def __init__(
+        self,
+        schedule_timesteps: int,
+        final_p: float,
+        framework: str | None = None,
+        initial_p: float = 1.0,
+        power: float = 2.0,
+    ):
+        """Args:
+        schedule_timesteps: T, after which the value stays at `final_p`.
+        final_p: Last value.
+        framework: None or "jax".
+        initial_p: Value at t = 0.
+        power: Exponent; 1 is linear.
+
+        Raises:
+            ValueError: If `schedule_timesteps` is not positive.
+        """
+        super().__init__(framework)
+        if schedule_timesteps <= 0:
+            raise ValueError(f"schedule_timesteps={schedule_timesteps} must be positive.")
+        self.schedule_timesteps = schedule_timesteps
+        self.final_p = final_p
+        self.initial_p = initial_p
+        self.power = power
+
+    def _value(self, t: Any) -> Any:
+        t = _array_module(t).minimum(t, self.schedule_timesteps)
+        return (
+            self.final_p + (self.initial_p - self.final_p) * (1.0 - t / self.schedule_timesteps) ** self.power
+        )
+
+
+class LinearSchedule(PolynomialSchedule):
+    """From `initial_p` to `final_p` in a straight line over `schedule_timesteps`, then `final_p`."""
+
+    def __init__(self, **kwargs: Any):
+        """Args:
+        **kwargs: Those of `PolynomialSchedule` except `power`.
+        """
+        super().__init__(power=1.0, **kwargs)
+
+
+class ExponentialSchedule(Schedule):
+    """``initial_p·decay_rate^(t/T)``: after T timesteps, the value has shrunk by the factor `decay_rate`."""
+
+    def __init__(
+        self,
+        schedule_timesteps: int,
+        framework: str | None = None,
+        initial_p: float = 1.0,
+        decay_rate: float = 0.1,
+    ):
+        """Args:
+        schedule_timesteps: T.
+        framework: None or "jax".
+        initial_p: Value at t = 0.
+        decay_rate: Factor by which the value changes in T timesteps.
+
+        Raises:
+            ValueError: If `schedule_timesteps` is not positive.
+        """
+        super().__init__(framework)
+        if schedule_timesteps <= 0:
+            raise ValueError(f"schedule_timesteps={schedule_timesteps} must be positive.")
+        self.schedule_timesteps = schedule_timesteps
+        self.initial_p = initial_p
+        self.decay_rate = decay_rate
+
+    def _value(self, t: Any) -> Any:
+        return self.initial_p * self.decay_rate ** (t / self.schedule_timesteps)
+
+
+def _linear_interpolation(left: Any, right: Any, alpha: Any) -> Any:
+    return left + alpha * (right - left)
+
+
+class PiecewiseSchedule(Schedule):
+    """Interpolates between ``(timestep, value)`` points."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Sequence[float]],
+        framework: str | None = None,
+        interpolation: Callable[[Any, Any, Any], Any] = _linear_interpolation,
+        outside_value: float | None = None,
+    ):
+        """Args:
+        endpoints: At least two ``(timestep, value)`` pairs with non-decreasing timesteps.
+        framework: None or "jax".
+        interpolation: ``f(left_value, right_value, alpha)`` with alpha in [0, 1).
+        outside_value: Value before the first and from the last timestep on. With None, asking there raises.
+
+        Raises:
+            ValueError: If there are fewer than two endpoints or their timesteps decrease.
+        """
+        super().__init__(framework)
+        times = [time for time, _ in endpoints]
+        if len(times) < 2 or times != sorted(times):
+            raise ValueError(
+                f"endpoints={endpoints!r} must be at least two pairs with non-decreasing timesteps."
+            )
+        self.endpoints = [(time, float(value)) for time, value in endpoints]
+        self.interpolation = interpolation
+        self.outside_value = outside_value
+
+    def _value(self, t: Any) -> Any:
+        xp = _array_module(t)
+        times = np.array([time for time, _ in self.endpoints], np.float64)
+        values = np.array([value for _, value in self.endpoints], np.float64)
+        if xp is np:
+            inside = np.all((times[0] <= t) & (t < times[-1]))
+            if self.outside_value is None and not inside:
+                raise ValueError(
+                    f"t={t} lies outside of [{times[0]:g}, {times[-1]:g}) and outside_value is None. "
+                    "Pass outside_value=, for example the last endpoint's value."
+                )
+        elif self.outside_value is None:
+            raise ValueError("A PiecewiseSchedule that is called with a JAX array needs outside_value=.")
+        else:
+            times, values = times.astype(np.float32), values.astype(np.float32)
+        index = xp.clip(xp.searchsorted(times, t, side="right") - 1, 0, len(times) - 2)
+        left_time, right_time = xp.asarray(times)[index], xp.asarray(times)[index + 1]
+        length = right_time - left_time
+        alpha = xp.where(length > 0, (t - left_time) / xp.where(length > 0, length, 1), 0)
+        result = self.interpolation(xp.asarray(values)[index], xp.asarray(values)[index + 1], alpha)
+        if self.outside_value is not None:
+            result = xp.where((times[0] <= t) & (t < times[-1]), result, self.outside_value)
+        return float(result) if np.ndim(t) == 0 and xp is np else result

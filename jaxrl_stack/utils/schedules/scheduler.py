@@ -8,8 +8,7 @@ from typing import cast
 import numpy as np
 
 from jaxrl_stack.utils.schedules.arrays import is_schedule, validate_schedule
-from jaxrl_stack.utils.schedules.constant_schedule import ConstantSchedule
-from jaxrl_stack.utils.schedules.piecewise_schedule import PiecewiseSchedule
+from jaxrl_stack.utils.schedules.schedule import ConstantSchedule, PiecewiseSchedule
 
 
 class Scheduler:
