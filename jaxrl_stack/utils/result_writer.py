@@ -10,7 +10,6 @@ import math
 import numbers
 import os
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -128,7 +127,7 @@ class _EventFile:
     """TensorBoard events, in the file as soon as they are written.
 
     tensorboardX's SummaryWriter hands every scalar through a queue to a thread of its own, so that its `flush` may
-    come before what it was to flush, and then waits for the disk (3 ms). Here one record per step is appended.
+    come before what it was to flush, and then waits for the disk (3 ms). Here its records are written one per step.
     """
 
     def __init__(self, directory: Path):
@@ -136,13 +135,12 @@ class _EventFile:
         # protobuf makes its classes while it is imported, where pyright does not see it.
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboardX.record_writer import masked_crc32c
+        from tensorboardX.record_writer import RecordWriter
 
-        self._event, self._summary, self._checksum = Event, Summary, masked_crc32c
+        self._event, self._summary = Event, Summary
         now = time.time_ns()
-        self._file = (directory / f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now}").open(
-            "xb"
-        )
+        name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now}"
+        self._records = RecordWriter(str(directory / name))
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -151,16 +149,13 @@ class _EventFile:
         self._append(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
     def _append(self, event: Any) -> None:
-        """A record of TFRecord: length, checksum of the length, content, checksum of the content."""
-        content = event.SerializeToString()
-        length = struct.pack("<Q", len(content))
-        checksums = (struct.pack("<I", self._checksum(part)) for part in (length, content))
-        self._file.write(length + next(checksums) + content + next(checksums))
-        self._file.flush()
+        self._records.write(event.SerializeToString())
+        # Its own flush waits for the disk.
+        self._records._writer.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._records.close()
 
 
 def as_json(value: Any) -> Any:
