@@ -140,7 +140,7 @@ class _EventFile:
         self._event, self._summary = Event, Summary
         now = time.time_ns()
         name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now}"
-        self._records = RecordWriter(str(directory / name))
+        self._records: Any = RecordWriter(str(directory / name))
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
