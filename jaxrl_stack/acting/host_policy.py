@@ -18,34 +18,13 @@ import numpy as np
 
 from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.ops import unrolled_threefry
+from jaxrl_stack.ops import packing, unrolled_threefry
 from jaxrl_stack.utils import schedules, spaces
 from jaxrl_stack.utils.devices import replicated_sharding
 from jaxrl_stack.utils.live_inputs import inputs_that_matter
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Slot:
-    """Where one leaf of the results is: columns of the matrix, or a position among the loose arrays."""
-
-    start: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    is_packed: bool
-
-    def read(self, matrix: np.ndarray, loose: Any) -> np.ndarray:
-        """The leaf ``[..., B, *shape]`` out of a matrix ``[..., B, width]``; a view where that is possible."""
-        if not self.is_packed:
-            return loose[self.start]
-        if self.shape == ():
-            part = matrix[..., self.start]
-        else:
-            part = matrix[..., self.start : self.start + int(np.prod(self.shape))]
-            part = part.reshape(*matrix.shape[:-1], *self.shape) if len(self.shape) > 1 else part
-        return part != 0 if self.dtype == np.bool_ else part.view(self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +40,13 @@ class Layout:
 
     width: int
     columns: dict[str, Any]
-    finite: _Slot
+    finite: packing.Slot
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
         """One column."""
         slots = self.columns[name]
-        if isinstance(slots, _Slot):  # most are; going through a tree takes ten times as long
+        if isinstance(slots, packing.Slot):  # most are; going through a tree takes ten times as long
             return slots.read(matrix, loose)
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
@@ -409,33 +388,15 @@ class HostPolicy:
         self, results: dict[str, Any], finite: jax.Array, mode: Mode
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         leaves, treedef = jax.tree.flatten(results)
-        slots: dict[int, _Slot] = {}
-        packed: list[jax.Array] = []
-        loose: list[jax.Array] = []
-        width = 0
-        for leaf in [*leaves, finite]:
-            if id(leaf) in slots:
-                continue
-            num_envs, *shape = leaf.shape
-            if leaf.dtype.itemsize == 4 or leaf.dtype == jnp.bool_:
-                slots[id(leaf)] = _Slot(width, tuple(shape), np.dtype(leaf.dtype), True)
-                bits = (
-                    leaf.astype(jnp.uint32)
-                    if leaf.dtype == jnp.bool_
-                    else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-                )
-                packed.append(bits.reshape(num_envs, -1))
-                width += packed[-1].shape[1]
-            else:
-                slots[id(leaf)] = _Slot(len(loose), tuple(shape), np.dtype(leaf.dtype), False)
-                loose.append(leaf)
+        matrix, loose, slots = packing.pack([*leaves, finite])
+        assert matrix is not None, "one column says what is finite"
         self._layouts[mode] = Layout(
-            width,
-            jax.tree.unflatten(treedef, [slots[id(leaf)] for leaf in leaves]),
-            slots[id(finite)],
-            tuple((tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in loose),
+            matrix.shape[1],
+            jax.tree.unflatten(treedef, slots[:-1]),
+            slots[-1],
+            tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in loose),
         )
-        return jnp.concatenate(packed, axis=1), tuple(loose)
+        return matrix, loose
 
     def _observe_final(
         self, params, rest, settings, connectors, key, counts, observations, prev_actions, prev_rewards

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.ops import permutation
+from jaxrl_stack.ops import packing, permutation
 from jaxrl_stack.utils.live_inputs import inputs_that_matter
 
 
@@ -63,20 +63,7 @@ class PackedRows:
         self._left_out = {c: v for c, v in columns.items() if carried is not None and c not in carried}
         self.columns = columns = {c: v for c, v in columns.items() if c not in self._left_out}
         leaves, self._treedef = jax.tree.flatten(columns)
-        self._shapes = [leaf.shape[2:] for leaf in leaves]
-        self._dtypes = [leaf.dtype for leaf in leaves]
-        self._packed = [leaf.dtype.itemsize == 4 or leaf.dtype == jnp.bool_ for leaf in leaves]
-        wide = [
-            (
-                leaf.astype(jnp.uint32)
-                if leaf.dtype == jnp.bool_
-                else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-            ).reshape(self.num_shards, self.num_rows, -1)
-            for leaf, packed in zip(leaves, self._packed, strict=True)
-            if packed
-        ]
-        self._matrix = jnp.concatenate(wide, axis=-1) if wide else None
-        self._loose = [None if packed else leaf for leaf, packed in zip(leaves, self._packed, strict=True)]
+        self._matrix, self._loose, self._slots = packing.pack(leaves, lead=2)
 
     def take_column(self, name: str, index: jax.Array) -> jax.Array:
         """One column at the rows ``index`` ``[S, m]``, shards laid end to end."""
@@ -101,21 +88,8 @@ class PackedRows:
             return rows.reshape(-1, *x.shape[2:])
 
         matrix = None if self._matrix is None else gather(self._matrix)
-        out, start = [], 0
-        for shape, dtype, packed, loose in zip(self._shapes, self._dtypes, self._packed, self._loose, strict=True):
-            if not packed:
-                assert loose is not None
-                out.append(gather(loose))
-                continue
-            assert matrix is not None
-            width = 1
-            for size in shape:
-                width *= size
-            part = matrix[:, start : start + width].reshape(-1, *shape)
-            start += width
-            out.append(
-                part.astype(jnp.bool_) if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(part, dtype)
-            )
+        loose = [gather(leaf) for leaf in self._loose]
+        out = [slot.read(matrix, loose) for slot in self._slots]
         num_rows = index.size
         return jax.tree.unflatten(self._treedef, out) | jax.tree.map(
             lambda x: jnp.zeros((num_rows, *x.shape[2:]), x.dtype), self._left_out
