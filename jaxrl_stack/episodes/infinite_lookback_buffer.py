@@ -15,13 +15,12 @@ from jaxrl_stack.episodes.nested import (
     cast_lossless,
     full_like_item,
     one_hot,
-    space_from_dict,
     space_struct,
-    space_to_dict,
     take,
     tree_map,
     unbatch,
 )
+from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
     import gymnasium as gym

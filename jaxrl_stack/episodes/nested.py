@@ -6,7 +6,6 @@ none of it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -183,104 +182,6 @@ def one_hot(data: Any, struct: Any) -> Any:
         return encoded
 
     return tree_map(encode, struct, data)
-
-
-def space_to_dict(space: gym.Space | None) -> dict[str, Any] | None:
-    """Describe a space with JSON types only; `space_from_dict` is the inverse.
-
-    Raises:
-        TypeError: for a space other than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and Tuple.
-    """
-    return None if space is None else _describe_space(space)
-
-
-def _describe_space(space: gym.Space) -> dict[str, Any]:
-    from gymnasium import spaces
-
-    match space:
-        case spaces.Box():
-            low, high = (_compact(bound) for bound in (space.low, space.high))
-            return {
-                "space": "box",
-                "low": low,
-                "high": high,
-                "shape": list(space.shape),
-                "dtype": _dtype_str(space),
-            }
-        case spaces.Discrete():
-            return {
-                "space": "discrete",
-                "n": int(space.n),
-                "start": int(space.start),
-                "dtype": _dtype_str(space),
-            }
-        case spaces.MultiDiscrete():
-            nvec, start = space.nvec.tolist(), space.start.tolist()
-            return {"space": "multi_discrete", "nvec": nvec, "start": start, "dtype": _dtype_str(space)}
-        case spaces.MultiBinary():
-            return {
-                "space": "multi_binary",
-                "n": space.n if isinstance(space.n, int) else np.array(space.n).tolist(),
-            }
-        case spaces.Text():
-            lengths = {"min_length": space.min_length, "max_length": space.max_length}
-            return {"space": "text", **lengths, "charset": "".join(sorted(space.character_set))}
-        case spaces.Dict():
-            return {
-                "space": "dict",
-                "spaces": [[key, _describe_space(part)] for key, part in space.spaces.items()],
-            }
-        case spaces.Tuple():
-            return {"space": "tuple", "spaces": [_describe_space(part) for part in space.spaces]}
-    raise TypeError(
-        f"cannot describe the space {space} as plain data (known: Box, Discrete, MultiDiscrete, MultiBinary, "
-        "Text, Dict, Tuple); set the space to None before saving"
-    )
-
-
-def space_from_dict(description: Mapping[str, Any] | None) -> gym.Space | None:
-    """Build the space that `space_to_dict` described.
-
-    Raises:
-        ValueError: if the description names an unknown kind of space.
-    """
-    return None if description is None else _build_space(description)
-
-
-def _build_space(description: Mapping[str, Any]) -> gym.Space:
-    from gymnasium import spaces
-
-    match description["space"]:
-        case "box":
-            shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
-            low, high = (np.broadcast_to(np.array(description[key], dtype), shape) for key in ("low", "high"))
-            return spaces.Box(low, high, shape, dtype.type)
-        case "discrete":
-            dtype = np.dtype(description["dtype"]).type
-            return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
-        case "multi_discrete":
-            dtype = np.dtype(description["dtype"]).type
-            return spaces.MultiDiscrete(description["nvec"], dtype=dtype, start=description["start"])
-        case "multi_binary":
-            return spaces.MultiBinary(description["n"])
-        case "text":
-            lengths = {"min_length": description["min_length"], "max_length": description["max_length"]}
-            return spaces.Text(**lengths, charset=description["charset"])
-        case "dict":
-            # gymnasium sorts the keys of a plain dict, and keeps the order of an OrderedDict.
-            return spaces.Dict(OrderedDict((key, _build_space(part)) for key, part in description["spaces"]))
-        case "tuple":
-            return spaces.Tuple([_build_space(part) for part in description["spaces"]])
-    raise ValueError(f"unknown kind of space {description['space']!r} in {dict(description)}")
-
-
-def _compact(bound: np.ndarray) -> Any:
-    """Bounds are mostly uniform; an image space should not become a list of 30,000 numbers."""
-    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
-
-
-def _dtype_str(space: gym.Space) -> str:
-    return np.dtype(space.dtype).str
 
 
 def _rebuild(like: Any, items: list[Any]) -> Any:

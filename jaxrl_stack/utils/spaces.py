@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
 Leaf = (Box, Discrete, MultiDiscrete, MultiBinary)
 
@@ -308,16 +308,18 @@ def _form(leaf: Any) -> tuple[Any, ...]:
             return type(leaf).__name__, _shape(leaf), kind
 
 
-def space_to_dict(space: Space) -> dict[str, Any]:
-    """Describes `space` with JSON types only: strict JSON (infinities as strings), no pickle.
+def space_to_dict(space: Space | None) -> Any:
+    """Describes `space` with JSON types only: strict JSON (infinities as strings), no pickle. None stays None.
 
     Args:
-        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
+        space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Text`, `Dict`, `Tuple`.
 
     Raises:
         TypeError: `space` holds another space.
     """
     match space:
+        case None:
+            return None
         case Box():
             return {
                 "type": "Box",
@@ -344,6 +346,9 @@ def space_to_dict(space: Space) -> dict[str, Any]:
             }
         case MultiBinary():
             return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
+        case Text():
+            lengths = {"min_length": space.min_length, "max_length": space.max_length}
+            return {"type": "Text", **lengths, "charset": "".join(sorted(space.character_set))}
         case Dict():
             return {
                 "type": "Dict",
@@ -355,12 +360,14 @@ def space_to_dict(space: Space) -> dict[str, Any]:
             raise _unsupported(space, "space")
 
 
-def space_from_dict(description: Mapping[str, Any]) -> Space:
+def space_from_dict(description: Mapping[str, Any] | None) -> Any:
     """Inverse of `space_to_dict`.
 
     Raises:
         ValueError: `description` names an unknown type of space.
     """
+    if description is None:
+        return None
     match description["type"]:
         case "Box":
             dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
@@ -383,6 +390,9 @@ def space_from_dict(description: Mapping[str, Any]) -> Space:
             return MultiDiscrete(nvec, dtype=dtype.type, start=start)
         case "MultiBinary":
             return MultiBinary(description["n"])
+        case "Text":
+            lengths = {name: description[name] for name in ("min_length", "max_length")}
+            return Text(**lengths, charset=description["charset"])
         case "Dict":
             return Dict([(key, space_from_dict(child)) for key, child in description["spaces"]])
         case "Tuple":
@@ -390,7 +400,7 @@ def space_from_dict(description: Mapping[str, Any]) -> Space:
         case other:
             raise ValueError(
                 f"unknown type of space {other!r} in a description; known: Box, Discrete, MultiDiscrete, "
-                "MultiBinary, Dict, Tuple."
+                "MultiBinary, Text, Dict, Tuple."
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict, namedtuple
 
 import gymnasium as gym
@@ -16,9 +15,7 @@ from jaxrl_stack.episodes.nested import (
     blank_item,
     full_like_item,
     one_hot,
-    space_from_dict,
     space_struct,
-    space_to_dict,
     take,
     tree_leaves,
     tree_map,
@@ -36,7 +33,6 @@ SPACES = [
     spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
     spaces.MultiBinary(3),
     spaces.MultiBinary([2, 3]),
-    spaces.Text(5, min_length=2, charset="abc"),
     spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Tuple((spaces.Box(0, 1, (1,)), spaces.Discrete(3)))}),
     spaces.Dict(OrderedDict(z=spaces.Discrete(2), y=spaces.Discrete(3))),
 ]
@@ -91,28 +87,6 @@ def test_full_like_item_keeps_dtypes_that_can_hold_the_value():
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_spaces_survive_json(space):
-    restored = space_from_dict(json.loads(json.dumps(space_to_dict(space))))
-    assert restored == space
-    assert restored.dtype == space.dtype
-    if isinstance(space, spaces.Dict):
-        assert list(restored.spaces) == list(space.spaces)
-
-
-def test_uniform_bounds_are_stored_as_one_number():
-    assert space_to_dict(SPACES[0])["low"] == -1.0
-    assert len(json.dumps(space_to_dict(SPACES[0]))) < 200
-    assert space_to_dict(None) is None and space_from_dict(None) is None
-
-
-def test_space_descriptions_name_what_they_do_not_know():
-    with pytest.raises(TypeError, match="cannot describe the space Sequence"):
-        space_to_dict(spaces.Sequence(spaces.Discrete(2)))
-    with pytest.raises(ValueError, match="unknown kind of space 'torus'"):
-        space_from_dict({"space": "torus"})
-
-
-@pytest.mark.parametrize("space", [s for s in SPACES if not isinstance(s, spaces.Text)], ids=str)
 def test_blank_items_and_samples_fit_and_encode(space: gym.Space):
     struct = space_struct(space)
     blank = blank_item(struct)

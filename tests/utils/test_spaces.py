@@ -214,9 +214,16 @@ def test_batch_dims_are_checked():
 
 def test_spaces_without_a_fixed_shape_are_refused():
     for space in (Text(3), Dict({"words": Sequence(Discrete(3))})):
-        for use in (spaces.flatten_space, spaces.zeros, spaces.space_to_dict, spaces.dtype_of):
+        for use in (spaces.flatten_space, spaces.zeros, spaces.dtype_of):
             with pytest.raises(TypeError, match="no fixed shape"):
                 use(space)
+    with pytest.raises(TypeError, match="no fixed shape"):
+        spaces.space_to_dict(Dict({"words": Sequence(Discrete(3))}))
+
+
+def test_what_an_episode_may_hold_besides_has_a_json_description():
+    for space in (Text(5, min_length=2, charset="abc"), None):
+        assert spaces.space_from_dict(json.loads(json.dumps(spaces.space_to_dict(space)))) == space
 
 
 class Pair(NamedTuple):

@@ -709,8 +709,8 @@ class RLModuleSpec:
             model_config = as_model_config_dict(model_config)
         return {
             "module_class": _path_or_none(self.module_class),
-            "observation_space": _space_to_dict(self.observation_space),
-            "action_space": _space_to_dict(self.action_space),
+            "observation_space": space_to_dict(self.observation_space),
+            "action_space": space_to_dict(self.action_space),
             "inference_only": self.inference_only,
             "learner_only": self.learner_only,
             "model_config": None if model_config is None else dict(model_config),
@@ -733,7 +733,7 @@ class RLModuleSpec:
         for name in ("module_class", "catalog_class"):
             kwargs[name] = _class_or_none(kwargs.get(name), allow)
         for name in ("observation_space", "action_space"):
-            kwargs[name] = None if kwargs.get(name) is None else space_from_dict(kwargs[name])
+            kwargs[name] = space_from_dict(kwargs.get(name))
         return cls(**kwargs)
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
@@ -884,8 +884,8 @@ class MultiRLModuleSpec:
         """The spec as plain data: classes as "module:name", spaces as dicts."""
         return {
             "multi_rl_module_class": _path_or_none(self.multi_rl_module_class),
-            "observation_space": _space_to_dict(self.observation_space),
-            "action_space": _space_to_dict(self.action_space),
+            "observation_space": space_to_dict(self.observation_space),
+            "action_space": space_to_dict(self.action_space),
             "inference_only": self.inference_only,
             "model_config": self.model_config,
             "rl_module_specs": {module_id: spec.to_dict() for module_id, spec in self._specs.items()},
@@ -899,7 +899,7 @@ class MultiRLModuleSpec:
         kwargs = dict(d)
         kwargs["multi_rl_module_class"] = _class_or_none(kwargs["multi_rl_module_class"], allow)
         for name in ("observation_space", "action_space"):
-            kwargs[name] = None if kwargs.get(name) is None else space_from_dict(kwargs[name])
+            kwargs[name] = space_from_dict(kwargs.get(name))
         specs = kwargs.get("rl_module_specs") or {}
         kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec, allow=allow) for i, spec in specs.items()}
         if kwargs.get("modules_to_load") is not None:
@@ -1007,10 +1007,6 @@ def parameter_table(module: RLModule) -> str:
         head = f"{type(module).__name__}: {module.observation_space} -> {module.action_space}"
     total = f"total: {trained:,} trained" + (f", {fixed:,} other state" if fixed else "")
     return "\n".join([head, lines[0], "-" * len(lines[0]), *lines[1:], total])
-
-
-def _space_to_dict(space: gym.Space | None) -> dict[str, Any] | None:
-    return None if space is None else space_to_dict(space)
 
 
 def _path_or_none(cls: type | None) -> str | None:
