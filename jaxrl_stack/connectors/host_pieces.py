@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_stack.connectors.batch_items import episode_key, is_by_episode, iterate_episodes, stack_items
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.spaces import validate_batch
+from jaxrl_stack.utils.spaces import map_parts, validate_batch
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
@@ -254,7 +254,9 @@ def _fitted(space: Any, observations: Any, source: str) -> Any:
         validate_batch(space, observations, batch_dims=1, name="the observation")
     except (ValueError, TypeError) as error:
         raise ValueError(_no_fit(source, space, str(error))) from error
-    return _cast(space, observations)
+    return map_parts(
+        lambda part, value: np.asarray(value, jax.dtypes.canonicalize_dtype(part.dtype)), space, observations
+    )
 
 
 def _no_fit(source: str, space: Any, problem: str) -> str:
@@ -263,16 +265,6 @@ def _no_fit(source: str, space: Any, problem: str) -> str:
         "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
         "space of what the piece makes."
     )
-
-
-def _cast(space: Any, value: Any) -> Any:
-    import gymnasium as gym
-
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _cast(sub, value[key]) for key, sub in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_cast(sub, part) for sub, part in zip(space, value, strict=True))
-    return np.asarray(value, jax.dtypes.canonicalize_dtype(space.dtype))
 
 
 def _one_item_per_episode(name: str, data: Any, episodes: Sequence[SingleAgentEpisode], source: str) -> Any:

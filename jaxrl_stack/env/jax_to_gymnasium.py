@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import jax
 import numpy as np
-from gymnasium.spaces import Dict, Discrete, Tuple
+from gymnasium.spaces import Discrete
 
 from jaxrl_stack.env.jax_env import JaxEnv
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
@@ -144,15 +144,11 @@ def _two_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _to_space(space: gym.Space, value: Any) -> Any:
     """`value` with gymnasium's dtypes: JAX has 32 bits where gymnasium has 64."""
-    match space:
-        case Dict():
-            return {key: _to_space(child, value[key]) for key, child in space.spaces.items()}
-        case Tuple():
-            return tuple(_to_space(child, part) for child, part in zip(space.spaces, value, strict=True))
-        case Discrete():
-            return space.dtype.type(value)
-        case _:
-            return np.array(value, space.dtype)
+
+    def converted(part: gym.Space, value: Any) -> Any:
+        return part.dtype.type(value) if isinstance(part, Discrete) else np.array(value, part.dtype)
+
+    return spaces.map_parts(converted, space, value)
 
 
 __all__ = ["GymnasiumFromJax"]

@@ -1,8 +1,4 @@
-"""Nested NumPy data (dicts, tuples and lists of arrays) and the gymnasium spaces that describe it.
-
-Everything here works on the host. Gymnasium is imported inside the functions: episodes without spaces need
-none of it.
-"""
+"""Nested NumPy data (dicts, tuples and lists of arrays) and the gymnasium spaces that describe it; for the host."""
 
 from __future__ import annotations
 
@@ -10,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from jaxrl_stack.utils.spaces import map_parts
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -120,13 +118,7 @@ def full_like_item(item: Any, value: Any) -> Any:
 
 def space_struct(space: gym.Space) -> Any:
     """Return the elementary spaces of `space`: in a dict for `Dict`, in a tuple for `Tuple`, else itself."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return {key: space_struct(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(space_struct(part) for part in space.spaces)
-    return space
+    return map_parts(lambda part: part, space)
 
 
 def blank_item(struct: Any) -> Any:

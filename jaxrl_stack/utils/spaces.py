@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -119,17 +119,47 @@ def dtype_of(space: Space) -> Any:
     return map_leaves(_leaf_dtype, space)
 
 
-def map_leaves(function: Any, space: Space) -> Any:
+def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
     """Applies ``function(leaf_space)`` to every leaf; returns a pytree that mirrors `space`."""
+
+    def checked(leaf: Space) -> Any:
+        if not isinstance(leaf, Leaf):
+            raise _unsupported(leaf, "space")
+        return function(leaf)
+
+    return map_parts(checked, space)
+
+
+def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
+    """``function(part, *parts)`` of every part that is neither a `Dict` nor a `Tuple`; a pytree that mirrors `space`.
+
+    Args:
+        function: Called with a part of the space, and with what each of `values` has in its place.
+        space: Any space.
+        values: Dicts and tuples that mirror it.
+    """
     match space:
         case Dict():
-            return {key: map_leaves(function, child) for key, child in space.spaces.items()}
+            return {
+                key: map_parts(function, child, *(value[key] for value in values))
+                for key, child in space.spaces.items()
+            }
         case Tuple():
-            return tuple(map_leaves(function, child) for child in space.spaces)
-        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
-            return function(space)
+            children = zip(space.spaces, *values, strict=True)
+            return tuple(map_parts(function, child, *parts) for child, *parts in children)
         case _:
-            raise _unsupported(space, "space")
+            return function(space, *values)
+
+
+def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
+    """The space with ``function(part)`` in place of every part that is neither a `Dict` nor a `Tuple`."""
+    match space:
+        case Dict():
+            return Dict({key: with_parts(function, child) for key, child in space.spaces.items()})
+        case Tuple():
+            return Tuple([with_parts(function, child) for child in space.spaces])
+        case _:
+            return function(space)
 
 
 def sample(key: jax.Array, space: Space, batch_shape: tuple[int, ...] = ()) -> Any:

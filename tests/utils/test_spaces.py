@@ -226,6 +226,17 @@ def test_what_an_episode_may_hold_besides_has_a_json_description():
         assert spaces.space_from_dict(json.loads(json.dumps(spaces.space_to_dict(space)))) == space
 
 
+def test_parts_of_a_space_and_of_what_mirrors_it():
+    space = Dict({"words": Sequence(Discrete(3)), "pair": Tuple([Discrete(3, start=1), Box(0.0, 1.0, (2,))])})
+    values = {"words": "a", "pair": ("b", "c")}
+    named = spaces.map_parts(lambda part, value: (type(part).__name__, value), space, values)
+    assert named == {"words": ("Sequence", "a"), "pair": (("Discrete", "b"), ("Box", "c"))}
+    with pytest.raises(ValueError, match="shorter"):
+        spaces.map_parts(lambda part, value: value, space["pair"], ("b",))
+    counted = spaces.with_parts(lambda part: Discrete(3) if isinstance(part, Discrete) else part, space)
+    assert counted == Dict({"words": space["words"], "pair": Tuple([Discrete(3), space["pair"][1]])})
+
+
 class Pair(NamedTuple):
     a: int
     b: int

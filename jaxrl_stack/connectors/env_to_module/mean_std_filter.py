@@ -13,7 +13,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, a
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import running_statistics
 from jaxrl_stack.utils.counters import to_int
-from jaxrl_stack.utils.spaces import map_leaves
+from jaxrl_stack.utils.spaces import map_leaves, with_parts
 
 
 class MeanStdFilter(ConnectorV2):
@@ -69,14 +69,12 @@ class MeanStdFilter(ConnectorV2):
     def _normalized_space(self, space):
         import gymnasium as gym
 
-        if isinstance(space, gym.spaces.Dict):
-            return gym.spaces.Dict({key: self._normalized_space(sub) for key, sub in space.items()})
-        if isinstance(space, gym.spaces.Tuple):
-            return gym.spaces.Tuple([self._normalized_space(sub) for sub in space])
-        if isinstance(space, gym.spaces.Box):
-            bound = np.inf if self.clip_by_value is None else self.clip_by_value
-            return gym.spaces.Box(-bound, bound, space.shape, np.float32)
-        return space
+        bound = np.inf if self.clip_by_value is None else self.clip_by_value
+
+        def normalized(part):
+            return gym.spaces.Box(-bound, bound, part.shape, np.float32) if isinstance(part, gym.spaces.Box) else part
+
+        return with_parts(normalized, space)
 
     def init(self, num_envs: int) -> Any:
         """``{module_id: {"base": {path of a Box: statistics}, "delta": {path: statistics}}}``, all empty."""

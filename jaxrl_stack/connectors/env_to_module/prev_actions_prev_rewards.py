@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.spaces import flatdim, flatten_observation
+from jaxrl_stack.utils.spaces import flatdim, flatten_observation, with_parts
 
 
 class PrevActionsPrevRewards(ConnectorV2):
@@ -138,12 +138,9 @@ def _from_zero(space):
     """The space of what a module puts out: it counts from 0, whatever the environment's ``start``."""
     import gymnasium as gym
 
-    if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict({key: _from_zero(sub) for key, sub in space.items()})
-    if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple([_from_zero(sub) for sub in space])
-    if isinstance(space, gym.spaces.Discrete):
-        return gym.spaces.Discrete(int(space.n))
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return gym.spaces.MultiDiscrete(space.nvec)
-    return space
+    def counted(part):
+        if isinstance(part, gym.spaces.Discrete):
+            return gym.spaces.Discrete(int(part.n))
+        return gym.spaces.MultiDiscrete(part.nvec) if isinstance(part, gym.spaces.MultiDiscrete) else part
+
+    return with_parts(counted, space)

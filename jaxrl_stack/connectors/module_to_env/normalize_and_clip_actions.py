@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.spaces import map_parts
 
 
 class NormalizeAndClipActions(ConnectorV2):
@@ -56,17 +57,13 @@ class NormalizeAndClipActions(ConnectorV2):
                     f"No {Columns.ACTIONS!r} for module {module_id!r}, only {sorted(columns)}. Put "
                     "GetActions in front of NormalizeAndClipActions."
                 )
-            for_env = self._for_env(self._space_of(spaces, module_id), actions)
+            for_env = map_parts(self._for_env, self._space_of(spaces, module_id), actions)
             batch[module_id] = {**columns, Columns.ACTIONS_FOR_ENV: for_env}
         return state, batch
 
     def _for_env(self, space, action):
         import gymnasium as gym
 
-        if isinstance(space, gym.spaces.Dict):
-            return {key: self._for_env(sub, action[key]) for key, sub in space.items()}
-        if isinstance(space, gym.spaces.Tuple):
-            return tuple(self._for_env(sub, part) for sub, part in zip(space, action, strict=True))
         if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
             # Without an offset there is nothing to add, and the array keeps its identity.
             if not np.any(space.start):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.distribution.distribution import Distribution
+from jaxrl_stack.utils.spaces import map_parts
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -522,7 +523,12 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         return SquashedGaussian if squash else DiagGaussian
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         leaves: list[Any] = []
-        structure = _space_structure(space, leaves)
+
+        def number(leaf: gym.Space) -> int:
+            leaves.append(leaf)
+            return len(leaves) - 1
+
+        structure = map_parts(number, space)
         classes = [get_action_dist_cls_for_space(leaf, squash) for leaf in leaves]
         lengths = [child.required_input_dim(leaf) for child, leaf in zip(classes, leaves, strict=True)]
         order = jax.tree.leaves(structure)
@@ -536,15 +542,3 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         "Otherwise override get_train_action_dist_cls() and its exploration and inference kin in your "
         "RLModule."
     )
-
-
-def _space_structure(space: gym.Space, leaves: list[Any]) -> Any:
-    """The nest of `space` as dicts and tuples of indices into `leaves`, which receives the leaf spaces."""
-    import gymnasium as gym
-
-    if isinstance(space, gym.spaces.Dict):
-        return {name: _space_structure(sub, leaves) for name, sub in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_space_structure(sub, leaves) for sub in space.spaces)
-    leaves.append(space)
-    return len(leaves) - 1

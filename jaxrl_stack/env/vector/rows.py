@@ -9,6 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, Tuple
 
+from jaxrl_stack.utils.spaces import map_parts
+
 
 def row_writer(space: gym.Space, buffers: Any) -> Callable[[int, Any], None]:
     """A function ``write(i, element)`` that copies an element of `space` into row i of `buffers`.
@@ -64,13 +66,7 @@ def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
 
 def conform_batch(space: gym.Space, batch: Any) -> Any:
     """A batch with the dtypes of `space`, the space of the whole batch."""
-    match space:
-        case Dict():
-            return {key: conform_batch(child, batch[key]) for key, child in space.spaces.items()}
-        case Tuple():
-            return tuple(conform_batch(child, part) for child, part in zip(space.spaces, batch, strict=True))
-        case _:
-            return np.asarray(batch, space.dtype)
+    return map_parts(lambda part, value: np.asarray(value, part.dtype), space, batch)
 
 
 def copy_batch(batch: Any) -> Any:
