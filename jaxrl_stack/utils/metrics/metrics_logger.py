@@ -19,6 +19,7 @@ from jaxrl_stack.utils.metrics.stats import (
     StatsBase,
     SumStats,
 )
+from jaxrl_stack.utils.results import merge_nested
 
 Key = str | tuple[str, ...]
 
@@ -375,7 +376,9 @@ class MetricsLogger:
     def compile(self) -> dict[str, Any]:
         """End the interval; return all values, with ``"<name>_throughput"`` beside those that measure it."""
         throughputs = _throughput_tree(self.stats)
-        return _merged(self.reduce(compile=True), throughputs)
+        values = self.reduce(compile=True)
+        merge_nested(values, throughputs)
+        return values
 
     # ------------------------------------------------------------------------------------------ house-keeping
 
@@ -527,12 +530,6 @@ def _throughput_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
         elif value.has_throughputs:
             out[f"{name}_throughput"] = _throughputs(value)
     return out
-
-
-def _merged(tree: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    for name, value in other.items():
-        tree[name] = _merged(tree[name], value) if isinstance(tree.get(name), dict) else value
-    return tree
 
 
 def _agrees(given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:

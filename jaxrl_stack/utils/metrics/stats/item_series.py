@@ -1,20 +1,18 @@
-"""A list of values of anything."""
+"""Values that are kept as they are."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from jaxrl_stack.utils.metrics.stats.base import RecentValues, ReportingStats, interleave
 
 
-class ItemSeriesStats(ReportingStats):
-    """Shows the items themselves, oldest first.
+class RecentStats(ReportingStats):
+    """Base of what is made of the newest values themselves.
 
     Args:
-        window: Number of items, kept over intervals; None or infinity: all since the last `reduce`.
+        window: Number of values, kept over intervals; None or infinity: all since the last `reduce`.
     """
-
-    stats_cls_identifier = "item_series"
 
     def __init__(self, window: float | None = None, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
@@ -22,23 +20,16 @@ class ItemSeriesStats(ReportingStats):
 
     @property
     def window(self) -> int | None:
-        """Number of items kept over intervals."""
+        """Number of values kept over intervals."""
         return self._recent.window
 
     def __len__(self) -> int:
         return len(self._recent.shown)
 
-    # RLlib names the argument so.
-    def push(self, item: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._recent.extend([item])
-
     def _absorb(self, reports: list[Any]) -> None:
         self._recent.extend(interleave([report._recent.shown for report in reports]))
 
-    def _show(self, compile: bool) -> list[Any]:
-        return list(self._recent.shown)
-
-    def _report(self) -> ItemSeriesStats:
+    def _report(self) -> Self:
         report: Any = self.clone()
         report._recent.extend(self._recent.new)
         return report
@@ -56,3 +47,20 @@ class ItemSeriesStats(ReportingStats):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._recent = RecentValues.from_state(state["recent"])
+
+
+class ItemSeriesStats(RecentStats):
+    """Shows the items themselves, oldest first.
+
+    Args:
+        window: Number of items, kept over intervals; None or infinity: all since the last `reduce`.
+    """
+
+    stats_cls_identifier = "item_series"
+
+    # RLlib names the argument so.
+    def push(self, item: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._recent.extend([item])
+
+    def _show(self, compile: bool) -> list[Any]:
+        return list(self._recent.shown)

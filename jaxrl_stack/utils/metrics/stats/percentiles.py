@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_stack.utils.metrics.stats.base import RecentValues, ReportingStats, as_number, interleave
+from jaxrl_stack.utils.metrics.stats.base import as_number
+from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 DEFAULT_PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 
 
-class PercentilesStats(ReportingStats):
+class PercentilesStats(RecentStats):
     """Shows ``{percentile: value}``, with linear interpolation between values; NaN without values.
 
     Args:
@@ -31,30 +32,18 @@ class PercentilesStats(ReportingStats):
         is_root: bool = False,
         is_leaf: bool = True,
     ):
-        super().__init__(is_root, is_leaf)
+        super().__init__(window, is_root, is_leaf)
         if percentiles is None or percentiles is True:
             percentiles = list(DEFAULT_PERCENTILES)
         if not isinstance(percentiles, (list, tuple)) or not all(0 <= p <= 100 for p in percentiles):
             raise ValueError(f"percentiles={percentiles!r} must be a list of numbers in [0, 100], or None.")
         self.percentiles = list(percentiles)
-        self._recent = RecentValues(window)
-
-    @property
-    def window(self) -> int | None:
-        """Number of values kept over intervals."""
-        return self._recent.window
-
-    def __len__(self) -> int:
-        return len(self._recent.shown)
 
     def __add__(self, other: Any) -> Any:
         raise TypeError("Percentiles cannot be added: merge the statistics instead.")
 
     def push(self, value: Any) -> None:
         self._recent.extend([as_number(value)])
-
-    def _absorb(self, reports: list[Any]) -> None:
-        self._recent.extend(interleave([report._recent.shown for report in reports]))
 
     def _show(self, compile: bool) -> Any:
         values = list(self._recent.shown)
@@ -64,22 +53,10 @@ class PercentilesStats(ReportingStats):
             return dict.fromkeys(self.percentiles, float("nan"))
         return dict(zip(self.percentiles, np.percentile(values, self.percentiles).tolist(), strict=True))
 
-    def _report(self) -> PercentilesStats:
-        report: Any = self.clone()
-        report._recent.extend(self._recent.new)
-        return report
-
-    def _start_interval(self) -> None:
-        self._recent.start_interval()
-
     @property
     def settings(self) -> dict[str, Any]:
-        return {**super().settings, "percentiles": self.percentiles, "window": self.window}
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "recent": self._recent.get_state()}
+        return {**super().settings, "percentiles": self.percentiles}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.percentiles = state["percentiles"]
-        self._recent = RecentValues.from_state(state["recent"])
