@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from jaxrl_stack.utils.named_leaves import is_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -218,12 +219,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
     return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
 
 
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
 def _fresh(x: Any) -> Any:
-    if _is_key(x):
+    if is_key(x):
         bits: Any = np.array(jax.random.key_data(x))
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
     return np.array(x)
@@ -238,7 +235,7 @@ def all_shards(tree: Any) -> Any:
     """Leaves ``[D, ...]`` that are sharded over devices, as arrays on the host."""
 
     def gather(x: jax.Array) -> Any:
-        if _is_key(x):
+        if is_key(x):
             return jax.random.wrap_key_data(gather(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         return np.concatenate([np.asarray(shard.data) for shard in shards])

@@ -13,7 +13,7 @@ import numpy as np
 def named_leaves(tree: Any) -> dict[str, Any]:
     """``{"path/to/leaf": array}`` of a pytree. PRNG keys stay what they are; other leaves come as NumPy arrays."""
     return {
-        name: leaf if _is_key(leaf) else np.asarray(leaf)
+        name: leaf if is_key(leaf) else np.asarray(leaf)
         for name, leaf in ((_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(tree))
     }
 
@@ -53,5 +53,6 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Whether it is an array of PRNG keys."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
