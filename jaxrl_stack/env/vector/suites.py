@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -22,14 +23,7 @@ def import_ale() -> None:
     Raises:
         ImportError: It is not installed; says how to install it.
     """
-    try:
-        import ale_py
-    except ImportError as error:
-        raise ImportError(
-            f"environments whose names start with {ALE_PREFIX!r} need ale-py ({error}): "
-            "pip install 'jaxrl-stack[atari]'"
-        ) from error
-    gym.register_envs(ale_py)
+    gym.register_envs(_import("ale_py", "ale-py", ALE_PREFIX, "atari"))
 
 
 def import_envpool() -> Any:
@@ -38,14 +32,16 @@ def import_envpool() -> Any:
     Raises:
         ImportError: It is not installed; says how to install it.
     """
+    return _import("envpool", "envpool", ENVPOOL_PREFIX, "envpool")
+
+
+def _import(module: str, name: str, prefix: str, extra: str) -> Any:
     try:
-        import envpool  # pyright: ignore[reportMissingImports] - an extra
+        return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"environments whose names start with {ENVPOOL_PREFIX!r} need envpool ({error}): "
-            "pip install 'jaxrl-stack[envpool]'"
+            f"environments whose names start with {prefix!r} need {name} ({error}): pip install 'jaxrl-stack[{extra}]'"
         ) from error
-    return envpool
 
 
 def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: int) -> gym.vector.VectorEnv:
