@@ -1,4 +1,4 @@
-"""Replay on the device: pure functions over a state of arrays, on top of flashbax's trajectory buffer."""
+"""Replay on the device: pure functions over a state of arrays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_m
 from jaxrl_stack.utils.replay_buffers import device_priorities
 
 if TYPE_CHECKING:
-    from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
-
     from jaxrl_stack.utils.devices import Device
 
 OBS, NEW_OBS, FINAL_OBS = "obs", "new_obs", "final_obs"
@@ -44,18 +42,33 @@ REMEDY = (
 
 
 @struct.dataclass
+class Ring:
+    """The last L steps of B environments.
+
+    Attributes:
+        experience: What `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
+        current_index: int32, place of the row that is written next.
+        is_full: bool, whether every row was written.
+    """
+
+    experience: Any
+    current_index: jax.Array
+    is_full: jax.Array
+
+
+@struct.dataclass
 class ReplayState:
     """Steps of B environments in a ring of L rows, one row per time step.
 
     Attributes:
-        ring: flashbax's state; its experience is what `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
+        ring: The steps.
         finals: Observations that are nobody's `obs` in the ring; None where every step has its own.
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
         size: int32, rows, counted from the newest, that can be drawn.
         priorities: What items count, item ``env * L + place of the row``; None without priorities.
     """
 
-    ring: TrajectoryBufferState
+    ring: Ring
     finals: FinalObservations | None
     num_rows: jax.Array
     size: jax.Array
@@ -314,7 +327,13 @@ class DeviceReplay:
             )
         layout = StepLayout.of(stored)
         return ReplayState(
-            ring=self._buffer().init(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layout.structs())),
+            ring=Ring(
+                experience=jax.tree.map(
+                    lambda x: jnp.zeros(x.shape, x.dtype), layout.structs(self.num_envs, self.num_rows)
+                ),
+                current_index=jnp.zeros((), jnp.int32),
+                is_full=jnp.zeros((), bool),
+            ),
             finals=finals,
             num_rows=jnp.zeros((), jnp.uint32),
             size=jnp.zeros((), jnp.int32),
@@ -359,7 +378,14 @@ class DeviceReplay:
             finals, slot, size = self._add_finals(state, finals, has_final, columns[FINAL_OBS], size)
             ends = jnp.where(has_final, _TRUNCATED + slot, ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
-        ring = self._buffer().add(state.ring, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), packed))
+        places = (jnp.arange(num_steps) + head) % self.num_rows
+        ring = Ring(
+            experience=jax.tree.map(
+                lambda kept, new: kept.at[:, places].set(jnp.swapaxes(new, 0, 1)), state.ring.experience, packed
+            ),
+            current_index=(head + num_steps) % self.num_rows,
+            is_full=state.ring.is_full | (head + num_steps >= self.num_rows),
+        )
         new = dataclasses.replace(
             state, ring=ring, finals=finals, num_rows=state.num_rows + jnp.uint32(num_steps), size=size
         )
@@ -367,7 +393,7 @@ class DeviceReplay:
             return new
         levels = self._put_rows(
             state.priorities,
-            (head + jnp.arange(num_steps)) % self.num_rows,
+            places,
             device_priorities.scaled(state.priorities.largest, self.alpha),
         )
         if finals is not None:
@@ -696,19 +722,6 @@ class DeviceReplay:
             return jnp.where(_like(is_beside, there), there, here)
 
         return jax.tree.map(of_leaf, inside["columns"][OBS], state.finals.behind)
-
-    def _buffer(self) -> TrajectoryBuffer:
-        """flashbax's functions that keep the ring; it knows nothing of episodes, so drawing is done here."""
-        from flashbax.buffers.trajectory_buffer import make_trajectory_buffer
-
-        return make_trajectory_buffer(
-            add_batch_size=self.num_envs,
-            sample_batch_size=self.batch_size,
-            sample_sequence_length=1,
-            period=1,
-            min_length_time_axis=1,
-            max_length_time_axis=self.num_rows,
-        )
 
     def _keeps_finals(self, obs: Any) -> bool:
         """Whether every step has the observation behind it beside itself."""
