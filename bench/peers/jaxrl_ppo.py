@@ -10,7 +10,7 @@ from bench.peers import new_stack, protocol
 def make(settings: dict[str, Any]) -> protocol.Work:
     from jaxrl_stack.algorithms.ppo import PPOConfig
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-    from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
     def update_rows(learner: Any, rows: Any, kwargs: dict[str, Any]) -> None:
         learner.update(batch={"default_policy": rows}, **kwargs)

@@ -14,16 +14,24 @@ from flax import struct
 
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
-from jaxrl_stack.utils.replay_buffers import device_priorities
+from jaxrl_stack.utils.replay_buffers import arithmetic, device_priorities
+from jaxrl_stack.utils.replay_buffers.arithmetic import (
+    ACTIONS,
+    FINAL_OBS,
+    LOSS_MASK,
+    N_STEP,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    SEQ_LENS,
+    STATE_IN,
+    TERMINATEDS,
+    TRUNCATEDS,
+    WEIGHTS,
+)
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
-
-OBS, NEW_OBS, FINAL_OBS = "obs", "new_obs", "final_obs"
-ACTIONS, REWARDS = "actions", "rewards"
-TERMINATEDS, TRUNCATEDS = "terminateds", "truncateds"
-N_STEP, WEIGHTS = "n_step", "weights"
-LOSS_MASK, SEQ_LENS, STATE_IN = "loss_mask", "seq_lens", "state_in"
 
 _STORED = (OBS, ACTIONS, REWARDS)
 _READ = frozenset({*_STORED, TERMINATEDS, TRUNCATEDS, FINAL_OBS})
@@ -215,7 +223,7 @@ class DeviceReplay:
 
     def __post_init__(self):
         for name in ("capacity", "num_envs", "batch_size"):
-            if not _is_int(getattr(self, name)) or getattr(self, name) < 1:
+            if not arithmetic.is_int(getattr(self, name)) or getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be an int >= 1.")
         _, high = self._n_steps
         if high > self.num_rows:
@@ -230,7 +238,7 @@ class DeviceReplay:
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
             raise ValueError(f"alpha={self.alpha!r} must be a number >= 0, or None for uniform draws.")
         slots = self.num_final_obs
-        if slots is not None and not (_is_int(slots) and self.num_envs <= slots <= self.capacity):
+        if slots is not None and not (arithmetic.is_int(slots) and self.num_envs <= slots <= self.capacity):
             raise ValueError(
                 f"num_final_obs={slots!r} must be from num_envs={self.num_envs}, so that the newest row is always "
                 f"there, to capacity={self.capacity}, or None."
@@ -249,18 +257,7 @@ class DeviceReplay:
     @property
     def _n_steps(self) -> tuple[int, int]:
         """The lowest and the highest number of steps of a window, both included."""
-        n = self.n_step
-        low = high = 0
-        if isinstance(n, int) and _is_int(n):
-            low = high = n
-        elif isinstance(n, tuple | list) and len(n) == 2 and all(map(_is_int, n)):
-            low, high = n[0], n[1] - 1
-        if 1 <= low <= high:
-            return low, high
-        raise ValueError(
-            f"n_step={n!r} must be a number of steps (>= 1), or (low, high) with 1 <= low < high, of which high is "
-            f"excluded: (2, 5) draws from 2, 3 and 4."
-        )
+        return arithmetic.n_step_range(self.n_step)
 
     # ---------------------------------------------------------------------------------------------------------- memory
 
@@ -534,12 +531,11 @@ class DeviceReplay:
             flat = self._flat(envs[:, None], self._places(head, jnp.maximum(ages_of_window, 0)))
             window = self._take(state, flat)
             wanted = low + _below(random.lengths, high + 1 - low)[:, None]
-            is_in = _until_end(window["ends"]) & (ages_of_window >= 0) & (times < wanted)
-            lengths = is_in.sum(axis=1, dtype=jnp.int32)
-            last_age = ages - lengths + 1
+            is_in = arithmetic.until_end(jnp, window["ends"] != _GOES_ON) & (ages_of_window >= 0) & (times < wanted)
             discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
-            rewards = clipped_rewards(window["columns"][REWARDS].astype(jnp.float32), self.clip_rewards) * discounts
-            rewards = jnp.sum(jnp.where(is_in, rewards, 0.0), axis=1)
+            rewards = clipped_rewards(window["columns"][REWARDS].astype(jnp.float32), self.clip_rewards)
+            rewards, lengths = arithmetic.window(jnp, rewards, discounts, is_in)
+            last_age = ages - lengths + 1
             last = self._take(state, self._flat(envs, self._places(head, last_age)))
         batch = {
             **step["columns"],
@@ -598,7 +594,7 @@ class DeviceReplay:
         Raises:
             ValueError: If a length is out of range.
         """
-        if not (_is_int(length) and length >= 1 and _is_int(burn_in) and burn_in >= 0):
+        if not (arithmetic.is_int(length) and length >= 1 and arithmetic.is_int(burn_in) and burn_in >= 0):
             raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
         ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta, axis_name)
         head = state.ring.current_index
@@ -607,14 +603,15 @@ class DeviceReplay:
         oldest = jnp.maximum(state.size - 1, 0)
         flat = self._flat(envs[:, None], self._places(head, jnp.minimum(earlier, oldest)))
         is_before = (earlier <= oldest) & (self._take(state, flat)["ends"] == _GOES_ON)
-        num_before = _first(~is_before)
+        num_before = arithmetic.first(jnp, ~is_before)
 
         times = jnp.arange(burn_in + length, dtype=jnp.int32)
         step_ages = (ages + num_before)[:, None] - times
         flat = self._flat(envs[:, None], self._places(head, jnp.maximum(step_ages, 0)))
         steps = self._take(state, flat)
         ends, columns = steps["ends"], steps["columns"]
-        is_there = _until_end(ends) & (step_ages >= 0) & (times < num_before[:, None] + length)
+        is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
+        is_there &= times < num_before[:, None] + length
 
         out = {name: columns[name] for name in columns if name != STATE_IN}
         out |= {
@@ -624,11 +621,7 @@ class DeviceReplay:
         out = jax.tree.map(lambda x: jnp.where(_like(is_there, x), x, jnp.zeros_like(x)), out)
         if STATE_IN in columns:
             out[STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[STATE_IN])
-        out |= {
-            LOSS_MASK: is_there & (times >= num_before[:, None]),
-            SEQ_LENS: is_there.sum(axis=1, dtype=jnp.int32),
-            WEIGHTS: weights,
-        }
+        out |= arithmetic.sequence(jnp, is_there, num_before) | {WEIGHTS: weights}
         return out, self._items(state, ages, envs)
 
     def update_priorities(self, state: ReplayState, items: ReplayItems, priorities: jax.Array) -> ReplayState:
@@ -649,7 +642,7 @@ class DeviceReplay:
         ages = state.num_rows - items.rows - jnp.uint32(1)
         finite = jnp.isfinite(priorities)
         is_set = finite & (ages < state.size.astype(jnp.uint32))
-        given = jnp.where(finite, jnp.maximum(jnp.abs(priorities.astype(jnp.float32)), 1e-12), 0.0)
+        given = jnp.where(finite, arithmetic.magnitudes(jnp, priorities.astype(jnp.float32)), 0.0)
         places = self._places(state.ring.current_index, jnp.where(is_set, ages.astype(jnp.int32), 0))
         levels = device_priorities.put(
             state.priorities,
@@ -666,25 +659,25 @@ class DeviceReplay:
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """``(ages, environments, weights)``, each ``[N]``; the age of the newest row is 0."""
         if state.priorities is None:
-            index = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
-            return index // self.num_envs, index % self.num_envs, jnp.ones(index.shape, jnp.float32)
-        index = device_priorities.draw(state.priorities, bits)
+            items = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
+            return items // self.num_envs, items % self.num_envs, jnp.ones(items.shape, jnp.float32)
+        items = device_priorities.draw(state.priorities, bits)
         # XLA would read what items count once more where weights are used, behind the new priorities of these items,
         # and copy all of them to do so. Behind a barrier it reads once; and what is done with items waits for it.
         levels = state.priorities
         counts, least, *total = jax.lax.optimization_barrier(
             (
-                device_priorities.values(levels, index),
+                device_priorities.values(levels, items),
                 device_priorities.minimum(levels),
                 *([] if axis_name is None else [device_priorities.total(levels)]),
             )
         )
-        index = jnp.where((counts >= 0) & (least >= 0), index, 0)
-        envs, places = index // self.num_rows, index % self.num_rows
+        items = jnp.where((counts >= 0) & (least >= 0), items, 0)
+        envs, places = items // self.num_rows, items % self.num_rows
         # The number of items cancels, and so does their sum on a single device.
         if axis_name is not None:
             counts, least = counts / total[0], jax.lax.pmin(least / total[0], axis_name)
-        weights = (counts / least) ** -jnp.asarray(beta, jnp.float32)
+        weights = arithmetic.importance_weights(jnp, counts, least, jnp.asarray(beta, jnp.float32))
         return self._places(state.ring.current_index, places), envs, weights
 
     def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
@@ -789,17 +782,6 @@ def _is_word(dtype: np.dtype) -> bool:
     return np.dtype(dtype).itemsize == 4 and np.dtype(dtype).kind in "iuf"
 
 
-def _first(mask: jax.Array) -> jax.Array:
-    """int32 ``[N]``: where the first True of every row of a mask ``[N, J]`` is; J if there is none."""
-    length = mask.shape[1]
-    return jnp.min(jnp.where(mask, jnp.arange(length, dtype=jnp.int32), length), axis=1, initial=length)
-
-
-def _until_end(ends: jax.Array) -> jax.Array:
-    """bool, in rows ``[N, J]`` of consecutive steps: whether no step in front of this one ended an episode."""
-    return jnp.arange(ends.shape[1]) <= _first(ends != _GOES_ON)[:, None]
-
-
 def _flags(ends: jax.Array) -> dict[str, jax.Array]:
     return {TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), TRUNCATEDS: ends >= _BOTH}
 
@@ -810,7 +792,3 @@ def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
 
 def _num_bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -9,85 +9,43 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.episodes.nested import batch, take, tree_leaves, unbatch
+from jaxrl_stack.episodes.nested import batch, take, tree_leaves
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.checkpoints import Checkpointable, selected
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
-from jaxrl_stack.utils.replay_buffers.frame_store import (
+from jaxrl_stack.utils.replay_buffers import arithmetic, rllib_forms
+from jaxrl_stack.utils.replay_buffers.arithmetic import (
     ACTIONS,
-    LINK_BYTES,
+    FINAL_OBS,
+    LOSS_MASK,
+    N_STEP,
+    NEW_OBS,
     OBS,
-    REMEDY,
     REWARDS,
+    STATE_IN,
     TERMINATEDS,
     TRUNCATEDS,
-    FrameStore,
-    map_arrays,
+    WEIGHTS,
 )
+from jaxrl_stack.utils.replay_buffers.episode_records import (
+    Counts,
+    Record,
+    Stream,
+    packed_records,
+    unpacked_records,
+)
+from jaxrl_stack.utils.replay_buffers.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
 from jaxrl_stack.utils.replay_buffers.replay_metrics import ReplayMetrics
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
-NEW_OBS = "new_obs"
-FINAL_OBS = "final_obs"
-LOSS_MASK = "loss_mask"
-SEQ_LENS = "seq_lens"
-STATE_IN = "state_in"
-N_STEP = "n_step"
-WEIGHTS = "weights"
 BATCH_INDEXES = "batch_indexes"
 """Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
 
 _FIRST = np.zeros(1, np.int64)
 _BLOCK_COLUMNS = frozenset({OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, FINAL_OBS, LOSS_MASK})
-
-
-@dataclasses.dataclass(slots=True)
-class _Record:
-    """An episode in the buffer, or what is left of it.
-
-    Attributes:
-        number: Counts the episodes of the buffer from 1 on.
-        id_: The episode's id.
-        first: Row of its first frame.
-        last: Row of its last frame if it came by `add`, else -1.
-        is_running: Whether more steps may come.
-        stream: ``(stream, environment)`` if it comes by `add_block` and still runs.
-        agent_id: As in `SingleAgentEpisode`.
-        module_id: Likewise.
-        multi_agent_episode_id: Likewise.
-        custom_data: Likewise.
-    """
-
-    number: int
-    id_: str
-    first: int
-    last: int
-    is_running: bool
-    stream: tuple[Hashable, int] | None = None
-    agent_id: Hashable | None = None
-    module_id: str | None = None
-    multi_agent_episode_id: str | None = None
-    custom_data: dict[Any, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(slots=True)
-class _Stream:
-    """Environments that blocks come from.
-
-    Attributes:
-        last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
-        number: int64 ``[B]``, number of that episode.
-        t: int64 ``[B]``, its steps so far.
-        serial: Number of the last block; None if they have none.
-    """
-
-    last: np.ndarray
-    number: np.ndarray
-    t: np.ndarray
-    serial: int | None
 
 
 class EpisodeReplayBuffer(Checkpointable):
@@ -114,7 +72,6 @@ class EpisodeReplayBuffer(Checkpointable):
 
     Attributes:
         rng: The NumPy generator.
-        sampled_timesteps: Steps that were sampled.
 
     Raises:
         ValueError: If an argument is out of range, or memory cannot hold the capacity.
@@ -148,27 +105,25 @@ class EpisodeReplayBuffer(Checkpointable):
         self._check_memory()
         self._forget()
 
+    # Whether `sample` gives episodes without being asked for them.
+    _only_episodes = False
+
     def _forget(self) -> None:
         """Hold nothing."""
         self._store = FrameStore(self.capacity)
         self._infos: dict[int, dict] = {}
-        self._records: dict[int, _Record] = {}
-        self._first_number = self._next_number = 1
-        self._by_id: dict[str, _Record] = {}
-        self._streams: dict[Hashable, _Stream] = {}
+        self._records: dict[int, Record] = {}
+        self._counts = Counts()
+        self._by_id: dict[str, Record] = {}
+        self._streams: dict[Hashable, Stream] = {}
         # The steps in a row without gaps, and where in it every row is: uniform draws take one random number each.
         self._items = np.zeros(0, np.int32)
         self._places = np.zeros(0, np.int32)
 
         self._num_timesteps = 0
-        self._num_timesteps_added = 0
-        self._num_episodes_added = 0
-        self._num_episodes_evicted = 0
-        self._num_timesteps_evicted = 0
-        self.sampled_timesteps = 0
         self._last_sampled: np.ndarray | None = None
         self._num_resamples = 0
-        self._metrics = ReplayMetrics(self._window)
+        self._metrics = ReplayMetrics(self._window, self._counts)
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
@@ -182,23 +137,28 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
         """Episodes that were evicted, all in all."""
-        return self._num_episodes_evicted
+        return self._counts.evicted_episodes
 
     def get_num_timesteps(self, module_id: str | None = None) -> int:
         """Steps in the buffer."""
         return self._num_timesteps
 
+    @property
+    def sampled_timesteps(self) -> int:
+        """Steps that were sampled, all in all."""
+        return self._counts.sampled_timesteps
+
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
         """Steps that were sampled, all in all."""
-        return self.sampled_timesteps
+        return self._counts.sampled_timesteps
 
     def get_added_timesteps(self, module_id: str | None = None) -> int:
         """Steps that were added, all in all."""
-        return self._num_timesteps_added
+        return self._counts.added_timesteps
 
     def get_added_episodes(self, module_id: str | None = None) -> int:
         """Episodes that were added, all in all; one that is continued counts once."""
-        return self._num_episodes_added
+        return self._counts.added_episodes
 
     def get_metrics(self) -> dict[str, Any]:
         """What happened since the last call, under RLlib's names, for `MetricsLogger.aggregate`."""
@@ -221,7 +181,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def episodes(self) -> list[SingleAgentEpisode]:
         """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
         chains = [self._store.walk(record.first) for record in self._records.values()]
-        return [self._episode(np.append(steps, np.int32(behind)), 0, True) for steps, behind in chains]
+        return [rllib_forms.episode(self, np.append(steps, np.int32(behind)), 0, True) for steps, behind in chains]
 
     # ---------------------------------------------------------------------------------------------------------- adding
 
@@ -235,10 +195,6 @@ class EpisodeReplayBuffer(Checkpointable):
             ValueError: If a chunk does not continue the episode of its id, or its data does not fit to what is stored;
                 the episodes in front of it are in the buffer then.
         """
-        self._add_episodes(episodes)
-
-    def _add_episodes(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
-        before = self._counts()
         for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
             if not isinstance(episode, SingleAgentEpisode):
                 raise TypeError(
@@ -246,7 +202,7 @@ class EpisodeReplayBuffer(Checkpointable):
                 )
             if len(episode):
                 self._add_episode(episode)
-        self._note_added(before)
+        self._note_added()
 
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
         record = self._by_id.get(episode.id_)
@@ -283,7 +239,7 @@ class EpisodeReplayBuffer(Checkpointable):
         record = self._by_id.get(episode.id_)
         is_new = record is None
         if is_new:
-            record = _Record(self._next_number, episode.id_, -1, -1, True)
+            record = Record(self._counts.next_number, episode.id_, -1, -1, True)
             record.agent_id, record.module_id = episode.agent_id, episode.module_id
             record.multi_agent_episode_id = episode.multi_agent_episode_id
         step_rows, tail_rows = self._write(
@@ -306,7 +262,7 @@ class EpisodeReplayBuffer(Checkpointable):
                 if info:
                     self._infos[row] = info
 
-    def _check_continues(self, episode: SingleAgentEpisode, record: _Record) -> None:
+    def _check_continues(self, episode: SingleAgentEpisode, record: Record) -> None:
         if not record.is_running:
             raise ValueError(
                 f"The chunk of episode {episode.id_} that starts at t={episode.t_started} cannot be added: in the "
@@ -344,14 +300,8 @@ class EpisodeReplayBuffer(Checkpointable):
             ValueError: If the block has more steps than the buffer, its data does not fit to what is stored or to
                 earlier blocks of its stream, or a row that is only a reset comes in the middle of an episode.
         """
-        self._add_block(columns, stream, serial, starts)
-
-    def _add_block(
-        self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
-    ) -> None:
         if starts is not None and len(starts) == 1 and self._add_chain(columns, stream, serial, bool(starts[0])):
             return
-        before = self._counts()
         ended = np.logical_or(columns[TERMINATEDS], columns[TRUNCATEDS]).T
         num_envs = len(ended)
         mask = columns.get(LOSS_MASK)
@@ -375,7 +325,7 @@ class EpisodeReplayBuffer(Checkpointable):
         running = self._streams.get(stream)
         if running is None:
             numbers, times = np.zeros((2, num_envs), np.int64)
-            running = _Stream(np.full(num_envs, -1, np.int32), numbers, times, None)
+            running = Stream(np.full(num_envs, -1, np.int32), numbers, times, None)
         elif len(running.last) != num_envs:
             raise ValueError(
                 f"A block of {num_envs} environments cannot continue the stream {stream!r}, which has "
@@ -418,7 +368,7 @@ class EpisodeReplayBuffer(Checkpointable):
         running.serial = serial
         self._streams[stream] = running
         if not size:
-            self._note_added(before)
+            self._note_added()
             return
         self._make_room(size)
 
@@ -427,7 +377,7 @@ class EpisodeReplayBuffer(Checkpointable):
         heads = np.where(times == 0, running.last[envs], -1)
         first_t = np.where(times == 0, running.t[envs], 0)
         is_new = heads < 0
-        owners = np.where(is_new, self._next_number - 1 + np.cumsum(is_new), running.number[envs])
+        owners = np.where(is_new, self._counts.next_number - 1 + np.cumsum(is_new), running.number[envs])
         step_rows, tail_rows = self._write(
             fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners
         )
@@ -435,7 +385,7 @@ class EpisodeReplayBuffer(Checkpointable):
         for index in np.flatnonzero(is_new).tolist():
             number = int(owners[index])
             where = (stream, int(envs[index]))
-            self._register(_Record(number, f"stream-{number}", int(firsts[index]), -1, True, where))
+            self._register(Record(number, f"stream-{number}", int(firsts[index]), -1, True, where))
         is_over = ended[last_envs, last_times]
         for number in owners[is_over].tolist():
             record = self._records[number]
@@ -444,7 +394,7 @@ class EpisodeReplayBuffer(Checkpointable):
         running.last[envs] = np.where(is_over, -1, tail_rows)
         running.number[envs] = owners
         running.t[envs] = np.where(is_over, 0, first_t + lengths)
-        self._note_added(before)
+        self._note_added()
 
     def _add_chain(self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: bool) -> bool:
         """`_add_block` for what most blocks of a single environment are: steps of one episode, in known forms.
@@ -468,7 +418,6 @@ class EpisodeReplayBuffer(Checkpointable):
             or any(name not in _BLOCK_COLUMNS and self._keeps(name) for name in columns)
         ):
             return False
-        before = self._counts()
         if starts or (serial is not None and running.serial is not None and serial != running.serial + 1):
             if running.last[0] >= 0:
                 self._abandon(running, _FIRST)
@@ -478,13 +427,13 @@ class EpisodeReplayBuffer(Checkpointable):
         # The steps of this episode that were here may have been evicted just now.
         head, first_t = int(running.last[0]), int(running.t[0])
         is_new = head < 0
-        number = self._next_number if is_new else int(running.number[0])
+        number = self._counts.next_number if is_new else int(running.number[0])
         rows, last = store.extend(
             columns, columns[FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number
         )
         self._note_written(rows)
         if is_new:
-            self._register(_Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
+            self._register(Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
         if terminateds[-1, 0] or truncateds[-1, 0]:
             record = self._records[number]
             record.is_running, record.stream = False, None
@@ -492,7 +441,7 @@ class EpisodeReplayBuffer(Checkpointable):
         else:
             running.last[0], running.t[0] = last, first_t + size
         running.number[0] = number
-        self._note_added(before)
+        self._note_added()
         return True
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
@@ -503,7 +452,7 @@ class EpisodeReplayBuffer(Checkpointable):
             same &= (left == np.asarray(right)).reshape(len(rows), -1).all(axis=1)
         return same
 
-    def _abandon(self, running: _Stream, envs: np.ndarray) -> None:
+    def _abandon(self, running: Stream, envs: np.ndarray) -> None:
         for env in envs.tolist():
             record = self._records[int(running.number[env])]
             record.is_running, record.stream = False, None
@@ -517,44 +466,26 @@ class EpisodeReplayBuffer(Checkpointable):
     def _note_written(self, step_rows: np.ndarray) -> None:
         self._add_items(step_rows)
         self._num_timesteps += len(step_rows)
-        self._num_timesteps_added += len(step_rows)
+        self._counts.added_timesteps += len(step_rows)
 
-    def _register(self, record: _Record) -> None:
+    def _register(self, record: Record) -> None:
         self._records[record.number] = record
-        self._next_number = record.number + 1
-        self._num_episodes_added += 1
+        self._counts.next_number = record.number + 1
+        self._counts.added_episodes += 1
 
     def _keeps(self, name: str) -> bool:
         return self._extra_columns is None or name in self._extra_columns
 
-    def _counts(self) -> tuple[int, int, int, int]:
-        return (
-            self._num_episodes_added,
-            self._num_timesteps_added,
-            self._num_episodes_evicted,
-            self._num_timesteps_evicted,
-        )
-
-    def _note_added(self, before: tuple[int, int, int, int]) -> None:
-        episodes, steps, episodes_evicted, steps_evicted = (
-            now - then for now, then in zip(self._counts(), before, strict=True)
-        )
-        self._metrics.added(
-            num_episodes=episodes,
-            num_steps=steps,
-            num_episodes_evicted=episodes_evicted,
-            num_steps_evicted=steps_evicted,
-            num_episodes_stored=len(self._records),
-            num_steps_stored=self._num_timesteps,
-        )
+    def _note_added(self) -> None:
+        self._metrics.added(self._counts, num_episodes_stored=len(self._records), num_steps_stored=self._num_timesteps)
 
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int) -> None:
         while (excess := self._num_timesteps + size - self.capacity) > 0:
-            self._evict_from(self._records[self._first_number], excess)
+            self._evict_from(self._records[self._counts.first_number], excess)
 
-    def _evict_from(self, record: _Record, excess: int) -> None:
+    def _evict_from(self, record: Record, excess: int) -> None:
         """Evict an episode, or, if it still runs, as many of its oldest steps as are too many."""
         store = self._store
         steps, behind = store.walk(record.first, excess if record.is_running else None)
@@ -566,8 +497,8 @@ class EpisodeReplayBuffer(Checkpointable):
         else:
             rows = np.append(steps, np.int32(behind))
             del self._records[record.number]
-            self._first_number += 1
-            self._num_episodes_evicted += 1
+            self._counts.first_number += 1
+            self._counts.evicted_episodes += 1
             if record.stream is not None:
                 stream, env = record.stream
                 self._streams[stream].last[env] = -1
@@ -578,7 +509,7 @@ class EpisodeReplayBuffer(Checkpointable):
             for row in rows.tolist():
                 self._infos.pop(row, None)
         self._num_timesteps -= len(steps)
-        self._num_timesteps_evicted += len(steps)
+        self._counts.evicted_timesteps += len(steps)
 
     # ----------------------------------------------------------------------------------- which items there are (hooks)
 
@@ -682,22 +613,40 @@ class EpisodeReplayBuffer(Checkpointable):
         Raises:
             ValueError: If the buffer is empty, an argument is out of range, or nothing is long enough.
         """
-        if not sample_episodes:
-            number = self._num_items(num_items, batch_size_B)
-            return self._sample_rows(
-                number, _positive("batch_length_T", batch_length_T or self.batch_length_T)
+        number = self._num_items(num_items, batch_size_B)
+        if not (sample_episodes or self._only_episodes):
+            return rllib_forms.rows_of_frames(
+                self, number, _positive("batch_length_T", batch_length_T or self.batch_length_T)
             )
-        return self._sample_episodes(
-            self._num_items(num_items, batch_size_B),
-            batch_length_T=batch_length_T or 0,
-            n_step=1 if n_step is None else n_step,
+        if batch_length_T is None:
+            batch_length_T = self.batch_length_T if self._only_episodes else 0
+        _check_steps("batch_length_T", batch_length_T)
+        _check_steps("lookback", lookback)
+        _check_steps("min_batch_length_T", min_batch_length_T)
+        if batch_length_T <= 1:
+            return rllib_forms.transitions(
+                self,
+                number,
+                n_step=1 if n_step is None else n_step,
+                gamma=gamma,
+                beta=beta,
+                min_steps=int(min_batch_length_T),
+                include_infos=include_infos,
+                include_extras=include_extra_model_outputs,
+                to_numpy=to_numpy,
+            )
+        if n_step not in (None, 1):
+            raise ValueError(
+                f"n_step={n_step!r} does not go with sequences (batch_length_T={batch_length_T}): use n_step=1."
+            )
+        return rllib_forms.sequences(
+            self,
+            number,
+            length=int(batch_length_T),
+            lookback=int(lookback),
             beta=beta,
-            gamma=gamma,
+            min_steps=int(min_batch_length_T),
             include_infos=include_infos,
-            include_extra_model_outputs=include_extra_model_outputs,
-            to_numpy=to_numpy,
-            lookback=lookback,
-            min_batch_length_T=min_batch_length_T,
         )
 
     def sample_batch(
@@ -785,11 +734,11 @@ class EpisodeReplayBuffer(Checkpointable):
         _check_steps("burn_in_len", burn_in_len)
         store = self._store
         rows = self._draw_items(number, 0)
-        before, num_before = store.chain_before(rows, burn_in_len)
-        heads = before[:, -1] if burn_in_len else rows
-        frames, sizes = store.chain(heads, num_before + length, burn_in_len + length)
-        times = np.arange(burn_in_len + length)
-        is_there = times < sizes[:, None]
+        before, num_before = store.chain(rows, burn_in_len, backwards=True)
+        heads = before[:, -1]
+        frames, sizes = store.chain(heads, burn_in_len + length)
+        sizes = np.minimum(sizes, num_before + length)
+        is_there = np.arange(burn_in_len + length) < sizes[:, None]
         self._note_sampled(rows, int((sizes - num_before).sum()), 1.0)
 
         def filled(tree: Any, index: np.ndarray) -> Any:
@@ -816,8 +765,7 @@ class EpisodeReplayBuffer(Checkpointable):
             out[STATE_IN] = state
         return {
             **out,
-            LOSS_MASK: is_there & (times >= num_before[:, None]),
-            SEQ_LENS: sizes.astype(np.int32),
+            **arithmetic.sequence(np, is_there, num_before),
             WEIGHTS: self._importance_weights(rows, beta),
             BATCH_INDEXES: self._indexes(rows),
         }
@@ -855,22 +803,15 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _n_steps(self, n_step: Any, size: int) -> tuple[np.ndarray | None, int]:
         """``(steps per item, or None if all have the same, the largest)``."""
-        low, high = (n_step, n_step + 1) if _is_int(n_step) else (None, None)
-        if isinstance(n_step, tuple | list) and len(n_step) == 2 and all(map(_is_int, n_step)):
-            low, high = n_step
-        if low is not None and high is not None and 1 <= low < high:
-            return (self.rng.integers(low, high, size=size) if high - low > 1 else None), int(high) - 1
-        raise ValueError(
-            f"n_step={n_step!r} must be a number of steps (>= 1), or (low, high) with 1 <= low < high, of which high "
-            f"is excluded: (2, 5) draws from 2, 3 and 4."
-        )
+        low, high = arithmetic.n_step_range(n_step)
+        return (self.rng.integers(low, high + 1, size=size) if low < high else None), high
 
     def _indexes(self, rows: np.ndarray) -> np.ndarray:
         """int64 ``[N]``: rows, and how often they had been evicted, which tells an item from a later one there."""
         return self._store.generation[rows].astype(np.int64) << 32 | rows
 
     def _note_sampled(self, rows: np.ndarray, num_steps: int, n_step: float | None) -> None:
-        self.sampled_timesteps += num_steps
+        self._counts.sampled_timesteps += num_steps
         self._metrics.sampled(
             num_steps=num_steps,
             num_unique_steps=len(set(rows.tolist())),
@@ -878,187 +819,6 @@ class EpisodeReplayBuffer(Checkpointable):
             num_resamples=self._num_resamples,
             n_step=n_step,
         )
-
-    # ---------------------------------------------------------------------------------------------------- RLlib's forms
-
-    def _sample_rows(self, number: int, length: int) -> dict[str, Any]:
-        store = self._store
-        frames = np.empty((number, length), np.int32)
-        is_first = np.zeros((number, length), bool)
-        is_first[:, 0] = True
-        drawn = self._draw_items(number, 0)
-        rows = drawn
-        for t in range(length):
-            frames[:, t] = rows
-            following = store.next[rows]
-            ends = np.flatnonzero(following < 0)
-            rows = following
-            if len(ends) and t + 1 < length:
-                other = self._draw(len(ends))
-                drawn = np.concatenate([drawn, other])
-                rows[ends] = [self._records[owner].first for owner in store.owner[other].tolist()]
-                is_first[ends, t + 1] = True
-        before = store.prev[frames]
-        is_end = store.next[frames] < 0
-        acted = np.where(is_end, before, frames)
-        terminateds = is_end & store.take(TERMINATEDS, before)
-        is_last = is_end.copy()
-        is_last[:, -1] = True
-        self._note_sampled(drawn, number * length, None)
-        return {
-            OBS: store.take(OBS, frames),
-            ACTIONS: store.take(ACTIONS, acted),
-            REWARDS: np.where(before >= 0, store.take(REWARDS, before), np.float32(0.0)),
-            "is_first": is_first,
-            "is_last": is_last,
-            "is_terminated": terminateds,
-            "is_truncated": is_end & store.take(TRUNCATEDS, before) & ~terminateds,
-        }
-
-    def _sample_episodes(
-        self,
-        number: int,
-        *,
-        batch_length_T: int,
-        n_step: int | tuple[int, int],
-        beta: float,
-        gamma: float,
-        include_infos: bool,
-        include_extra_model_outputs: bool,
-        to_numpy: bool,
-        lookback: int,
-        min_batch_length_T: int,
-    ) -> list[SingleAgentEpisode]:
-        _check_steps("batch_length_T", batch_length_T)
-        _check_steps("lookback", lookback)
-        _check_steps("min_batch_length_T", min_batch_length_T)
-        if batch_length_T > 1:
-            if n_step != 1:
-                raise ValueError(
-                    f"n_step={n_step!r} does not go with sequences (batch_length_T={batch_length_T}): use n_step=1."
-                )
-            return self._sample_slices(
-                number, int(batch_length_T), beta, include_infos, int(lookback), int(min_batch_length_T)
-            )
-        store = self._store
-        rows = self._draw_items(number, int(min_batch_length_T))
-        window = store.windows(rows, *self._n_steps(n_step, number), gamma)
-        self._note_sampled(rows, number, float(window.lengths.mean()))
-        names = sorted(store.extras) if include_extra_model_outputs else []
-        columns = zip(
-            rows.tolist(),
-            window.new.tolist(),
-            unbatch(store.take(OBS, rows)),
-            unbatch(store.take(OBS, window.new)),
-            unbatch(store.take(ACTIONS, rows)),
-            window.rewards.tolist(),
-            store.take(TERMINATEDS, window.last).tolist(),
-            store.take(TRUNCATEDS, window.last).tolist(),
-            store.t[rows].tolist(),
-            store.owner[rows].tolist(),
-            zip(*(unbatch(store.take_extra(name, rows)) for name in names), strict=True)
-            if names
-            else [()] * number,
-            window.lengths.tolist(),
-            self._importance_weights(rows, beta).tolist(),
-            strict=True,
-        )
-        episodes = []
-        for (
-            row,
-            new,
-            obs,
-            new_obs,
-            action,
-            reward,
-            terminated,
-            truncated,
-            t,
-            owner,
-            outputs,
-            length,
-            weight,
-        ) in columns:
-            record = self._records[owner]
-            extras = {name: [output] for name, output in zip(names, outputs, strict=True)}
-            episode = SingleAgentEpisode(
-                record.id_,
-                observations=[obs, new_obs],
-                observation_space=self.observation_space,
-                infos=[self._infos.get(row, {}), self._infos.get(new, {})] if include_infos else None,
-                actions=[action],
-                action_space=self.action_space,
-                rewards=[reward],
-                terminated=terminated,
-                truncated=truncated,
-                extra_model_outputs={**extras, N_STEP: [length], WEIGHTS: [weight]},
-                t_started=t,
-                len_lookback_buffer=0,
-                agent_id=record.agent_id,
-                module_id=record.module_id,
-                multi_agent_episode_id=record.multi_agent_episode_id,
-            )
-            episodes.append(episode.to_numpy() if to_numpy else episode)
-        return episodes
-
-    def _sample_slices(
-        self, number: int, length: int, beta: float, include_infos: bool, lookback: int, min_steps: int
-    ) -> list[SingleAgentEpisode]:
-        """Sequences of `number` steps in all, and up to `length - 1` more."""
-        store = self._store
-        starts, chains, total, resamples = [], [], 0, 0
-        while total < number:
-            # None is longer than `length`: all of them are needed.
-            rows = self._draw_items(-(-(number - total) // length), min_steps)
-            resamples += self._num_resamples
-            frames, sizes = store.chain(rows, np.full(len(rows), length), length)
-            before, num_before = store.chain_before(rows, lookback)
-            starts.append(rows)
-            for index in range(len(rows)):
-                back, ahead = int(num_before[index]), int(sizes[index])
-                chains.append(
-                    (np.concatenate([before[index, :back][::-1], frames[index, : ahead + 1]]), back)
-                )
-            total += int(sizes.sum())
-        drawn = np.concatenate(starts)
-        self._last_sampled, self._num_resamples = self._indexes(drawn), resamples
-        self._note_sampled(drawn, total, 1.0)
-        weights = self._importance_weights(drawn, beta)
-        return [
-            self._episode(frames, back, include_infos, weight=weight)
-            for (frames, back), weight in zip(chains, weights, strict=True)
-        ]
-
-    def _episode(
-        self, frames: np.ndarray, lookback: int, include_infos: bool, *, weight: np.float32 | None = None
-    ) -> SingleAgentEpisode:
-        """The episode of consecutive frames; with a weight also the columns that samples have."""
-        store = self._store
-        steps = frames[:-1]
-        record = self._records[int(store.owner[frames[0]])]
-        is_end = store.next[frames[-1]] < 0
-        extras = {name: store.take_extra(name, steps) for name in store.extras}
-        if weight is not None:
-            extras[N_STEP] = np.ones(len(steps), np.int64)
-            extras[WEIGHTS] = np.full(len(steps), weight)
-        episode = SingleAgentEpisode.from_arrays(
-            observations=store.take(OBS, frames),
-            actions=store.take(ACTIONS, steps),
-            rewards=store.take(REWARDS, steps),
-            terminated=bool(is_end and store.columns[TERMINATEDS][steps[-1]]),
-            truncated=bool(is_end and store.columns[TRUNCATEDS][steps[-1]]),
-            infos=[self._infos.get(row, {}) for row in frames.tolist()] if include_infos else None,
-            extra_model_outputs=extras,
-            id_=record.id_,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            t_started=int(store.t[frames[lookback]]),
-            len_lookback_buffer=lookback,
-        )
-        episode.agent_id, episode.module_id = record.agent_id, record.module_id
-        episode.multi_agent_episode_id = record.multi_agent_episode_id
-        episode.custom_data.update(record.custom_data)
-        return episode
 
     # ----------------------------------------------------------------------------------------------------------- state
 
@@ -1125,7 +885,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return {
             "store": self._store.get_state(),
             "items": self._get_items(),
-            "records": _packed_records(list(self._records.values()), list(self._streams)),
+            "records": packed_records(list(self._records.values()), list(self._streams)),
             "streams": {
                 "key": list(self._streams),
                 "last": [stream.last.copy() for stream in streams],
@@ -1134,15 +894,7 @@ class EpisodeReplayBuffer(Checkpointable):
                 "serial": [stream.serial for stream in streams],
             },
             "infos": {"row": list(self._infos), "info": list(self._infos.values())},
-            "counts": {
-                "first_number": self._first_number,
-                "next_number": self._next_number,
-                "added_timesteps": self._num_timesteps_added,
-                "added_episodes": self._num_episodes_added,
-                "evicted_episodes": self._num_episodes_evicted,
-                "evicted_timesteps": self._num_timesteps_evicted,
-                "sampled_timesteps": self.sampled_timesteps,
-            },
+            "counts": dataclasses.asdict(self._counts),
             "last_sampled": None if self._last_sampled is None else self._last_sampled.copy(),
         }
 
@@ -1154,14 +906,14 @@ class EpisodeReplayBuffer(Checkpointable):
                 f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
                 f"large as the one that was saved."
             )
-        records = _unpacked_records(data["records"], data["streams"]["key"])
+        records = unpacked_records(data["records"], data["streams"]["key"])
         streams = data["streams"]
         stored = zip(*(streams[name] for name in ("last", "number", "t", "serial")), strict=True)
         running = {
-            key: _Stream(np.array(last), np.array(number), np.array(t), serial)
+            key: Stream(np.array(last), np.array(number), np.array(t), serial)
             for key, (last, number, t, serial) in zip(streams["key"], stored, strict=True)
         }
-        counts = {name: int(value) for name, value in data["counts"].items()}
+        counts = Counts(**{name: int(value) for name, value in data["counts"].items()})
         items = {name: np.asarray(value) for name, value in data["items"].items()}
         if not np.array_equal(np.sort(items["rows"]), np.flatnonzero((store.next >= 0) & (store.owner > 0))):
             raise ValueError("The items in the state of a replay buffer are not the steps in it.")
@@ -1175,15 +927,9 @@ class EpisodeReplayBuffer(Checkpointable):
             "_by_id": {record.id_: record for record in records if record.last >= 0},
             "_infos": dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
             "_num_timesteps": num_steps,
-            "_first_number": counts["first_number"],
-            "_next_number": counts["next_number"],
-            "_num_timesteps_added": counts["added_timesteps"],
-            "_num_episodes_added": counts["added_episodes"],
-            "_num_episodes_evicted": counts["evicted_episodes"],
-            "_num_timesteps_evicted": counts["evicted_timesteps"],
-            "sampled_timesteps": counts["sampled_timesteps"],
+            "_counts": counts,
             "_last_sampled": None if last_sampled is None else np.array(last_sampled),
-            "_metrics": ReplayMetrics(self._window),
+            "_metrics": ReplayMetrics(self._window, counts),
         }
         # From here on nothing can fail that was not there before; the arrays may be those of the present store.
         with deferred_interrupt():
@@ -1200,85 +946,14 @@ class EpisodeReplayBuffer(Checkpointable):
             require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
 
 
-def _packed_records(records: Sequence[_Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Records as columns: arrays, as there may be millions, and lists of what few records have or many share."""
-    places = {key: place for place, key in enumerate(streams)}
-    own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
-    customised = [place for place, record in enumerate(records) if record.custom_data]
-    return {
-        **{name: np.array([getattr(r, name) for r in records], np.int64) for name in ("number", "first", "last")},
-        "is_running": np.array([record.is_running for record in records], bool),
-        "stream": np.array(own, np.int64).reshape(-1, 2),
-        "id_": _packed_texts([record.id_ for record in records]),
-        "multi_agent_episode_id": _packed_texts([record.multi_agent_episode_id for record in records]),
-        "agent_id": _packed_values([record.agent_id for record in records]),
-        "module_id": _packed_values([record.module_id for record in records]),
-        "custom_data": {
-            "place": np.array(customised, np.int64),
-            "value": [dict(records[place].custom_data) for place in customised],
-        },
-    }
-
-
-def _unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> list[_Record]:
-    """The inverse of `_packed_records`.
-
-    Raises:
-        ValueError: If the columns are not equally long, or a text is none.
-    """
-    columns = {name: packed[name].tolist() for name in ("number", "first", "last", "is_running")}
-    columns["stream"] = [None if key < 0 else (streams[key], env) for key, env in packed["stream"].tolist()]
-    for name in ("id_", "multi_agent_episode_id"):
-        columns[name] = _unpacked_texts(packed[name])
-    for name in ("agent_id", "module_id"):
-        columns[name] = [packed[name]["values"][place] for place in packed[name]["place"].tolist()]
-    records = [
-        _Record(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
-    ]
-    custom_data = packed["custom_data"]
-    for place, value in zip(custom_data["place"].tolist(), custom_data["value"], strict=True):
-        records[place].custom_data = dict(value)
-    return records
-
-
-def _packed_texts(texts: Sequence[str | None]) -> dict[str, np.ndarray]:
-    """Texts as bytes and their lengths, -1 for None."""
-    encoded = [None if text is None else text.encode(errors="surrogatepass") for text in texts]
-    return {
-        "utf8": np.frombuffer(b"".join(text for text in encoded if text is not None), np.uint8),
-        "length": np.array([-1 if text is None else len(text) for text in encoded], np.int64),
-    }
-
-
-def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
-    joined, lengths = packed["utf8"].tobytes(), packed["length"]
-    stops = np.cumsum(np.maximum(lengths, 0))
-    if len(stops) and stops[-1] != len(joined):
-        raise ValueError("The ids in the state of a replay buffer are incomplete.")
-    return [
-        None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
-        for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)
-    ]
-
-
-def _packed_values(values: Sequence[Hashable]) -> dict[str, Any]:
-    """The values that there are, each once, and for each of many which one it is."""
-    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
-    return {"values": list(places), "place": np.array([places[value] for value in values], np.int64)}
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _positive(name: str, value: Any) -> int:
-    if not _is_int(value) or value < 1:
+    if not arithmetic.is_int(value) or value < 1:
         raise ValueError(f"{name}={value!r} must be an int >= 1.")
     return int(value)
 
 
 def _check_steps(name: str, value: Any) -> None:
-    if not _is_int(value) or value < 0:
+    if not arithmetic.is_int(value) or value < 0:
         raise ValueError(f"{name}={value!r} must be a number of steps, 0 or more.")
 
 

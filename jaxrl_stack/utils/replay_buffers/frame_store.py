@@ -11,12 +11,9 @@ import numpy as np
 from jaxrl_stack.episodes.nested import batch_size, cast_lossless, tree_leaves, tree_map
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
+from jaxrl_stack.utils.replay_buffers import arithmetic
+from jaxrl_stack.utils.replay_buffers.arithmetic import ACTIONS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS
 
-OBS = "obs"
-ACTIONS = "actions"
-REWARDS = "rewards"
-TERMINATEDS = "terminateds"
-TRUNCATEDS = "truncateds"
 STEP_COLUMNS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 """What a step has besides its observation; outputs of the module come on top."""
 
@@ -39,7 +36,7 @@ class Windows:
         rewards: float32 ``[N]``, discounted sums.
         last: int32 ``[N]``, rows of the last steps.
         new: int32 ``[N]``, rows of the frames behind them.
-        lengths: int64 ``[N]``, steps.
+        lengths: int32 ``[N]``, steps.
     """
 
     rewards: np.ndarray
@@ -294,58 +291,35 @@ class FrameStore:
             gamma: Discount.
             clip_rewards: How the reward of every step is clipped; see `jaxrl_stack.ops.returns.clipped_rewards`.
         """
-        link, rewards = self.next, self.columns[REWARDS]
-        last = rows
-        new = link[rows]
-        sums = clipped_rewards(rewards[rows], clip_rewards).astype(np.float64)
-        lengths = np.ones(len(rows), np.int64)
-        for step in range(1, largest):
-            behind = link[new]
-            goes_on = behind >= 0
-            if wanted is not None:
-                goes_on &= wanted > step
-            if not goes_on.any():
-                break
-            sums += np.where(goes_on, gamma**step * clipped_rewards(rewards[new], clip_rewards), 0.0)
-            lengths += goes_on
-            last = np.where(goes_on, new, last)
-            new = np.where(goes_on, behind, new)
-        return Windows(sums.astype(np.float32), last, new, lengths)
+        frames, sizes = self.chain(rows, largest)
+        limits = (sizes if wanted is None else np.minimum(sizes, wanted))[:, None]
+        rewards = clipped_rewards(self.columns[REWARDS][frames[:, :-1]], clip_rewards)
+        discounts = np.array([gamma**step for step in range(largest)], np.float32)
+        sums, lengths = arithmetic.window(np, rewards, discounts, np.arange(largest) < limits)
+        items = np.arange(len(rows))
+        return Windows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
-    def chain(self, rows: np.ndarray, limits: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        """Frames from some steps on.
+    def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Frames from some frames on, or back from them.
 
         Args:
-            rows: ``[N]``, the first steps.
-            limits: ``[N]``, how many steps at most.
-            longest: The largest of them that is possible.
+            rows: ``[N]``, the first ones.
+            longest: How many more, at most.
+            backwards: Whether the frames before them are meant.
 
         Returns:
-            ``(rows [N, longest + 1], the last one repeated at the end, number of steps [N])``.
+            ``(rows [N, longest + 1], the last one repeated at the end, how many are more than the first one [N])``.
         """
-        link = self.next
+        link = self.prev if backwards else self.next
         frames = np.empty((len(rows), longest + 1), np.int32)
         sizes = np.zeros(len(rows), np.int64)
         frames[:, 0] = rows
         for step in range(longest):
             following = link[rows]
-            goes_on = (following >= 0) & (limits > step)
+            goes_on = following >= 0
             rows = np.where(goes_on, following, rows)
             sizes += goes_on
             frames[:, step + 1] = rows
-        return frames, sizes
-
-    def chain_before(self, rows: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        """``(rows before some steps [N, longest], backwards, the first one repeated at the end, how many [N])``."""
-        link = self.prev
-        frames = np.empty((len(rows), longest), np.int32)
-        sizes = np.zeros(len(rows), np.int64)
-        for step in range(longest):
-            preceding = link[rows]
-            goes_on = preceding >= 0
-            rows = np.where(goes_on, preceding, rows)
-            sizes += goes_on
-            frames[:, step] = rows
         return frames, sizes
 
     # ---------------------------------------------------------------------------------------------------------- state

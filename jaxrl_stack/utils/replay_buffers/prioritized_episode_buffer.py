@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.replay_buffers import arithmetic
 from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.utils.replay_buffers.priority_tree import PriorityTree
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.utils.replay_buffers.frame_store import FrameStore
-
-_SMALLEST = 1e-12
-"""Priorities are at least this, so that every item can be drawn again."""
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
@@ -29,7 +27,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     buffer (Schaul et al., 2016, "Prioritized Experience Replay", equation 1 and section 3.4, proportional variant).
 
     An item is a step with the window or the sequence that begins at it; new ones have the largest priority that was
-    ever set (1 before). See `EpisodeReplayBuffer` for all else.
+    ever set (1 before). `sample` gives episodes without being asked for them, by default sequences of `batch_length_T`.
+    See `EpisodeReplayBuffer` for all else.
 
     Args:
         capacity: Steps.
@@ -76,6 +75,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         )
         self._alpha = float(alpha)
 
+    _only_episodes = True
+
     def _forget(self) -> None:
         super()._forget()
         self._max_priority = 1.0
@@ -97,7 +98,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             ValueError: As there, and if `weight` is out of range.
         """
         self._new_priority = self._checked_weight(weight)
-        self._add_episodes(episodes)
+        super().add(episodes)
 
     def add_block(
         self,
@@ -121,7 +122,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             ValueError: As there, and if `weight` is out of range.
         """
         self._new_priority = self._checked_weight(weight)
-        self._add_block(columns, stream, serial, starts)
+        super().add_block(columns, stream=stream, serial=serial, starts=starts)
 
     def update_priorities(
         self, priorities: Any, module_id: str | None = None, *, indices: np.ndarray | None = None
@@ -138,7 +139,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             ValueError: If there are not as many as items, one is not finite, or nothing was sampled since the last
                 call.
         """
-        values = np.abs(np.asarray(priorities, np.float64))
+        values = arithmetic.magnitudes(np, np.asarray(priorities, np.float64))
         items = np.asarray(self._last_sampled if indices is None else indices)
         if items.shape == ():
             raise ValueError(
@@ -162,7 +163,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             )
         if indices is None:
             self._last_sampled = None
-        values = np.maximum(values[is_there], _SMALLEST)
+        values = values[is_there]
         if len(values):
             self._tree.set(rows[is_there], self._scaled(values))
             self._max_priority = max(self._max_priority, float(values.max()))
@@ -209,60 +210,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
         if not isinstance(beta, numbers.Real) or not 0 <= beta < math.inf:
             raise ValueError(f"beta={beta!r} must be a number >= 0.")
-        # (N P(i)) ** -beta over the same with the smallest priority: all but the priorities cancels.
-        return ((self._tree.get(rows) / self._tree.minimum) ** -beta).astype(np.float32)
-
-    # -------------------------------------------------------------------------------------------------------- sampling
-
-    def sample(
-        self,
-        num_items: int | None = None,
-        *,
-        batch_size_B: int | None = None,
-        batch_length_T: int | None = None,
-        n_step: int | tuple[int, int] | None = None,
-        beta: float = 0.0,
-        gamma: float = 0.99,
-        include_infos: bool = False,
-        include_extra_model_outputs: bool = False,
-        sample_episodes: bool = True,
-        to_numpy: bool = False,
-        lookback: int = 0,
-        min_batch_length_T: int = 0,
-    ) -> list[SingleAgentEpisode]:
-        """Draw items as episodes: what `EpisodeReplayBuffer.sample` does with `sample_episodes`.
-
-        Args:
-            num_items: As there; also all that follow.
-            batch_size_B: As there.
-            batch_length_T: As there; the constructor's if None.
-            n_step: As there.
-            beta: Exponent of importance weights, from 0 (none) to 1 (full correction).
-            gamma: As there.
-            include_infos: As there.
-            include_extra_model_outputs: As there.
-            sample_episodes: Without effect.
-            to_numpy: As there.
-            lookback: As there.
-            min_batch_length_T: As there.
-
-        Raises:
-            ValueError: As there.
-        """
-        return super().sample(
-            num_items,
-            batch_size_B=batch_size_B,
-            batch_length_T=self.batch_length_T if batch_length_T is None else batch_length_T,
-            n_step=n_step,
-            beta=beta,
-            gamma=gamma,
-            include_infos=include_infos,
-            include_extra_model_outputs=include_extra_model_outputs,
-            sample_episodes=True,
-            to_numpy=to_numpy,
-            lookback=lookback,
-            min_batch_length_T=min_batch_length_T,
-        )
+        return arithmetic.importance_weights(np, self._tree.get(rows), self._tree.minimum, beta)
 
     # ----------------------------------------------------------------------------------------------------------- state
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.replay_buffers.episode_records import Counts
+
 # The ids that the layers above use where there is one agent; RLlib's.
 _AGENT, _MODULE = "default_agent", "default_policy"
 
-_PER_AGENT_AND_MODULE = {
-    names.NUM_EPISODES_ADDED: (names.NUM_AGENT_EPISODES_ADDED, names.NUM_MODULE_EPISODES_ADDED),
-    names.NUM_EPISODES_EVICTED: (names.NUM_AGENT_EPISODES_EVICTED, names.NUM_MODULE_EPISODES_EVICTED),
-    names.NUM_ENV_STEPS_ADDED: (names.NUM_AGENT_STEPS_ADDED, names.NUM_MODULE_STEPS_ADDED),
-    names.NUM_ENV_STEPS_EVICTED: (names.NUM_AGENT_STEPS_EVICTED, names.NUM_MODULE_STEPS_EVICTED),
-    names.NUM_ENV_STEPS_SAMPLED: (names.NUM_AGENT_STEPS_SAMPLED, names.NUM_MODULE_STEPS_SAMPLED),
-    names.NUM_ENV_STEPS_PER_SAMPLE: (names.NUM_AGENT_STEPS_PER_SAMPLE, names.NUM_MODULE_STEPS_PER_SAMPLE),
-    names.NUM_EPISODES_PER_SAMPLE: (
-        names.NUM_AGENT_EPISODES_PER_SAMPLE,
-        names.NUM_MODULE_EPISODES_PER_SAMPLE,
-    ),
-    names.NUM_RESAMPLES: (names.NUM_AGENT_RESAMPLES, names.NUM_MODULE_RESAMPLES),
-    names.ENV_STEP_UTILIZATION: (names.AGENT_STEP_UTILIZATION, names.MODULE_STEP_UTILIZATION),
-    names.ACTUAL_N_STEP: (names.AGENT_ACTUAL_N_STEP, names.MODULE_ACTUAL_N_STEP),
+_ADDED = {
+    names.NUM_EPISODES_ADDED: "added_episodes",
+    names.NUM_EPISODES_EVICTED: "evicted_episodes",
+    names.NUM_ENV_STEPS_ADDED: "added_timesteps",
+    names.NUM_ENV_STEPS_EVICTED: "evicted_timesteps",
 }
-"""With one agent and one module they have the same numbers as the environment."""
+"""What adding and evicting count, and where it is in `Counts`."""
+_STORED = {names.NUM_EPISODES_STORED, names.NUM_ENV_STEPS_STORED}
+"""They are not told apart by agent and module."""
 _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
@@ -35,29 +31,21 @@ class ReplayMetrics:
 
     Args:
         window: Calls over which means are taken.
+        counts: Those of the buffer, from which is counted on.
     """
 
-    def __init__(self, window: int):
+    def __init__(self, window: int, counts: Counts):
         self._window = window
         self._logger = MetricsLogger()
         self._sums: collections.Counter[str] = collections.Counter()
         self._means: dict[str, collections.deque[float]] = {}
+        self._seen = _added(counts)
 
-    def added(
-        self,
-        *,
-        num_episodes: int,
-        num_steps: int,
-        num_episodes_evicted: int,
-        num_steps_evicted: int,
-        num_episodes_stored: int,
-        num_steps_stored: int,
-    ) -> None:
-        """Note what a call of `add` changed, and what there is behind it."""
-        self._sums[names.NUM_EPISODES_ADDED] += num_episodes
-        self._sums[names.NUM_EPISODES_EVICTED] += num_episodes_evicted
-        self._sums[names.NUM_ENV_STEPS_ADDED] += num_steps
-        self._sums[names.NUM_ENV_STEPS_EVICTED] += num_steps_evicted
+    def added(self, counts: Counts, *, num_episodes_stored: int, num_steps_stored: int) -> None:
+        """Note what has changed since the last call, and what there is now."""
+        before, self._seen = self._seen, _added(counts)
+        for name, now, then in zip(_ADDED, self._seen, before, strict=True):
+            self._sums[name] += now - then
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
 
@@ -91,21 +79,13 @@ class ReplayMetrics:
         """The metrics since the last time, for `MetricsLogger.aggregate`."""
         log = self._logger.log_value
         for name, number in self._sums.items():
-            of_agent, of_module = _PER_AGENT_AND_MODULE[name]
-            for key in (name, (of_agent, _AGENT), (of_module, _MODULE)):
+            for key in _keys(name):
                 log(key, number, reduce="sum")
             if name not in _NO_LIFETIME:
-                for key in (
-                    f"{name}_lifetime",
-                    (f"{of_agent}_lifetime", _AGENT),
-                    (f"{of_module}_lifetime", _MODULE),
-                ):
+                for key in _keys(name, "_lifetime"):
                     log(key, number, reduce="lifetime_sum")
         for name, numbers in self._means.items():
-            keys: list[str | tuple[str, ...]] = [name]
-            if name in _PER_AGENT_AND_MODULE:
-                keys += zip(_PER_AGENT_AND_MODULE[name], (_AGENT, _MODULE), strict=True)
-            for key in keys:
+            for key in [name] if name in _STORED else _keys(name):
                 for number in numbers:
                     log(key, number, reduce="mean", window=self._window)
         self._sums.clear()
@@ -116,3 +96,14 @@ class ReplayMetrics:
         if name not in self._means:
             self._means[name] = collections.deque(maxlen=self._window)
         self._means[name].append(number)
+
+
+def _added(counts: Counts) -> tuple[int, ...]:
+    return tuple(getattr(counts, field) for field in _ADDED.values())
+
+
+def _keys(name: str, suffix: str = "") -> list[str | tuple[str, str]]:
+    """The names of a number for environments, agents and modules: with one agent and one module it is the same."""
+    num = "num_" if name.startswith("num_") else ""
+    rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
+    return [f"{name}{suffix}", (f"{num}agent_{rest}", _AGENT), (f"{num}module_{rest}", _MODULE)]

@@ -1,0 +1,103 @@
+"""Arithmetic of items in a replay memory, once for both kinds of stores: `xp` is ``numpy`` or ``jax.numpy``.
+
+A store says which steps follow on which; what n-step windows, sequences and weights make of that is here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+OBS, NEW_OBS, FINAL_OBS = "obs", "new_obs", "final_obs"
+ACTIONS, REWARDS = "actions", "rewards"
+TERMINATEDS, TRUNCATEDS = "terminateds", "truncateds"
+LOSS_MASK, SEQ_LENS, STATE_IN = "loss_mask", "seq_lens", "state_in"
+N_STEP, WEIGHTS = "n_step", "weights"
+
+_SMALLEST = 1e-12
+"""Priorities are at least this, so that every item can be drawn again."""
+
+
+def is_int(value: Any) -> bool:
+    """Whether a value is an int of Python or NumPy; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def n_step_range(n_step: Any) -> tuple[int, int]:
+    """The lowest and the highest number of steps of a window, both included.
+
+    Args:
+        n_step: A number of steps, or ``(low, high)``, of which high is excluded.
+
+    Raises:
+        ValueError: If it is neither, or out of range.
+    """
+    low, high = (n_step, n_step + 1) if is_int(n_step) else (0, 0)
+    if isinstance(n_step, tuple | list) and len(n_step) == 2 and all(map(is_int, n_step)):
+        low, high = n_step
+    if 1 <= low < high:
+        return int(low), int(high) - 1
+    raise ValueError(
+        f"n_step={n_step!r} must be a number of steps (>= 1), or (low, high) with 1 <= low < high, of which high is "
+        f"excluded: (2, 5) draws from 2, 3 and 4."
+    )
+
+
+def first(xp: Any, mask: Any) -> Any:
+    """int32 ``[N]``: where the first True of every row of a mask ``[N, J]`` is; J if there is none."""
+    length = mask.shape[1]
+    return xp.min(xp.where(mask, xp.arange(length, dtype=xp.int32), length), axis=1, initial=length)
+
+
+def until_end(xp: Any, is_end: Any) -> Any:
+    """bool, in rows ``[N, J]`` of consecutive steps: whether no earlier step of the row ended an episode."""
+    return xp.arange(is_end.shape[1]) <= first(xp, is_end)[:, None]
+
+
+def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]:
+    """n-step windows.
+
+    Args:
+        xp: Namespace of the arrays; also below.
+        rewards: float32 ``[N, J]``, of consecutive steps.
+        discounts: float32 ``[J]``, ``gamma ** j``.
+        is_in: bool ``[N, J]``, which of the steps, from the first one on, are in the window.
+
+    Returns:
+        ``(discounted sums, float32 [N], summed in the widest float that xp has by default; steps, int32 [N])``.
+    """
+    sums = xp.sum(xp.where(is_in, rewards * discounts, 0.0), axis=1, dtype=xp.result_type(float))
+    return sums.astype(xp.float32), xp.sum(is_in, axis=1, dtype=xp.int32)
+
+
+def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
+    """Masks of sequences.
+
+    Args:
+        xp: Namespace of the arrays.
+        is_there: bool ``[N, J]``, which of the steps, from the first one on, exist.
+        num_before: int ``[N]``, how many of them are burn-in.
+
+    Returns:
+        loss_mask, bool ``[N, J]``: True in steps that are neither burn-in nor filled up; seq_lens, int32 ``[N]``.
+    """
+    is_learned = is_there & (xp.arange(is_there.shape[1], dtype=xp.int32) >= num_before[:, None])
+    return {LOSS_MASK: is_learned, SEQ_LENS: xp.sum(is_there, axis=1, dtype=xp.int32)}
+
+
+def magnitudes(xp: Any, priorities: Any) -> Any:
+    """What TD errors and the like are as priorities: their magnitudes, at least 1e-12."""
+    return xp.maximum(xp.abs(priorities), _SMALLEST)
+
+
+def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
+    """``(N P(i)) ** -beta`` over the largest in the buffer (Schaul et al., 2016, section 3.4), float32 ``[N]``.
+
+    Args:
+        xp: Namespace of the arrays.
+        shares: ``[N]``, what each item counts in draws; the number of items and their sum cancel.
+        least: The least that any item counts.
+        beta: Exponent.
+    """
+    return ((shares / least) ** -beta).astype(xp.float32)

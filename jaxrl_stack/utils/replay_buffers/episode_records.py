@@ -1,0 +1,145 @@
+"""What a replay buffer notes about its episodes and where they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """An episode in the buffer, or what is left of it.
+
+    Attributes:
+        number: Counts the episodes of the buffer from 1 on.
+        id_: The episode's id.
+        first: Row of its first frame.
+        last: Row of its last frame if it came by `add`, else -1.
+        is_running: Whether more steps may come.
+        stream: ``(stream, environment)`` if it comes by `add_block` and still runs.
+        agent_id: As in `SingleAgentEpisode`.
+        module_id: Likewise.
+        multi_agent_episode_id: Likewise.
+        custom_data: Likewise.
+    """
+
+    number: int
+    id_: str
+    first: int
+    last: int
+    is_running: bool
+    stream: tuple[Hashable, int] | None = None
+    agent_id: Hashable | None = None
+    module_id: str | None = None
+    multi_agent_episode_id: str | None = None
+    custom_data: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class Stream:
+    """Environments that blocks come from.
+
+    Attributes:
+        last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
+        number: int64 ``[B]``, number of that episode.
+        t: int64 ``[B]``, its steps so far.
+        serial: Number of the last block; None if they have none.
+    """
+
+    last: np.ndarray
+    number: np.ndarray
+    t: np.ndarray
+    serial: int | None
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """Numbers of a buffer, all in all.
+
+    Attributes:
+        first_number: Number of the oldest episode in it.
+        next_number: Number of the next episode.
+        added_timesteps: Steps that were added.
+        added_episodes: Episodes that were; one that is continued counts once.
+        evicted_episodes: Episodes that were evicted.
+        evicted_timesteps: Steps that were.
+        sampled_timesteps: Steps that were sampled.
+    """
+
+    first_number: int = 1
+    next_number: int = 1
+    added_timesteps: int = 0
+    added_episodes: int = 0
+    evicted_episodes: int = 0
+    evicted_timesteps: int = 0
+    sampled_timesteps: int = 0
+
+
+def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
+    """Records as columns: arrays, as there may be millions, and lists of what few records have or many share."""
+    places = {key: place for place, key in enumerate(streams)}
+    own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
+    customised = [place for place, record in enumerate(records) if record.custom_data]
+    return {
+        **{name: np.array([getattr(r, name) for r in records], np.int64) for name in ("number", "first", "last")},
+        "is_running": np.array([record.is_running for record in records], bool),
+        "stream": np.array(own, np.int64).reshape(-1, 2),
+        "id_": _packed_texts([record.id_ for record in records]),
+        "multi_agent_episode_id": _packed_texts([record.multi_agent_episode_id for record in records]),
+        "agent_id": _packed_values([record.agent_id for record in records]),
+        "module_id": _packed_values([record.module_id for record in records]),
+        "custom_data": {
+            "place": np.array(customised, np.int64),
+            "value": [dict(records[place].custom_data) for place in customised],
+        },
+    }
+
+
+def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> list[Record]:
+    """The inverse of `packed_records`.
+
+    Raises:
+        ValueError: If the columns are not equally long, or a text is none.
+    """
+    columns = {name: packed[name].tolist() for name in ("number", "first", "last", "is_running")}
+    columns["stream"] = [None if key < 0 else (streams[key], env) for key, env in packed["stream"].tolist()]
+    for name in ("id_", "multi_agent_episode_id"):
+        columns[name] = _unpacked_texts(packed[name])
+    for name in ("agent_id", "module_id"):
+        columns[name] = [packed[name]["values"][place] for place in packed[name]["place"].tolist()]
+    records = [
+        Record(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+    ]
+    custom_data = packed["custom_data"]
+    for place, value in zip(custom_data["place"].tolist(), custom_data["value"], strict=True):
+        records[place].custom_data = dict(value)
+    return records
+
+
+def _packed_texts(texts: Sequence[str | None]) -> dict[str, np.ndarray]:
+    """Texts as bytes and their lengths, -1 for None."""
+    encoded = [None if text is None else text.encode(errors="surrogatepass") for text in texts]
+    return {
+        "utf8": np.frombuffer(b"".join(text for text in encoded if text is not None), np.uint8),
+        "length": np.array([-1 if text is None else len(text) for text in encoded], np.int64),
+    }
+
+
+def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
+    joined, lengths = packed["utf8"].tobytes(), packed["length"]
+    stops = np.cumsum(np.maximum(lengths, 0))
+    if len(stops) and stops[-1] != len(joined):
+        raise ValueError("The ids in the state of a replay buffer are incomplete.")
+    return [
+        None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
+        for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)
+    ]
+
+
+def _packed_values(values: Sequence[Hashable]) -> dict[str, Any]:
+    """The values that there are, each once, and for each of many which one it is."""
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    return {"values": list(places), "place": np.array([places[value] for value in values], np.int64)}

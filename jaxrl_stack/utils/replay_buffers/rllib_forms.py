@@ -1,0 +1,177 @@
+"""What `EpisodeReplayBuffer.sample` returns: RLlib's forms of samples, made from the rows of a buffer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.episodes.nested import unbatch
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.replay_buffers.arithmetic import (
+    ACTIONS,
+    N_STEP,
+    OBS,
+    REWARDS,
+    TERMINATEDS,
+    TRUNCATEDS,
+    WEIGHTS,
+)
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+
+
+def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
+    """`number` rows of `length` consecutive frames; after the end of an episode, another one begins."""
+    store = buffer._store
+    frames = np.empty((number, length), np.int32)
+    is_first = np.zeros((number, length), bool)
+    is_first[:, 0] = True
+    drawn = buffer._draw_items(number, 0)
+    rows = drawn
+    for t in range(length):
+        frames[:, t] = rows
+        following = store.next[rows]
+        ends = np.flatnonzero(following < 0)
+        rows = following
+        if len(ends) and t + 1 < length:
+            other = buffer._draw(len(ends))
+            drawn = np.concatenate([drawn, other])
+            rows[ends] = [buffer._records[owner].first for owner in store.owner[other].tolist()]
+            is_first[ends, t + 1] = True
+    before = store.prev[frames]
+    is_end = store.next[frames] < 0
+    acted = np.where(is_end, before, frames)
+    terminateds = is_end & store.take(TERMINATEDS, before)
+    is_last = is_end.copy()
+    is_last[:, -1] = True
+    buffer._note_sampled(drawn, number * length, None)
+    return {
+        OBS: store.take(OBS, frames),
+        ACTIONS: store.take(ACTIONS, acted),
+        REWARDS: np.where(before >= 0, store.take(REWARDS, before), np.float32(0.0)),
+        "is_first": is_first,
+        "is_last": is_last,
+        "is_terminated": terminateds,
+        "is_truncated": is_end & store.take(TRUNCATEDS, before) & ~terminateds,
+    }
+
+
+def transitions(
+    buffer: EpisodeReplayBuffer,
+    number: int,
+    *,
+    n_step: int | tuple[int, int],
+    gamma: float,
+    beta: float,
+    min_steps: int,
+    include_infos: bool,
+    include_extras: bool,
+    to_numpy: bool,
+) -> list[SingleAgentEpisode]:
+    """Episodes of one step, each an n-step window."""
+    store, infos = buffer._store, buffer._infos
+    rows = buffer._draw_items(number, min_steps)
+    window = store.windows(rows, *buffer._n_steps(n_step, number), gamma)
+    buffer._note_sampled(rows, number, float(window.lengths.mean()))
+    obs, actions, new_obs = (
+        unbatch(store.take(name, at)) for name, at in ((OBS, rows), (ACTIONS, rows), (OBS, window.new))
+    )
+    terminateds, truncateds = (store.take(name, window.last).tolist() for name in (TERMINATEDS, TRUNCATEDS))
+    outputs = {name: unbatch(store.take_extra(name, rows)) for name in sorted(store.extras) if include_extras}
+    outputs[N_STEP] = window.lengths.tolist()
+    outputs[WEIGHTS] = buffer._importance_weights(rows, beta).tolist()
+    rewards, times, owners = (x.tolist() for x in (window.rewards, store.t[rows], store.owner[rows]))
+    episodes = []
+    for i, (row, new) in enumerate(zip(rows.tolist(), window.new.tolist(), strict=True)):
+        record = buffer._records[owners[i]]
+        episode = SingleAgentEpisode(
+            record.id_,
+            observations=[obs[i], new_obs[i]],
+            observation_space=buffer.observation_space,
+            infos=[infos.get(row, {}), infos.get(new, {})] if include_infos else None,
+            actions=[actions[i]],
+            action_space=buffer.action_space,
+            rewards=[rewards[i]],
+            terminated=terminateds[i],
+            truncated=truncateds[i],
+            extra_model_outputs={name: [values[i]] for name, values in outputs.items()},
+            t_started=times[i],
+            len_lookback_buffer=0,
+            agent_id=record.agent_id,
+            module_id=record.module_id,
+            multi_agent_episode_id=record.multi_agent_episode_id,
+        )
+        episodes.append(episode.to_numpy() if to_numpy else episode)
+    return episodes
+
+
+def sequences(
+    buffer: EpisodeReplayBuffer,
+    number: int,
+    *,
+    length: int,
+    lookback: int,
+    beta: float,
+    min_steps: int,
+    include_infos: bool,
+) -> list[SingleAgentEpisode]:
+    """Sequences of `number` steps in all, and up to `length - 1` more."""
+    store = buffer._store
+    starts, chains, total, resamples = [], [], 0, 0
+    while total < number:
+        # None is longer than `length`: all of them are needed.
+        rows = buffer._draw_items(-(-(number - total) // length), min_steps)
+        resamples += buffer._num_resamples
+        frames, sizes = store.chain(rows, length)
+        before, num_before = store.chain(rows, lookback, backwards=True)
+        starts.append(rows)
+        for back, earlier, ahead, later in zip(num_before.tolist(), before, sizes.tolist(), frames, strict=True):
+            chains.append((np.concatenate([earlier[back:0:-1], later[: ahead + 1]]), back))
+        total += int(sizes.sum())
+    drawn = np.concatenate(starts)
+    buffer._last_sampled, buffer._num_resamples = buffer._indexes(drawn), resamples
+    buffer._note_sampled(drawn, total, 1.0)
+    weights = buffer._importance_weights(drawn, beta)
+    return [
+        episode(buffer, frames, back, include_infos, weight=weight)
+        for (frames, back), weight in zip(chains, weights, strict=True)
+    ]
+
+
+def episode(
+    buffer: EpisodeReplayBuffer,
+    frames: np.ndarray,
+    lookback: int,
+    include_infos: bool,
+    *,
+    weight: np.float32 | None = None,
+) -> SingleAgentEpisode:
+    """The episode of consecutive frames; with a weight also the columns that samples have."""
+    store = buffer._store
+    steps = frames[:-1]
+    record = buffer._records[int(store.owner[frames[0]])]
+    is_end = store.next[frames[-1]] < 0
+    extras = {name: store.take_extra(name, steps) for name in store.extras}
+    if weight is not None:
+        extras[N_STEP] = np.ones(len(steps), np.int64)
+        extras[WEIGHTS] = np.full(len(steps), weight)
+    episode = SingleAgentEpisode.from_arrays(
+        observations=store.take(OBS, frames),
+        actions=store.take(ACTIONS, steps),
+        rewards=store.take(REWARDS, steps),
+        terminated=bool(is_end and store.columns[TERMINATEDS][steps[-1]]),
+        truncated=bool(is_end and store.columns[TRUNCATEDS][steps[-1]]),
+        infos=[buffer._infos.get(row, {}) for row in frames.tolist()] if include_infos else None,
+        extra_model_outputs=extras,
+        id_=record.id_,
+        observation_space=buffer.observation_space,
+        action_space=buffer.action_space,
+        t_started=int(store.t[frames[lookback]]),
+        len_lookback_buffer=lookback,
+    )
+    episode.agent_id, episode.module_id = record.agent_id, record.module_id
+    episode.multi_agent_episode_id = record.multi_agent_episode_id
+    episode.custom_data.update(record.custom_data)
+    return episode
