@@ -447,7 +447,7 @@ class DeviceReplay:
         """Let running episodes end here, truncated: what is added next is not what followed the newest row."""
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
         place = self._places(state.ring.current_index, jnp.int32(0))
-        steps = self._take(state, self._flat(envs, place))
+        steps = self._take(state, envs, jnp.int32(0))
         ends, finals, size = steps["ends"], state.finals, state.size
         goes_on = (ends == _GOES_ON) & (size > 0)
         if finals is None:
@@ -519,24 +519,21 @@ class DeviceReplay:
         low, high = self._n_steps
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
         ages, envs, weights = self._draw(state, random.items, beta, axis_name)
-        head = state.ring.current_index
-        first = self._flat(envs, self._places(head, ages))
-        step = self._take(state, first)
+        step = self._take(state, envs, ages)
         rewards = clipped_rewards(step["columns"][REWARDS].astype(jnp.float32), self.clip_rewards)
         if high == 1:
             lengths, last, last_age = jnp.ones_like(ages), step, ages
         else:
             times = jnp.arange(high, dtype=jnp.int32)
             ages_of_window = ages[:, None] - times
-            flat = self._flat(envs[:, None], self._places(head, jnp.maximum(ages_of_window, 0)))
-            window = self._take(state, flat)
+            window = self._take(state, envs[:, None], jnp.maximum(ages_of_window, 0))
             wanted = low + _below(random.lengths, high + 1 - low)[:, None]
             is_in = arithmetic.until_end(jnp, window["ends"] != _GOES_ON) & (ages_of_window >= 0) & (times < wanted)
             discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
             rewards = clipped_rewards(window["columns"][REWARDS].astype(jnp.float32), self.clip_rewards)
             rewards, lengths = arithmetic.window(jnp, rewards, discounts, is_in)
             last_age = ages - lengths + 1
-            last = self._take(state, self._flat(envs, self._places(head, last_age)))
+            last = self._take(state, envs, last_age)
         batch = {
             **step["columns"],
             REWARDS: rewards,
@@ -597,18 +594,15 @@ class DeviceReplay:
         if not (arithmetic.is_int(length) and length >= 1 and arithmetic.is_int(burn_in) and burn_in >= 0):
             raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
         ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta, axis_name)
-        head = state.ring.current_index
-
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
         oldest = jnp.maximum(state.size - 1, 0)
-        flat = self._flat(envs[:, None], self._places(head, jnp.minimum(earlier, oldest)))
-        is_before = (earlier <= oldest) & (self._take(state, flat)["ends"] == _GOES_ON)
+        ends = self._take(state, envs[:, None], jnp.minimum(earlier, oldest))["ends"]
+        is_before = (earlier <= oldest) & (ends == _GOES_ON)
         num_before = arithmetic.first(jnp, ~is_before)
 
         times = jnp.arange(burn_in + length, dtype=jnp.int32)
         step_ages = (ages + num_before)[:, None] - times
-        flat = self._flat(envs[:, None], self._places(head, jnp.maximum(step_ages, 0)))
-        steps = self._take(state, flat)
+        steps = self._take(state, envs[:, None], jnp.maximum(step_ages, 0))
         ends, columns = steps["ends"], steps["columns"]
         is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
         is_there &= times < num_before[:, None] + length
@@ -690,8 +684,9 @@ class DeviceReplay:
     def _flat(self, envs: jax.Array, places: jax.Array) -> jax.Array:
         return envs * self.num_rows + places
 
-    def _take(self, state: ReplayState, flat: jax.Array) -> Any:
-        """The stored steps at these items, any shape of them."""
+    def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
+        """The stored steps of these environments and ages, any shape of them."""
+        flat = self._flat(envs, self._places(state.ring.current_index, ages))
         packed = jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring.experience
         )
@@ -707,7 +702,7 @@ class DeviceReplay:
         beside = jnp.where(is_final, ends - _TRUNCATED, jnp.where(is_newest, slots + envs, 0))
         # Behind a terminated step nothing counts; its own observation is not one of another episode.
         next_ages = jnp.where((ends == _GOES_ON) & (ages > 0), ages - 1, ages)
-        inside = self._take(state, self._flat(envs, self._places(state.ring.current_index, next_ages)))
+        inside = self._take(state, envs, next_ages)
         is_beside = is_final | is_newest
 
         def of_leaf(here: jax.Array, behind: jax.Array) -> jax.Array:

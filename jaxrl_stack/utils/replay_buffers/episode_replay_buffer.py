@@ -333,15 +333,9 @@ class EpisodeReplayBuffer(Checkpointable):
             )
 
         # From here on environment by environment, time running fastest.
-        if mask is None:
-
-            def in_order(leaf: Any) -> np.ndarray:
-                swapped = np.asarray(leaf).swapaxes(0, 1)
-                return swapped.reshape(size, *swapped.shape[2:])
-        else:
-
-            def in_order(leaf: Any) -> np.ndarray:
-                return np.asarray(leaf).swapaxes(0, 1)[valid]
+        def in_order(leaf: Any) -> np.ndarray:
+            swapped = np.asarray(leaf).swapaxes(0, 1)
+            return swapped.reshape(size, *swapped.shape[2:]) if mask is None else swapped[valid]
 
         last_envs, last_times = np.nonzero(is_last)
         steps = {
@@ -387,9 +381,7 @@ class EpisodeReplayBuffer(Checkpointable):
             where = (stream, int(envs[index]))
             self._register(Record(number, f"stream-{number}", int(firsts[index]), -1, True, where))
         is_over = ended[last_envs, last_times]
-        for number in owners[is_over].tolist():
-            record = self._records[number]
-            record.is_running, record.stream = False, None
+        self._end(owners[is_over])
         # Of several episodes of an environment the last one counts: assignments are done in order.
         running.last[envs] = np.where(is_over, -1, tail_rows)
         running.number[envs] = owners
@@ -434,13 +426,12 @@ class EpisodeReplayBuffer(Checkpointable):
         self._note_written(rows)
         if is_new:
             self._register(Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
+        running.number[0] = number
         if terminateds[-1, 0] or truncateds[-1, 0]:
-            record = self._records[number]
-            record.is_running, record.stream = False, None
+            self._end(running.number)
             running.last[0], running.t[0] = -1, 0
         else:
             running.last[0], running.t[0] = last, first_t + size
-        running.number[0] = number
         self._note_added()
         return True
 
@@ -453,10 +444,14 @@ class EpisodeReplayBuffer(Checkpointable):
         return same
 
     def _abandon(self, running: Stream, envs: np.ndarray) -> None:
-        for env in envs.tolist():
-            record = self._records[int(running.number[env])]
-            record.is_running, record.stream = False, None
+        self._end(running.number[envs])
         running.last[envs] = -1
+
+    def _end(self, numbers: np.ndarray) -> None:
+        """Note that episodes of streams go on no more."""
+        for number in numbers.tolist():
+            record = self._records[number]
+            record.is_running, record.stream = False, None
 
     def _write(self, fitted: tuple[Any, Any, Any], **chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step_rows, tail_rows = self._store.insert(*fitted, **chains)
