@@ -459,8 +459,7 @@ def test_memory_stays_flat_in_training_from_replay(env):
 
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
 def test_memory_stays_flat_in_saving(env, tmp_path):
-    # A state has 1.6 MiB: if every second one were kept, it would be seen. Less is noise: Orbax keeps some KiB of each
-    # save, and its threads' heaps grow for a while.
+    # A state has 1.6 MiB: if every fifth one were kept, it would be seen. Less is noise.
     algo = config(env).rl_module(model_config={"fcnet_hiddens": [256, 256]}).build_algo()
 
     def step(i):
@@ -469,7 +468,7 @@ def test_memory_stays_flat_in_saving(env, tmp_path):
 
     mib, arrays, containers = growth(step, warm_up=5, calls=25)
     algo.stop()
-    assert mib <= 16.0
+    assert mib <= 8.0
     assert arrays <= 0
     assert containers < 20, "one per save"
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: folders of JSON files and array stores, written whole or not at all, read with suspicion."""
+"""Checkpoints on disk: folders of JSON files and files of arrays, written whole or not at all, read with suspicion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import threading
 import time
@@ -26,16 +25,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_stack.utils.array_file import read_arrays, write_arrays
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.memory import available_host_bytes, format_bytes
-from jaxrl_stack.utils.plain_data import Decoder, Encoder, array_nodes, checked_shape_and_dtype, checksum
+from jaxrl_stack.utils.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
 
-FORMAT_VERSION = "2.0"
+FORMAT_VERSION = "3.0"
 METADATA_FILE = "metadata.json"
 ALGORITHM_METADATA_FILE = "rllib_checkpoint.json"
 CLASS_AND_CTOR_ARGS_FILE = "class_and_ctor_args.json"
 STATE_FILE = "state"
-ARRAYS_FOLDER = "arrays"
+ARRAYS_FILE = "arrays.safetensors"
 MAX_JSON_BYTES = 1 << 26
 """Of all JSON files of a checkpoint together; far more than any state without its arrays."""
 MAX_DEPTH = 100
@@ -44,10 +44,6 @@ _NOT_IN_NAMES = r"<>:\"/\\|?*\x00-\x1f\ud800-\udfff"
 PART_NAME = re.compile(f"[^{_NOT_IN_NAMES}.][^{_NOT_IN_NAMES}]*")
 """Names of components: names of folders on every system."""
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
-_STORE_FILES = ("_METADATA", "manifest.ocdbt")
-"""What a store of arrays has at the least."""
-_CHUNK_BYTES = 1 << 26
-"""Arrays are stored in chunks of this size: writing and reading hold a few of them besides the array."""
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -202,7 +198,8 @@ def _foreign(path: Path) -> list[str]:
     metadata = _stored_metadata(path) or {}
     parts = metadata.get("components")
     own = {
-        *(ALGORITHM_METADATA_FILE, METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, ARRAYS_FOLDER),
+        *(ALGORITHM_METADATA_FILE, METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, ARRAYS_FILE),
+        "arrays",  # a folder of versions before 3.0
         *(f"{metadata.get('state_file')}.json", *(map(str, parts) if isinstance(parts, list) else ())),
     }
     return sorted(
@@ -253,8 +250,7 @@ def is_part_name(name: Any) -> bool:
     return (
         isinstance(name, str)
         and PART_NAME.fullmatch(name) is not None
-        and name != ARRAYS_FOLDER
-        and not name.lower().endswith((".json", *_PICKLES))
+        and not name.lower().endswith((".json", ".safetensors", *_PICKLES))
     )
 
 
@@ -291,7 +287,6 @@ def _write_local(target: Path, folders: list[_Folder]) -> None:
         _put_back(target)
         _remove_leftovers(target)
         with _aside(target) as aside:
-            with_arrays = []
             for folder in folders:
                 place = aside / folder.path
                 place.mkdir(exist_ok=True)
@@ -301,30 +296,10 @@ def _write_local(target: Path, folders: list[_Folder]) -> None:
                         file.flush()
                         os.fsync(file.fileno())
                 if folder.arrays:
-                    with_arrays.append((place / ARRAYS_FOLDER, folder.arrays))
-            # Each store waits for the disk several times: they wait together.
-            with concurrent.futures.ThreadPoolExecutor(max(1, len(with_arrays))) as pool:
-                list(pool.map(lambda job: _write_arrays(*job), with_arrays))
+                    write_arrays(place / ARRAYS_FILE, folder.arrays)
             # Somebody may have put something else there meanwhile.
             check_target(target)
             _swap_in(aside, target)
-
-
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    ocp = _orbax()
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True)
-    try:
-        path.mkdir()
-        how = {name: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for name in arrays}
-        handler.save(path, args=ocp.args.PyTreeSave(arrays, save_args=how))
-        handler.finalize(path)
-    finally:
-        handler.close()
-
-
-def _orbax() -> Any:
-    # Takes a second to import, and only those who save or load need it.
-    return importlib.import_module("orbax.checkpoint")
 
 
 _OLD = ".old"
@@ -549,11 +524,11 @@ class Stored:
         self.metadata = self._json(names[0])
         version = self.metadata.get("checkpoint_version")
         if version != FORMAT_VERSION:
-            hint = " RLlib wrote it, with pickled files, which are not read." if "ray_commit" in self.metadata else ""
+            hint = " (RLlib wrote it, with pickled files)" if "ray_commit" in self.metadata else ""
             raise ValueError(
-                f"The checkpoint at {self.path} has version {short(version)}; this release reads "
-                f"{FORMAT_VERSION!r}.{hint} Load it with the release that wrote it, and move its weights with "
-                f"get_weights() and set_weights()."
+                f"The checkpoint at {self.path} has version {short(version)}{hint}, and this release reads "
+                f"{FORMAT_VERSION!r}: load it with the release that wrote it, and move its weights with get_weights() "
+                f"and set_weights()."
             )
         for name in os.listdir(self.path):
             if name.lower().endswith(_PICKLES):
@@ -586,9 +561,12 @@ class Stored:
         return Stored(inside, _reading=self._reading)
 
     def _file(self, name: str) -> Path:
-        if not PART_NAME.fullmatch(name) or (self.path / name).is_symlink():
+        file = self.path / name
+        if not PART_NAME.fullmatch(name) or file.is_symlink():
             raise _leads_out(self.path, name)
-        return self.path / name
+        if file.exists() and not file.is_file():
+            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} is no file.")
+        return file
 
     def _json(self, name: str) -> dict[str, Any]:
         file = self._file(name)
@@ -624,11 +602,11 @@ class Stored:
             ValueError: If anything is damaged, does not fit into memory or is not allowed.
         """
         everything = list(self._walk(()))
-        nodes = [array_nodes(plain, f"The checkpoint at {stored.path}") for _, stored, plain in everything]
-        self._check_fits(nodes)
+        arrays = [array_nodes(plain, f"The checkpoint at {stored.path}") for _, stored, plain in everything]
+        self._check_fits(arrays)
         state: dict[str, Any] = {}
-        for (names, stored, plain), arrays in zip(everything, nodes, strict=True):
-            own = stored._decoded(plain, arrays, loader)
+        for (names, stored, plain), described in zip(everything, arrays, strict=True):
+            own = stored._decoded(plain, described, loader)
             inner = state
             for name in names:
                 inner = inner.setdefault(name, {})
@@ -651,12 +629,8 @@ class Stored:
         for name in self.parts:
             yield from self.part(name)._walk((*names, name))
 
-    def _check_fits(self, nodes: list[dict[str, dict[str, Any]]]) -> None:
-        total = 0
-        for arrays in nodes:
-            for node in arrays.values():
-                shape, dtype = checked_shape_and_dtype(node, f"The checkpoint at {self.path}")
-                total += math.prod(shape) * dtype.itemsize
+    def _check_fits(self, arrays: list[dict[str, StoredArray]]) -> None:
+        total = sum(array.num_bytes for of_one in arrays for array in of_one.values())
         available = available_host_bytes()
         if available is not None and total > available:
             raise ValueError(
@@ -664,8 +638,8 @@ class Stored:
                 f"{format_bytes(available)} of memory are free. It is damaged, or needs a larger machine."
             )
 
-    def _decoded(self, plain: dict[str, Any], nodes: dict[str, dict[str, Any]], loader: ClassLoader) -> dict[str, Any]:
-        arrays = self._read_arrays(nodes) if nodes else {}
+    def _decoded(self, plain: dict[str, Any], described: dict[str, StoredArray], loader: ClassLoader) -> dict[str, Any]:
+        arrays = self._read_arrays(described) if described else {}
         what = f"The checkpoint at {self.path}"
         state = Decoder(loader, arrays=arrays.__getitem__, what=what).decode(plain)
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
@@ -675,37 +649,16 @@ class Stored:
             raise ValueError(f"{what} is damaged: its state holds {both}, which are components.")
         return state
 
-    def _read_arrays(self, nodes: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
-        folder = self._file(ARRAYS_FOLDER)
-        what = f"The checkpoint at {self.path}"
-        wanted = {name: checked_shape_and_dtype(node, what) for name, node in nodes.items()}
-        _check_store(folder, what)
-        ocp = _orbax()
-        handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True)
+    def _read_arrays(self, described: dict[str, StoredArray]) -> dict[str, np.ndarray]:
+        file = self._file(ARRAYS_FILE)
         try:
-            stored = handler.metadata(folder).tree
-            for name, (shape, dtype) in wanted.items():
-                there = stored.get(name)
-                if there is None or tuple(there.shape) != shape or np.dtype(there.dtype) != dtype:
-                    found = "nothing" if there is None else f"{np.dtype(there.dtype)}{list(there.shape)}"
-                    raise ValueError(f"{name} should be {dtype}{list(shape)}, and {ARRAYS_FOLDER} holds {found}")
-                chunk = there.storage.chunk_shape if there.storage is not None else None
-                if chunk is not None and math.prod(chunk) > max(1, math.prod(shape)):
-                    raise ValueError(f"{name} has pieces of {list(chunk)}, which are larger than itself")
-            target = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in wanted.items()}
-            how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted}
-            arguments = ocp.args.PyTreeRestore(item=target, restore_args=how, partial_restore=True)
-            arrays = handler.restore(folder, args=arguments)
-            read = {name: np.asarray(arrays[name]) for name in wanted}
-        except Exception as error:  # whatever the array store makes of damaged files
-            raise ValueError(f"{what} is damaged: its arrays cannot be read: {str(error)[:500]}") from error
-        finally:
-            handler.close()
-        for name, (shape, dtype) in wanted.items():
-            is_same = read[name].shape == shape and read[name].dtype == dtype
-            if not is_same or checksum(read[name]) != nodes[name].get("crc32"):
-                raise ValueError(f"{what} is damaged: the array {name} is not what was written.")
-        return read
+            arrays = read_arrays(file, {name: (array.shape, array.dtype) for name, array in described.items()})
+            for name, array in arrays.items():
+                if checksum(array) != described[name].crc32:
+                    raise ValueError(f"the array {name} is not what was written")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"The checkpoint at {self.path} is damaged: {ARRAYS_FILE}: {error}.") from error
+        return arrays
 
 
 class _Reading:
@@ -735,10 +688,7 @@ class _Reading:
 
     def text(self, file: Path) -> str:
         """The content of a file, within what all files together may have."""
-        found = os.stat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no file")
-        self._bytes_left -= found.st_size
+        self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
             raise ValueError(f"with it, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")
         return file.read_text(encoding="utf-8")
@@ -755,22 +705,6 @@ def short(value: Any) -> str:
     """A value of a damaged file for a message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
-
-
-def _check_store(folder: Path, what: str) -> None:
-    """Raise a ValueError unless a folder is a store of arrays, of plain files only."""
-    for name in _STORE_FILES:
-        if not (folder / name).is_file():
-            raise ValueError(f"{what} is damaged: its arrays cannot be read: {ARRAYS_FOLDER}/{name} is missing.")
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            mode = os.lstat(os.path.join(root, name)).st_mode
-            if stat.S_ISLNK(mode):
-                raise ValueError(f"{what} contains links, which lead out of its folder; do not use it.")
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise ValueError(f"{what} is damaged: {name} is no file.")
-            if name.lower().endswith(_PICKLES):
-                raise ValueError(f"{what} contains {name}, which this project does not write; do not use it.")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Saving and loading: `Checkpointable`, the base of everything that has a state.
 
 A checkpoint is a folder per component, in RLlib's layout: metadata, the class with its constructor's arguments, and the
-state as JSON, with the arrays in a store of Orbax beside it. It holds data and no code; see `from_checkpoint` for which
-classes are imported.
+state as JSON, with the arrays in a file beside it. It holds data and no code; see `from_checkpoint` for which classes
+are imported.
 """
 
 from __future__ import annotations

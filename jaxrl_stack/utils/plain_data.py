@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.utils.array_file import bytes_of
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.spaces import (
     MAX_SPACE_ELEMENTS,
@@ -151,7 +152,7 @@ class Encoder:
         if array.size == 0:
             return node
         name = where or "value"
-        while name in self.arrays:
+        while name in self.arrays or name == "__metadata__":  # the format of files keeps that one for itself
             name += "_"
         self.arrays[name] = array
         return node | {"name": name, "crc32": checksum(array)}
@@ -261,7 +262,8 @@ class Decoder:
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
 
     def _array(self, node: dict[str, Any]) -> np.ndarray:
-        shape, dtype = checked_shape_and_dtype(node, self._what)
+        stored = StoredArray.of(node, self._what)
+        shape, dtype = stored.shape, stored.dtype
         if "name" in node:
             if self._arrays is None:
                 raise ValueError(f"{self._what} refers to an array where there can be none: it is damaged.")
@@ -351,32 +353,50 @@ class Decoder:
     }
 
 
-def checked_shape_and_dtype(node: Mapping[str, Any], what: str) -> tuple[tuple[int, ...], np.dtype]:
-    """What a node says of its array.
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """What JSON says of an array.
 
-    Raises:
-        ValueError: If that cannot be.
+    Attributes:
+        shape, dtype: Its own.
+        crc32: `checksum` of its bytes; whatever the JSON holds.
     """
-    shape, dtype = node.get("shape"), node.get("dtype")
-    is_shape = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
-    if not is_shape or not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ValueError(f"{what} holds an array of shape {shape!r} and dtype {dtype!r}: it is damaged.")
-    assert shape is not None
-    return tuple(shape), jnp.dtype(dtype)
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    crc32: Any
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any], what: str) -> StoredArray:
+        """What a node says.
+
+        Raises:
+            ValueError: If that cannot be.
+        """
+        shape, dtype = node.get("shape"), node.get("dtype")
+        is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+        if not is_shape or not isinstance(dtype, str) or dtype not in _DTYPES:
+            raise ValueError(f"{what} holds an array of shape {shape!r} and dtype {dtype!r}: it is damaged.")
+        assert shape is not None
+        return cls(tuple(shape), jnp.dtype(dtype), node.get("crc32"))
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def checksum(array: np.ndarray) -> int:
     """CRC-32 of an array's bytes."""
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+    return zlib.crc32(bytes_of(array))
 
 
-def array_nodes(node: Any, what: str) -> dict[str, dict[str, Any]]:
-    """``{name: node}`` of all arrays that JSON refers to.
+def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
+    """All arrays that JSON refers to, by name.
 
     Raises:
-        ValueError: If two of one name differ.
+        ValueError: If one cannot be, or two of one name differ.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, StoredArray] = {}
     waiting = [node]
     while waiting:
         item = waiting.pop()
@@ -384,8 +404,8 @@ def array_nodes(node: Any, what: str) -> dict[str, dict[str, Any]]:
             waiting += item
         elif isinstance(item, dict):
             if item.get(KIND) == "array" and "name" in item:
-                name = item["name"]
-                if not isinstance(name, str) or found.setdefault(name, item) != item:
+                name, array = item["name"], StoredArray.of(item, what)
+                if not isinstance(name, str) or found.setdefault(name, array) != array:
                     raise ValueError(f"{what} is damaged: it describes the array {name!r} in several ways.")
             waiting += item.values()
     return found

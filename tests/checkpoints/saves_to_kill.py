@@ -15,12 +15,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-import orbax.checkpoint
 
 from jaxrl_stack.utils import checkpoint_files
 from jaxrl_stack.utils.checkpoint_files import Component
-
-assert orbax.checkpoint  # imported here, once for all of them
 
 PATIENCE = 60.0
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors
 from flax import nnx
 from gymnasium import spaces
 
@@ -31,7 +32,15 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils import checkpoint_files
-from jaxrl_stack.utils.checkpoint_files import MAX_DEPTH, Component, Stored, opened, wait_for_saves, write
+from jaxrl_stack.utils.checkpoint_files import (
+    ARRAYS_FILE,
+    MAX_DEPTH,
+    Component,
+    Stored,
+    opened,
+    wait_for_saves,
+    write,
+)
 from jaxrl_stack.utils.checkpoints import Checkpointable
 from jaxrl_stack.utils.class_paths import ClassLoader
 
@@ -74,9 +83,9 @@ def way(request, monkeypatch):
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def test_arrays_go_through_the_store_bit_for_bit(tmp_path):
+def test_arrays_go_through_files_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
-    names = ["a", "a/b", "a.b", "a/.zarray", "ä b", "%2F", "..", "c/../d", "'", '"', "\\", "{}", "x" * 300]
+    names = ["a", "a/b", "a.b", "__metadata__", "ä b", "%2F", "..", "c/../d", "'", '"', "\\", "{}", "x" * 300]
     state: dict[str, Any] = {name: rng.normal(size=3) for name in names}
     state["kinds"] = {
         name: rng.integers(0, 256, 16, np.uint8).view(jnp.dtype(name))
@@ -96,15 +105,57 @@ def test_arrays_go_through_the_store_bit_for_bit(tmp_path):
         return leaf.dtype, leaf.shape, leaf.tobytes()
 
     assert jax.tree.map(bits, back) == jax.tree.map(bits, state)
+    # Other programs read the file, too.
+    with safetensors.safe_open(tmp_path / "it" / ARRAYS_FILE, "np") as file:
+        assert set(file.keys()) >= {name for name in names if name != "__metadata__"}
+        assert (file.get_tensor("large") == state["large"]).all()
+        assert file.get_slice("kinds/bfloat16").get_dtype() == "BF16"
+
+
+def test_large_arrays_are_in_memory_once(tmp_path):
+    """While they are written, and while they are read."""
+    script = """
+import pathlib, sys
+import numpy as np
+from jaxrl_stack.utils.checkpoint_files import Component, opened, write
+from jaxrl_stack.utils.class_paths import ClassLoader
+
+def mib(mark):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(mark)).split()[1]) / 1024
+
+thing = Component(class_path="some:Thing", ctor={"args": [], "kwargs": {}})
+before = mib("VmRSS:")
+write(sys.argv[1], thing, {"a": np.ones(1 << 26, np.float32), "b": np.ones((1 << 26, 4), np.uint8)})
+with opened(sys.argv[1]) as stored:
+    state = stored.state(ClassLoader())
+assert all(array.all() for array in state.values())
+print(mib("VmHWM:") - before)
+"""
+    peak = float(run_script(script, str(tmp_path / "it")).stdout)
+    assert 512 <= peak <= 1.2 * 512
+
+
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(checkpoint_files.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
 
 
 def test_layout(tmp_path):
     save(tmp_path / "it", 3)
-    files = {str(file.relative_to(tmp_path / "it")) for file in (tmp_path / "it").rglob("*.json")}
-    own = {"metadata.json", "class_and_ctor_args.json", "state.json"}
+    files = {str(file.relative_to(tmp_path / "it")) for file in (tmp_path / "it").rglob("*.*")}
+    own = {"metadata.json", "class_and_ctor_args.json", "state.json", "arrays.safetensors"}
     assert files == own | {f"part/{name}" for name in own}
     metadata = json.loads((tmp_path / "it" / "metadata.json").read_text())
-    assert metadata["checkpoint_version"] == "2.0"
+    assert metadata["checkpoint_version"] == "3.0"
     assert metadata["components"] == ["part"]
     assert {"jaxrl_stack_version", "jax_version", "state_file"} <= set(metadata)
     assert os.stat(tmp_path / "it").st_mode & 0o777 == 0o777 & ~_umask()
@@ -123,7 +174,7 @@ def test_metadata_of_a_class_cannot_replace_the_formats_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "a/b", ".hidden", "", "arrays", "x.json", "x.pkl", "a\0b", "CON:", "\ud800"]
+    "name", ["../x", "a/b", ".hidden", "", "x.safetensors", "x.json", "x.pkl", "a\0b", "CON:", "\ud800"]
 )
 def test_names_that_no_folder_can_have(tmp_path, name):
     component = dataclasses.replace(THING, parts={name: THING})
@@ -161,6 +212,19 @@ def test_parts_without_state_have_no_folder(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------- where it goes
+
+
+def test_saving_over_a_checkpoint_of_an_earlier_version(tmp_path):
+    """They are not read, and had a folder of arrays."""
+    save(tmp_path / "it", 1)
+    metadata = json.loads((tmp_path / "it" / "metadata.json").read_text())
+    (tmp_path / "it" / "metadata.json").write_text(json.dumps({**metadata, "checkpoint_version": "2.0"}))
+    (tmp_path / "it" / ARRAYS_FILE).unlink()
+    (tmp_path / "it" / "arrays").mkdir()
+    with pytest.raises(ValueError, match=r"has version '2.0', and this release reads '3.0': load it with the release"):
+        holds(tmp_path / "it")
+    save(tmp_path / "it", 2)
+    assert number(tmp_path / "it") == 2
 
 
 def test_saving_over_a_checkpoint(tmp_path, way):
@@ -217,14 +281,14 @@ def test_what_is_no_checkpoint_stays(tmp_path, make):
 
 def test_what_is_put_there_meanwhile_stays(tmp_path, monkeypatch):
     path = tmp_path / "it"
-    write_arrays = checkpoint_files._write_arrays
+    write_arrays = checkpoint_files.write_arrays
 
     def slow(*args: Any) -> None:
         write_arrays(*args)
         path.mkdir(exist_ok=True)
         (path / "mine.txt").write_text("mine")
 
-    monkeypatch.setattr(checkpoint_files, "_write_arrays", slow)
+    monkeypatch.setattr(checkpoint_files, "write_arrays", slow)
     save(path, 1, blocking=False)
     with pytest.raises(ValueError, match="no checkpoint"):
         wait_for_saves()
@@ -258,7 +322,7 @@ def test_what_goes_wrong_leaves_the_one_before(tmp_path, way, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_files, "_write_arrays", full)
+        patch.setattr(checkpoint_files, "write_arrays", full)
         with pytest.raises(OSError, match="No space"):
             save(tmp_path / "it", 2)
     assert number(tmp_path / "it") == 1
@@ -321,7 +385,7 @@ def test_a_failing_save_behind_it_keeps_the_one_before(interrupted, monkeypatch)
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_files, "_write_arrays", full)
+    monkeypatch.setattr(checkpoint_files, "write_arrays", full)
     with pytest.raises(OSError, match="No space"):
         save(interrupted, 3)
     assert number(interrupted) == 1
@@ -427,14 +491,14 @@ def test_saves_without_waiting_are_of_the_moment_and_in_order(tmp_path, gate):
 
 def test_a_save_without_waiting_does_not_wait_for_one_that_is_being_written(tmp_path, monkeypatch):
     is_writing, may_go_on = threading.Event(), threading.Event()
-    write_arrays = checkpoint_files._write_arrays
+    write_arrays = checkpoint_files.write_arrays
 
     def waiting(*arguments: Any) -> None:
         is_writing.set()
         assert may_go_on.wait(30)
         write_arrays(*arguments)
 
-    monkeypatch.setattr(checkpoint_files, "_write_arrays", waiting)
+    monkeypatch.setattr(checkpoint_files, "write_arrays", waiting)
     save(tmp_path / "it", 1, blocking=False)
     assert is_writing.wait(30)
     start = time.monotonic()
@@ -464,14 +528,14 @@ def test_who_saves_faster_than_the_disk_waits(tmp_path, gate):
 
 
 def test_what_went_wrong_in_the_background_is_reported(tmp_path, monkeypatch):
-    write_arrays = checkpoint_files._write_arrays
+    write_arrays = checkpoint_files.write_arrays
 
     def full(path: Path, arrays: Any) -> None:
         if "bad" in str(path):
             raise OSError(28, "No space left on device")
         write_arrays(path, arrays)
 
-    monkeypatch.setattr(checkpoint_files, "_write_arrays", full)
+    monkeypatch.setattr(checkpoint_files, "write_arrays", full)
     save(tmp_path / "bad", 1, blocking=False)
     save(tmp_path / "good", 2, blocking=False)
     with pytest.raises(OSError, match="No space") as raised:
@@ -505,12 +569,7 @@ for n in range(6):
     write(f"{sys.argv[1]}/{n % 2}", thing, {"a": np.full(100_000, n)}, blocking=False)
 write(f"{sys.argv[1]}/no/such\\0name", thing, {"a": 1}, blocking=False) if len(sys.argv) > 2 else None
 """
-    arguments = [sys.executable, "-c", script, str(tmp_path)]
-    root = Path(checkpoint_files.__file__).parents[2]
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(root)}, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    run_script(script, str(tmp_path))
     assert [holds(tmp_path / str(n))["a"][-1] for n in range(2)] == [4, 5]
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
@@ -784,7 +843,7 @@ def test_weights_of_half_precision_that_are_nan(tmp_path):
 
 def test_learner_and_group(learner, config, tmp_path):
     path = Path(learner.save_to_path(tmp_path / "learner"))
-    assert {p.name for p in path.iterdir() if p.is_dir()} == {"arrays", "rl_module"}
+    assert {p.name for p in path.iterdir() if p.is_dir()} == {"rl_module"}
     back = PPOLearner.from_checkpoint(path)
     assert_same(back.get_state(), learner.get_state())
     group = LearnerGroup(config=config, learner=learner)

@@ -70,9 +70,10 @@ def layout_of(path: Path) -> dict[str, set[str]]:
     """``{folder: its files}``, without the arrays."""
     folders = [path, *(p for p in path.rglob("*") if p.is_dir())]
     return {
-        "" if folder == path else folder.relative_to(path).as_posix(): {p.name for p in folder.iterdir() if p.is_file()}
+        "" if folder == path else folder.relative_to(path).as_posix(): (
+            {p.name for p in folder.iterdir() if p.is_file()} - {"arrays.safetensors"}
+        )
         for folder in folders
-        if "arrays" not in folder.parts
     }
 
 

@@ -1,0 +1,78 @@
+"""Arrays in one file of the format safetensors: a header that describes them, then their bytes, and no code.
+
+Whoever reads one knows what has to be in it, and a header counts only if it says the same, byte for byte: nothing of a
+file is ever parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+_NAMES = {"bool": "BOOL", "bfloat16": "BF16"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)
+}
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to a new file, one after the other and without copies, and wait for the disk.
+
+    Args:
+        path: The file; it must not be there yet.
+        arrays: By name, in the byte order of this machine.
+    """
+    header, names = _header({name: (array.shape, array.dtype) for name, array in arrays.items()})
+    with open(path, "xb") as file:
+        file.write(header)
+        for name in names:
+            file.write(bytes_of(arrays[name]))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_arrays(
+    path: str | os.PathLike[str], described: Mapping[str, tuple[tuple[int, ...], np.dtype]]
+) -> dict[str, np.ndarray]:
+    """The arrays of a file, each read into its own memory.
+
+    Args:
+        path: The file.
+        described: ``{name: (shape, dtype)}`` of all that it holds.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it holds something else; nothing has been allocated then.
+    """
+    header, names = _header(described)
+    size = len(header) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in described.values())
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size != size or file.read(len(header)) != header:
+            raise ValueError("it does not hold the arrays, of the shapes and dtypes, that are described")
+        arrays = {name: np.empty(*described[name]) for name in names}
+        if any(file.readinto(bytes_of(array)) != array.nbytes for array in arrays.values()):
+            raise ValueError("it was cut off while it was read")
+    return arrays
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array, in C order; its own memory if it is in that order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _header(described: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> tuple[bytes, list[str]]:
+    """The first bytes of a file, and the names of the arrays in it in their order: wide dtypes first, for alignment."""
+    names = sorted(described, key=lambda name: (-described[name][1].itemsize, name))
+    entries, end = {}, 0
+    for name in names:
+        shape, dtype = described[name]
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        known = _NAMES.get(dtype.name)  # complex numbers have none: bytes
+        kind = {"dtype": known, "shape": shape} if known else {"dtype": "U8", "shape": [end - start]}
+        entries[name] = {**kind, "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, names
