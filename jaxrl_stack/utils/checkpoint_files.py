@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import ctypes
 import dataclasses
-import errno
-import fcntl
 import importlib
 import json
 import math
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import threading
@@ -27,6 +23,7 @@ import numpy as np
 
 from jaxrl_stack.utils.array_file import read_arrays, write_arrays
 from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.folder_replacement import put_back, replaced
 from jaxrl_stack.utils.memory import available_host_bytes, format_bytes
 from jaxrl_stack.utils.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
 
@@ -44,8 +41,6 @@ _NOT_IN_NAMES = r"<>:\"/\\|?*\x00-\x1f\ud800-\udfff"
 PART_NAME = re.compile(f"[^{_NOT_IN_NAMES}.][^{_NOT_IN_NAMES}]*")
 """Names of components: names of folders on every system."""
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,18 +141,14 @@ def write(
 
 def check_target(target: Path) -> None:
     """Raise a ValueError if something else than a checkpoint is at a path, which would be lost."""
-    problem = _problem_with(target)
-    looks = 1
-    while problem is not None:
-        if looks == _LOOKS_AT_TARGET:
-            raise ValueError(problem)
+    problem = None
+    for _ in range(6):
+        problem = _problem_with(target)
+        if problem is None:
+            return
         # Another thread or process may be exchanging its own checkpoint with this one between two of these looks.
         time.sleep(0.02)
-        problem = _problem_with(target)
-        looks += 1
-
-
-_LOOKS_AT_TARGET = 6
+    raise ValueError(problem)
 
 
 def _problem_with(target: Path) -> str | None:
@@ -277,156 +268,20 @@ def _versions() -> dict[str, str]:
     return {"jaxrl_stack_version": __version__, "jax_version": jax.__version__}
 
 
-_writing = threading.Lock()
-"""Threads of one process write their checkpoints one behind the other."""
-
-
 def _write_local(target: Path, folders: list[_Folder]) -> None:
-    with _writing:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _put_back(target)
-        _remove_leftovers(target)
-        with _aside(target) as aside:
-            for folder in folders:
-                place = aside / folder.path
-                place.mkdir(exist_ok=True)
-                for name, text in folder.files.items():
-                    with open(place / name, "w", encoding="utf-8") as file:
-                        file.write(text)
-                        file.flush()
-                        os.fsync(file.fileno())
-                if folder.arrays:
-                    write_arrays(place / ARRAYS_FILE, folder.arrays)
-            # Somebody may have put something else there meanwhile.
-            check_target(target)
-            _swap_in(aside, target)
-
-
-_OLD = ".old"
-
-
-@contextlib.contextmanager
-def _aside(target: Path) -> Iterator[Path]:
-    """A folder to write in, beside the target; what is there in the end is removed."""
-    while True:
-        aside = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
-        try:
-            aside.mkdir()
-            break
-        except FileExistsError:
-            continue
-    try:
-        with _locked(aside):
-            yield aside
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Show other processes that this folder is being worked on, for as long as this process lives.
-
-    Gives False, without `wait`, if another one (or another thread) does so.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        except OSError as error:
-            # Some network file systems have no locks: the process that the name names tells as much on one machine.
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL):
-                raise
-            yield wait or not _is_alive(int(folder.name.split(".")[-3 if folder.name.endswith(_OLD) else -2]))
-            return
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Remove what processes that were killed had written for this path."""
-    for left in _leftovers(target):
-        with contextlib.suppress(FileNotFoundError), _locked(left, wait=False) as is_left:
-            if is_left:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-def _leftovers(target: Path) -> list[Path]:
-    pattern = re.compile(re.escape(f".{target.name}.") + rf"\d+\.[0-9a-f]{{8}}({re.escape(_OLD)})?")
-    if not target.parent.is_dir():
-        return []
-    return [path for path in target.parent.iterdir() if pattern.fullmatch(path.name) and not path.is_symlink()]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _swap_in(aside: Path, target: Path) -> None:
-    """Put `aside` in the place of `target`, which is at `aside` afterwards, if there was one."""
-    while True:
-        try:
-            if not os.path.lexists(target):
-                os.rename(aside, target)
-                return
-            if _exchange(aside, target) or _exchange_in_steps(aside, target):
-                return
-        except OSError as error:
-            # Another process or thread has put its own there, or taken it away, between two of these calls.
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not aside.is_dir():
-                raise
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one moment; False where the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    return rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
-
-
-def _exchange_in_steps(aside: Path, target: Path) -> bool:
-    """`_exchange` where the system cannot. The old one is out of its place for a moment; `_put_back` finds it.
-
-    Returns:
-        False if somebody else was quicker: nothing is done then.
-    """
-    old = Path(f"{aside}{_OLD}")
-    with _locked(target):
-        os.rename(target, old)
-        try:
-            os.rename(aside, target)
-        except OSError:
-            if not os.path.lexists(target):
-                os.rename(old, target)
-                raise
-            # There is another one already, and it is newer than the one that was taken away.
-            shutil.rmtree(old)
-            return False
-        # Under this name nobody takes it for one to put back.
-        os.rename(old, aside)
-    return True
-
-
-def _put_back(target: Path) -> None:
-    """Put a checkpoint back whose replacement was interrupted between taking it away and putting the new one there."""
-    for left in _leftovers(target) if not os.path.lexists(target) else ():
-        if not left.name.endswith(_OLD) or not is_checkpoint(left):
-            continue
-        # Whoever is just replacing it has it locked until the new one is there.
-        with contextlib.suppress(FileNotFoundError), _locked(left):
-            if not os.path.lexists(target):
-                os.rename(left, target)
+    with replaced(target) as aside:
+        for folder in folders:
+            place = aside / folder.path
+            place.mkdir(exist_ok=True)
+            for name, text in folder.files.items():
+                with open(place / name, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+            if folder.arrays:
+                write_arrays(place / ARRAYS_FILE, folder.arrays)
+        # Somebody may have put something else there meanwhile.
+        check_target(target)
 
 
 class _Saves:
@@ -434,8 +289,10 @@ class _Saves:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: list[tuple[str, concurrent.futures.Future[None]]] = []
+        # Before the pools of this process close, at its end, which other file systems need; `atexit` is later.
+        threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
         """Run a task, in this thread or in the other one; tasks for one path run in order."""
@@ -444,10 +301,6 @@ class _Saves:
             task()
             return
         with self._lock:
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-                # Before the pools of this process close, at its end, which the array store needs; `atexit` is later.
-                threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
             waiting = [future for _, future in self._running if not future.done()]
             self._running.append((path, self._pool.submit(task)))
         # Each holds a copy of its state: whoever saves faster than the disk takes it has to wait.
@@ -513,7 +366,7 @@ class Stored:
             _saves.wait(os.path.realpath(self.path))
             for place in (*reversed(self.path.parents), self.path):
                 if not place.exists():
-                    _put_back(Path(os.path.realpath(place)))
+                    put_back(Path(os.path.realpath(place)))
         names = [name for name in (ALGORITHM_METADATA_FILE, METADATA_FILE) if (self.path / name).is_file()]
         if not names:
             raise FileNotFoundError(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_stack.utils import checkpoint_files
+from jaxrl_stack.utils import checkpoint_files, folder_replacement
 from jaxrl_stack.utils.checkpoint_files import Component
 
 PATIENCE = 60.0
@@ -65,7 +65,7 @@ def main(path: str, description: str, num_kills: int, has_exchange: bool) -> Non
         if pid == 0:
             try:
                 if not has_exchange:
-                    checkpoint_files._exchange = lambda one, other: False
+                    folder_replacement._exchange = lambda one, other: False
                     slow_renames()
                 save_forever(path, component, content["shapes"], counter, report)
             finally:

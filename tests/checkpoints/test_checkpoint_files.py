@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -31,7 +32,7 @@ from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FrameStack
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.utils import checkpoint_files
+from jaxrl_stack.utils import checkpoint_files, folder_replacement
 from jaxrl_stack.utils.checkpoint_files import (
     ARRAYS_FILE,
     MAX_DEPTH,
@@ -76,7 +77,7 @@ def save(path: Any, n: int, **kwargs: Any) -> str:
 def way(request, monkeypatch):
     """Both ways to put a new folder in the place of an old one."""
     if request.param == "steps":
-        monkeypatch.setattr(checkpoint_files, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(folder_replacement, "_exchange", lambda one, other: False)
     return request.param
 
 
@@ -344,15 +345,15 @@ def interrupted(tmp_path, monkeypatch):
     rename = os.rename
 
     def first_alone(source: Any, target: Any) -> None:
-        if Path(target) == path:
+        if Path(target) == path and not path.exists():
             raise Killed
         rename(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_files, "_exchange", lambda one, other: False)
+        patch.setattr(folder_replacement, "_exchange", lambda one, other: False)
         patch.setattr(os, "rename", first_alone)
         # Whoever is killed does not clean up.
-        patch.setattr(checkpoint_files.shutil, "rmtree", lambda *args, **kwargs: None)
+        patch.setattr(folder_replacement.shutil, "rmtree", lambda *args, **kwargs: None)
         with pytest.raises(Killed):
             save(path, 2)
     assert not path.exists()
@@ -394,24 +395,52 @@ def test_a_failing_save_behind_it_keeps_the_one_before(interrupted, monkeypatch)
 def test_leftovers_of_others_stay(tmp_path):
     """Those of checkpoints with similar names, and what only looks like one."""
     names = [
-        ".it.5.x.77.0123abcd",
-        ".it.5.x.77.0123abcd.old",
+        ".it.5.x.new.77.0123abcd",
+        ".it.5.x.old.77.0123abcd",
         ".it.notes",
-        ".it.77.old",
-        ".other.77.0123abcd",
+        ".it.new.77",
+        ".other.new.77.0123abcd",
     ]
     for name in names:
         (tmp_path / name).mkdir()
-    (tmp_path / ".it.77.0123abcd").mkdir()
+    for name in (".it.new.77.0123abcd", ".it.old.77.0123abcd"):
+        (tmp_path / name).mkdir()
     save(tmp_path / "it", 1)
     assert sorted(os.listdir(tmp_path)) == sorted([*names, "it"])
 
 
-def test_a_folder_that_is_being_written_stays(tmp_path):
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_folder_that_is_being_written_stays(tmp_path, monkeypatch, has_locks):
     """Another save to the same path does not take it for a leftover, of whatever process it is."""
-    with checkpoint_files._aside(tmp_path / "it") as aside:
+    alive, gone = (tmp_path / f".it.new.{pid}.0123abcd" for pid in (os.getpid(), 1 << 30))
+    alive.mkdir()
+    gone.mkdir()
+    if not has_locks:
+
+        def no_locks(descriptor: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, "no locks")
+
+        monkeypatch.setattr(folder_replacement.fcntl, "flock", no_locks)
+    with folder_replacement._locked(alive):
         save(tmp_path / "it", 1)
-        assert aside.is_dir()
+    assert sorted(os.listdir(tmp_path)) == [alive.name, "it"]
+
+
+def test_a_checkpoint_that_is_put_back_meanwhile(tmp_path, monkeypatch):
+    """Another process loads between the two renames of a save: it gets the one before, and the save is made."""
+    path = tmp_path / "it"
+    save(path, 1)
+    rename, found = os.rename, []
+
+    def slow(source: Any, target: Any) -> None:
+        rename(source, target)
+        if Path(source) == path and not found:
+            found.append(number(path))
+
+    monkeypatch.setattr(folder_replacement, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(os, "rename", slow)
+    save(path, 2)
+    assert (found, number(path)) == ([1], 2)
     assert os.listdir(tmp_path) == ["it"]
 
 
