@@ -15,7 +15,8 @@ import sys
 import textwrap
 from types import ModuleType
 
-from jaxrl_stack.algorithms.settings import Declarations, signature
+from jaxrl_stack.algorithms.fluent_methods import signature
+from jaxrl_stack.algorithms.settings import Declarations
 
 MODULES = (
     "jaxrl_stack.algorithms.algorithm_config",
@@ -76,9 +77,7 @@ def _member(node: ast.stmt) -> str:
         case ast.Import() | ast.ImportFrom():
             return ast.unparse(node)
         case ast.FunctionDef():
-            docstring = ast.get_docstring(node)
-            node.body = [ast.Expr(ast.Constant(docstring))] if docstring else []
-            node.body.append(ast.Expr(ast.Constant(...)))
+            node.body = [ast.Expr(ast.Constant(...))]
             return ast.unparse(node)
         case ast.Assign(targets=[ast.Name(id="__all__")]):
             return ast.unparse(node)
@@ -91,7 +90,7 @@ def _member(node: ast.stmt) -> str:
 
 
 def _class(node: ast.ClassDef, cls: type) -> str:
-    members = [repr(inspect.getdoc(cls) or "")]
+    members = []
     declarations = getattr(cls, "_declarations", None)
     if isinstance(declarations, Declarations):
         own = vars(cls).get("_sections", ())
@@ -100,22 +99,21 @@ def _class(node: ast.ClassDef, cls: type) -> str:
             if not isinstance(getattr(cls, setting.attribute, None), property):
                 members.append(f"{setting.attribute}: {setting.type}")
         for section in own:
-            members.append(_fluent(declarations, section.name, getattr(cls, section.name).__doc__))
+            members.append(_fluent(declarations, section.name))
     members += [_member(child) for child in _flat(node.body)]
     bases = ", ".join(ast.unparse(base) for base in node.bases)
     head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
     return head + "\n" + textwrap.indent("\n".join(member for member in members if member), "    ")
 
 
-def _fluent(declarations: Declarations, section: str, doc: str) -> str:
+def _fluent(declarations: Declarations, section: str) -> str:
     settings = [s for s in declarations.in_section(section) if not s.hidden]
     parameters = ["self"]
     for parameter in list(signature(settings).parameters.values())[1:]:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
         parameters.append(f"{parameter.name}: {parameter.annotation} | type[NotProvided] = ...")
-    body = textwrap.indent(f'"""{doc}\n"""\n...', "    ")
-    return f"def {section}(\n    " + ",\n    ".join(parameters) + f",\n) -> Self:\n{body}"
+    return f"def {section}(\n    " + ",\n    ".join(parameters) + ",\n) -> Self: ..."
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.device_driver import DeviceDriver
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.algorithms.on_policy_actor_driver import OnPolicyActorDriver
-from jaxrl_stack.algorithms.settings import short
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import (
     CheckpointFolder,
     SavedCheckpoint,

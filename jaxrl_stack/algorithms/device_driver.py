@@ -16,7 +16,7 @@ from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
 from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
-from jaxrl_stack.algorithms.settings import same
+from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.algorithms.settings import same
+from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_LEARNER_GROUP,

@@ -1,13 +1,15 @@
-"""Checks of the values in a model config of the default networks, by their names."""
+"""A model config of the default networks: what it says, and checks of its values by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxrl_stack.algorithms.settings import Check, boolean, integer, number, short
+from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
+from jaxrl_stack.algorithms.setting_values import as_dict
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -36,17 +38,22 @@ def _activation(value: Any) -> str | None:
     return None
 
 
-_CHECKS_OF_ENDINGS: dict[str, Check] = {
+_CHECKS_OF_ENDINGS: dict[str, Callable[[Any], str | None]] = {
     "_hiddens": _widths,
     "_activation": _activation,
     "_use_layernorm": boolean,
 }
-_CHECKS: dict[str, Check] = {
+_CHECKS: dict[str, Callable[[Any], str | None]] = {
     "free_log_std": boolean,
     "fusionnet_hiddens": _widths_or_none,
     "vf_share_layers": boolean,
     "log_std_clip_param": number(0),
 }
+
+
+def given_settings(model_config: Any) -> dict[str, Any]:
+    """What a user's model config says: the entries of a dict, the fields given to a DefaultModelConfig."""
+    return model_config.given() if isinstance(model_config, DefaultModelConfig) else dict(as_dict(model_config or {}))
 
 
 def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:

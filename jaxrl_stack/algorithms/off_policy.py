@@ -13,7 +13,10 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.off_policy_actor_driver import OffPolicyActorDriver
 from jaxrl_stack.algorithms.off_policy_device_driver import OffPolicyDeviceDriver
-from jaxrl_stack.algorithms.settings import Section, Setting, boolean, integer, is_search_space, number, short
+from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number
+from jaxrl_stack.algorithms.setting_values import is_search_space
+from jaxrl_stack.algorithms.settings import ALGORITHM, Section, host, per_module, static, traced
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution import off_policy
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -23,6 +26,7 @@ REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]] = {
     "PrioritizedEpisodeReplayBuffer": PrioritizedEpisodeReplayBuffer,
 }
 """Replay buffers that a config names without a path."""
+DEFAULT_REPLAY_BUFFER = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50000, "alpha": 0.6, "beta": 0.4}
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
 _WANTED_TYPE = (
@@ -54,6 +58,7 @@ _CHECKS = {
 }
 
 
+@check_of("int | tuple[int, int]")
 def n_step_problem(value: Any) -> str | None:
     """What `n_step` must be: a number of steps, or a range (lo, hi) of them, hi excluded."""
     wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
@@ -67,6 +72,7 @@ def _tuple_if_range(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+@check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
     """What `replay_buffer_config` must be; classes that are named by their path are not imported yet."""
     if not isinstance(value, Mapping):
@@ -118,77 +124,30 @@ def _imported(path: str) -> Any:
 class OffPolicyConfig(AlgorithmConfig):
     """Settings of the algorithms that learn from replay: DQN and SAC derive from it."""
 
+    # fmt: off
     _sections = (
-        Section(
-            "training",
-            "Sets how the policy is trained.",
-            (
-                Setting(
-                    "replay_buffer_config",
-                    {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50000, "alpha": 0.6, "beta": 0.4},
-                    "The replay buffer: its type, the steps that it holds (capacity) and, if it is prioritised, the "
-                    "exponents of priorities (alpha) and importance weights (beta). Merged with the present one "
-                    "unless the type changes.",
-                    "dict[str, Any]",
-                    check=replay_buffer_config_problem,
-                    merge=merged_replay_buffer_config,
-                ),
-                Setting(
-                    "num_steps_sampled_before_learning_starts",
-                    1000,
-                    "Sampled env steps before the first update.",
-                    "int",
-                    "host",
-                    check=integer(0),
-                    read_by="algorithm",
-                ),
-                Setting(
-                    "n_step",
-                    1,
-                    "Steps of the returns; a range (lo, hi) draws them for each row, hi excluded.",
-                    "int | tuple[int, int]",
-                    check=n_step_problem,
-                    convert=_tuple_if_range,
-                ),
-                Setting(
-                    "training_intensity",
-                    None,
-                    "Rows trained per step sampled, as whole rounds of sampling per update or updates per round; "
-                    "None for one update per round of sampling.",
-                    "float | None",
-                    check=number(above=0, finite=True),
-                    read_by="algorithm",
-                ),
-                Setting(
-                    "target_network_update_freq",
-                    0,
-                    "Sampled env steps between updates of the target networks; 0 updates them with every update.",
-                    "int",
-                    check=integer(0),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "tau",
-                    1.0,
-                    "Weight of the networks in an update of the target networks: 1 copies them.",
-                    "float",
-                    "traced",
-                    check=number(0, 1),
-                    read_by="learner",
-                ),
-                Setting(
-                    "store_buffer_in_checkpoints",
-                    True,
-                    "Whether checkpoints hold the replay buffer, so that a restored run continues exactly.",
-                    "bool",
-                    "host",
-                    check=boolean,
-                    read_by="algorithm",
-                ),
-            ),
-        ),
+        Section("training", "Sets how the policy is trained.", (
+            static("replay_buffer_config", DEFAULT_REPLAY_BUFFER, replay_buffer_config_problem,
+                "The replay buffer: its type, the steps that it holds (capacity) and, if it is prioritised, the "
+                "exponents of priorities (alpha) and importance weights (beta). Merged with the present one unless "
+                "the type changes.", merge=merged_replay_buffer_config),
+            host("num_steps_sampled_before_learning_starts", 1000, integer(0),
+                "Sampled env steps before the first update.", ALGORITHM),
+            static("n_step", 1, n_step_problem,
+                "Steps of the returns; a range (lo, hi) draws them for each row, hi excluded.",
+                convert=_tuple_if_range),
+            static("training_intensity", None, number(above=0, finite=True),
+                "Rows trained per step sampled, as whole rounds of sampling per update or updates per round; None for "
+                "one update per round of sampling.", ALGORITHM),
+            per_module("target_network_update_freq", 0, integer(0),
+                "Sampled env steps between updates of the target networks; 0 updates them with every update."),
+            traced("tau", 1.0, number(0, 1),
+                "Weight of the networks in an update of the target networks: 1 copies them."),
+            host("store_buffer_in_checkpoints", True, boolean,
+                "Whether checkpoints hold the replay buffer, so that a restored run continues exactly.", ALGORITHM),
+        )),
     )
+    # fmt: on
     _defaults: Mapping[str, Any] = {"rollout_fragment_length": "auto"}
 
     # -------------------------------------------------------------------------------------------- derived values

@@ -45,7 +45,7 @@ class AlgorithmTrainable:
         Raises:
             ValueError: If a name is unknown or a value cannot be right.
         """
-        from jaxrl_stack.algorithms.settings import same
+        from jaxrl_stack.algorithms.setting_values import same
 
         new = cls.algorithm_class().get_default_config().copy(copy_frozen=False)
         defaults = new.to_dict()
@@ -131,7 +131,7 @@ class AlgorithmTrainable:
 
 def _known(value: Any, known: Any) -> Any:
     """`known` if `value` is a copy of it, else `value`."""
-    from jaxrl_stack.algorithms.settings import same
+    from jaxrl_stack.algorithms.setting_values import same
 
     if same(value, known):
         return value

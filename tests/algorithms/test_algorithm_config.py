@@ -17,7 +17,9 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided, PolicySpec
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.algorithms.settings import Section, Setting, number, settings_table
+from jaxrl_stack.algorithms.setting_checks import number
+from jaxrl_stack.algorithms.settings import Section, traced
+from jaxrl_stack.algorithms.settings_display import settings_table
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
 
@@ -378,7 +380,7 @@ def test_repr_shows_what_differs():
 def test_a_subclass_declares_or_assigns_its_settings():
     class MyConfig(PPOConfig):
         _sections = (
-            Section("training", "", (Setting("beta", 0.5, "A factor.", "float", "traced", check=number(0)),)),
+            Section("training", "", (traced("beta", 0.5, number(0), "A factor."),)),
         )
         _defaults = {"lr": 0.25}
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.algorithms.settings import as_dict
+from jaxrl_stack.algorithms.setting_values import as_dict
 
 FACTS = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())
 GROUPS = FACTS["config"]["groups"]

@@ -12,7 +12,8 @@ from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
-from jaxrl_stack.algorithms.settings import Section, Setting, boolean, integer, number, one_of
+from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
+from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, later, per_module, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 
@@ -30,139 +31,42 @@ class DQNConfig(OffPolicyConfig):
         algo = DQNConfig().environment("gymnax/CartPole-v1").training(lr=0.0003).build_algo()
     """
 
+    # fmt: off
     _sections = (
-        Section(
-            "training",
-            "Sets how the policy is trained.",
-            (
-                Setting(
-                    "epsilon",
-                    [(0, 1.0), (10000, 0.05)],
-                    "Probability of a random action while exploring; a schedule counts sampled env steps.",
-                    "float | list[list[float]] | list[tuple[int, float]]",
-                    "traced",
-                    schedulable=True,
-                    check=number(0, 1, or_schedule=True),
-                    read_by="runner",
-                ),
-                Setting(
-                    "double_q",
-                    True,
-                    "The network chooses the action that a target is made of, the target network says its value.",
-                    "bool",
-                    check=boolean,
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "dueling",
-                    True,
-                    "Q-values out of two heads: values of states and advantages of actions.",
-                    "bool",
-                    check=boolean,
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "num_atoms",
-                    1,
-                    "Learn distributions of returns over so many atoms (51 in C51); 1 learns their means.",
-                    "int",
-                    check=integer(1),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "v_min",
-                    -10.0,
-                    "The lowest atom; returns below it count as it.",
-                    "float",
-                    check=number(finite=True),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "v_max",
-                    10.0,
-                    "The highest atom; returns above it count as it.",
-                    "float",
-                    check=number(finite=True),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "noisy",
-                    False,
-                    "Noisy layers in the heads, which explore by themselves: use it with epsilon=0.0.",
-                    "bool",
-                    check=boolean,
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "sigma0",
-                    0.5,
-                    "Initial standard deviation of their noise, times the square root of a layer's inputs.",
-                    "float",
-                    check=number(0, finite=True),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "td_error_loss_fn",
-                    "huber",
-                    'Loss of a temporal-difference error: "huber" or "mse".',
-                    'Literal["huber", "mse"]',
-                    check=one_of("huber", "mse"),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "adam_epsilon",
-                    1e-8,
-                    "Epsilon of Adam.",
-                    "float",
-                    check=number(0, finite=True),
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "burn_in_len",
-                    0,
-                    "Steps that a recurrent network runs over before those that it learns from.",
-                    "int",
-                    "later",
-                    check=integer(0),
-                    instead="it comes with recurrent networks.",
-                ),
-                Setting(
-                    "hiddens",
-                    [256],
-                    "Widths of the heads' hidden layers in RLlib's old stack.",
-                    "list[int]",
-                    "inert",
-                    instead="use rl_module(model_config={'head_fcnet_hiddens': [...]}).",
-                ),
-                Setting(
-                    "categorical_distribution_temperature",
-                    1.0,
-                    "Temperature of actions drawn by their Q-values in RLlib's old stack.",
-                    "float",
-                    "inert",
-                    check=number(above=0),
-                    instead="exploration is epsilon-greedy; other ways go into RLModule._forward_exploration().",
-                ),
-                Setting(
-                    "before_learn_on_batch",
-                    None,
-                    "A function of the train batch in RLlib's old stack.",
-                    "Callable[..., Any] | None",
-                    "inert",
-                    instead="use connector pieces, learners(learner_connector=...).",
-                ),
-            ),
-        ),
+        Section("training", "Sets how the policy is trained.", (
+            traced("epsilon", [(0, 1.0), (10000, 0.05)], number(0, 1, or_schedule=True),
+                "Probability of a random action while exploring; a schedule counts sampled env steps.",
+                read_by=RUNNER),
+            per_module("double_q", True, boolean,
+                "The network chooses the action that a target is made of, the target network says its value."),
+            per_module("dueling", True, boolean,
+                "Q-values out of two heads: values of states and advantages of actions."),
+            per_module("num_atoms", 1, integer(1),
+                "Learn distributions of returns over so many atoms (51 in C51); 1 learns their means."),
+            per_module("v_min", -10.0, number(finite=True), "The lowest atom; returns below it count as it."),
+            per_module("v_max", 10.0, number(finite=True), "The highest atom; returns above it count as it."),
+            per_module("noisy", False, boolean,
+                "Noisy layers in the heads, which explore by themselves: use it with epsilon=0.0."),
+            per_module("sigma0", 0.5, number(0, finite=True),
+                "Initial standard deviation of their noise, times the square root of a layer's inputs."),
+            per_module("td_error_loss_fn", "huber", one_of("huber", "mse"),
+                'Loss of a temporal-difference error: "huber" or "mse".', type='Literal["huber", "mse"]'),
+            per_module("adam_epsilon", 1e-8, number(0, finite=True), "Epsilon of Adam."),
+            later("burn_in_len", 0, integer(0),
+                "Steps that a recurrent network runs over before those that it learns from.",
+                instead="it comes with recurrent networks."),
+            inert("hiddens", [256], anything("list[int]"),
+                "Widths of the heads' hidden layers in RLlib's old stack.",
+                instead="use rl_module(model_config={'head_fcnet_hiddens': [...]})."),
+            inert("categorical_distribution_temperature", 1.0, number(above=0),
+                "Temperature of actions drawn by their Q-values in RLlib's old stack.",
+                instead="exploration is epsilon-greedy; other ways go into RLModule._forward_exploration()."),
+            inert("before_learn_on_batch", None, anything("Callable[..., Any]"),
+                "A function of the train batch in RLlib's old stack.",
+                instead="use connector pieces, learners(learner_connector=...)."),
+        )),
     )
+    # fmt: on
     _defaults: Mapping[str, Any] = {
         "lr": 5e-4,
         "train_batch_size": 32,

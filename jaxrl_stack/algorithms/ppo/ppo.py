@@ -10,7 +10,8 @@ from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
-from jaxrl_stack.algorithms.settings import Section, Setting, boolean, number
+from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, number
+from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.execution import on_policy
@@ -37,105 +38,24 @@ class PPOConfig(AlgorithmConfig):
         algo = PPOConfig().environment("gymnax/CartPole-v1").training(lr=0.0003).build_algo()
     """
 
+    # fmt: off
     _sections = (
-        Section(
-            "training",
-            "Sets how the policy is trained.",
-            (
-                Setting(
-                    "use_critic",
-                    True,
-                    "Train a value function.",
-                    "bool",
-                    check=boolean,
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "use_gae",
-                    True,
-                    "Generalised advantage estimation; the only estimator there is.",
-                    "bool",
-                    "host",
-                    check=boolean,
-                ),
-                Setting(
-                    "lambda_",
-                    1.0,
-                    "Trace decay of GAE: 1 gives returns with a bootstrap value, 0 one-step advantages.",
-                    "float",
-                    "traced",
-                    check=number(0, 1),
-                    read_by="learner",
-                ),
-                Setting(
-                    "use_kl_loss",
-                    True,
-                    "Add the divergence from the sampling policy to the loss.",
-                    "bool",
-                    check=boolean,
-                    per_module=True,
-                    read_by="learner",
-                ),
-                Setting(
-                    "kl_coeff",
-                    0.2,
-                    "Initial weight of that divergence; it then adapts.",
-                    "float",
-                    "traced",
-                    check=number(0, finite=True),
-                    read_by="learner",
-                ),
-                Setting(
-                    "kl_target",
-                    0.01,
-                    "Divergence that its weight is adapted to.",
-                    "float",
-                    "traced",
-                    check=number(0),
-                    read_by="learner",
-                ),
-                Setting(
-                    "vf_loss_coeff",
-                    1.0,
-                    "Weight of the value loss.",
-                    "float",
-                    "traced",
-                    check=number(0, finite=True),
-                    read_by="learner",
-                ),
-                Setting(
-                    "entropy_coeff",
-                    0.0,
-                    "Weight of the entropy bonus.",
-                    "float | list[list[float]] | list[tuple[int, float]]",
-                    "traced",
-                    schedulable=True,
-                    check=number(0, or_schedule=True, finite=True),
-                    check_when_set=False,
-                    read_by="learner",
-                ),
-                Setting(
-                    "clip_param",
-                    0.3,
-                    "Probability ratios are clipped to 1 ± this.",
-                    "float",
-                    "traced",
-                    check=number(0),
-                    read_by="learner",
-                ),
-                Setting(
-                    "vf_clip_param",
-                    10.0,
-                    "Upper bound of the squared value error. Large rewards need a larger one.",
-                    "float",
-                    "traced",
-                    check=number(0),
-                    read_by="learner",
-                ),
-            ),
-        ),
+        Section("training", "Sets how the policy is trained.", (
+            per_module("use_critic", True, boolean, "Train a value function."),
+            host("use_gae", True, boolean, "Generalised advantage estimation; the only estimator there is."),
+            traced("lambda_", 1.0, number(0, 1),
+                "Trace decay of GAE: 1 gives returns with a bootstrap value, 0 one-step advantages."),
+            per_module("use_kl_loss", True, boolean, "Add the divergence from the sampling policy to the loss."),
+            traced("kl_coeff", 0.2, number(0, finite=True), "Initial weight of that divergence; it then adapts."),
+            traced("kl_target", 0.01, number(0), "Divergence that its weight is adapted to."),
+            traced("vf_loss_coeff", 1.0, number(0, finite=True), "Weight of the value loss."),
+            traced("entropy_coeff", 0.0, amount_or_schedule, "Weight of the entropy bonus.", check_when_set=False),
+            traced("clip_param", 0.3, number(0), "Probability ratios are clipped to 1 ± this."),
+            traced("vf_clip_param", 10.0, number(0),
+                "Upper bound of the squared value error. Large rewards need a larger one."),
+        )),
     )
+    # fmt: on
     _defaults: Mapping[str, Any] = {
         "num_env_runners": 2,
         "rollout_fragment_length": "auto",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
-from jaxrl_stack.algorithms.settings import Section, Setting, boolean, number
+from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, anything, boolean, number
+from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, static, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _OLD_MODEL = "rl_module(model_config=...) describes the networks."
 _OLD_LEARNING_RATES = "Set training(actor_lr=..., critic_lr=..., alpha_lr=...)."
+_OLD_OPTIMIZATION = {f"{part}_learning_rate": 3e-4 for part in ("actor", "critic", "entropy")}
 _OLD_MODEL_CONFIG: dict[str, Any] = {
     "fcnet_hiddens": [256, 256],
     "fcnet_activation": "relu",
@@ -27,20 +29,6 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 }
 
 
-def _learning_rate(name: str, default: float, doc: str) -> Setting:
-    return Setting(
-        name,
-        default,
-        doc,
-        "float | list[list[float]] | list[tuple[int, float]]",
-        "traced",
-        schedulable=True,
-        check=number(0, or_schedule=True, finite=True),
-        check_when_set=False,
-        read_by="learner",
-    )
-
-
 class SACConfig(OffPolicyConfig):
     """Settings of SAC (Haarnoja et al., 2018, arXiv:1812.05905).
 
@@ -49,104 +37,40 @@ class SACConfig(OffPolicyConfig):
         algo = SACConfig().environment("gymnax/Pendulum-v1").training(actor_lr=3e-4).build_algo()
     """
 
+    # fmt: off
     _sections = (
-        Section(
-            "training",
-            "Sets how the policy is trained.",
-            (
-                Setting(
-                    "twin_q",
-                    True,
-                    "Train two critics and take the lower one of their values.",
-                    "bool",
-                    check=boolean,
-                    read_by="learner",
-                ),
-                Setting(
-                    "initial_alpha",
-                    1.0,
-                    "Temperature at the start, the weight of the policy's entropy; it is then trained.",
-                    "float",
-                    check=number(above=0, finite=True),
-                    read_by="learner",
-                ),
-                Setting(
-                    "target_entropy",
-                    "auto",
-                    "Entropy in nats that the temperature holds the policy at. 'auto' (or None): minus the number of "
-                    "an action's components, for discrete actions -1.",
-                    "float | Literal['auto'] | None",
-                    "traced",
-                    off=("auto", None),
-                    check=number(also=("auto", None), finite=True),
-                    read_by="learner",
-                ),
-                _learning_rate("actor_lr", 3e-5, "Learning rate of the policy."),
-                _learning_rate("critic_lr", 3e-4, "Learning rate of the critics."),
-                _learning_rate("alpha_lr", 3e-4, "Learning rate of the temperature's logarithm."),
-                Setting(
-                    "q_model_config",
-                    _OLD_MODEL_CONFIG,
-                    "Networks of the critics, in RLlib's old stack.",
-                    "dict[str, Any]",
-                    "inert",
-                    merge=True,
-                    instead=_OLD_MODEL,
-                ),
-                Setting(
-                    "policy_model_config",
-                    _OLD_MODEL_CONFIG,
-                    "Network of the policy, in RLlib's old stack.",
-                    "dict[str, Any]",
-                    "inert",
-                    merge=True,
-                    instead=_OLD_MODEL,
-                ),
-                Setting(
-                    "optimization_config",
-                    {
-                        "actor_learning_rate": 3e-4,
-                        "critic_learning_rate": 3e-4,
-                        "entropy_learning_rate": 3e-4,
-                    },
-                    "Learning rates, in RLlib's old stack.",
-                    "dict[str, Any]",
-                    "inert",
-                    attribute="optimization",
-                    instead=_OLD_LEARNING_RATES,
-                ),
-                Setting(
-                    "_deterministic_loss",
-                    False,
-                    "A loss without drawn actions, in RLlib's old stack.",
-                    "bool",
-                    "inert",
-                    check=boolean,
-                    instead="Override DefaultSACRLModule.get_train_action_dist_cls() for other draws.",
-                ),
-                Setting(
-                    "_use_beta_distribution",
-                    False,
-                    "A Beta distribution in the place of the squashed Gaussian, in RLlib's old stack.",
-                    "bool",
-                    "inert",
-                    check=boolean,
-                    instead="Override SACCatalog.get_action_dist_cls() for another distribution.",
-                ),
-            ),
-            also=("clip_actions",),
-        ),
+        Section("training", "Sets how the policy is trained.", (
+            static("twin_q", True, boolean, "Train two critics and take the lower one of their values.", LEARNER),
+            static("initial_alpha", 1.0, number(above=0, finite=True),
+                "Temperature at the start, the weight of the policy's entropy; it is then trained.", LEARNER),
+            traced("target_entropy", "auto", number(also=("auto", None), finite=True),
+                "Entropy in nats that the temperature holds the policy at. 'auto' (or None): minus the number of an "
+                "action's components, for discrete actions -1.",
+                off=("auto", None), type="float | Literal['auto'] | None"),
+            traced("actor_lr", 3e-5, amount_or_schedule, "Learning rate of the policy.", check_when_set=False),
+            traced("critic_lr", 3e-4, amount_or_schedule, "Learning rate of the critics.", check_when_set=False),
+            traced("alpha_lr", 3e-4, amount_or_schedule,
+                "Learning rate of the temperature's logarithm.", check_when_set=False),
+            inert("q_model_config", _OLD_MODEL_CONFIG, anything("dict[str, Any]"),
+                "Networks of the critics, in RLlib's old stack.", merge=True, instead=_OLD_MODEL),
+            inert("policy_model_config", _OLD_MODEL_CONFIG, anything("dict[str, Any]"),
+                "Network of the policy, in RLlib's old stack.", merge=True, instead=_OLD_MODEL),
+            inert("optimization_config", _OLD_OPTIMIZATION, anything("dict[str, Any]"),
+                "Learning rates, in RLlib's old stack.", attribute="optimization", instead=_OLD_LEARNING_RATES),
+            inert("_deterministic_loss", False, boolean,
+                "A loss without drawn actions, in RLlib's old stack.",
+                instead="Override DefaultSACRLModule.get_train_action_dist_cls() for other draws."),
+            inert("_use_beta_distribution", False, boolean,
+                "A Beta distribution in the place of the squashed Gaussian, in RLlib's old stack.",
+                instead="Override SACCatalog.get_action_dist_cls() for another distribution."),
+        ), also=("clip_actions",)),
     )
+    # fmt: on
     _defaults: Mapping[str, Any] = {
         "lr": None,
         "train_batch_size": 256,
         "train_batch_size_per_learner": 256,
-        "replay_buffer_config": {
-            "type": "PrioritizedEpisodeReplayBuffer",
-            "capacity": 1_000_000,
-            "alpha": 0.6,
-            "beta": 0.4,
-        },
+        "replay_buffer_config": {**DEFAULT_REPLAY_BUFFER, "capacity": 1_000_000},
         "num_steps_sampled_before_learning_starts": 1500,
         "tau": 0.005,
         "min_time_s_per_iteration": 1,

@@ -30,10 +30,9 @@ def config_of(**training):
 @pytest.fixture
 def said(monkeypatch):
     """What notices say, those that were given before included."""
-    lines = []
-    for module in ("algorithm_config", "dqn.dqn", "off_policy"):
-        monkeypatch.setattr(f"jaxrl_stack.algorithms.{module}.notice_once", lines.append)
-    return lines
+    given = set()
+    monkeypatch.setattr("jaxrl_stack.utils.notices._given", given)
+    return given
 
 
 def test_settings_and_defaults_are_rllibs():

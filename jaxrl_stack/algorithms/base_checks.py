@@ -1,0 +1,198 @@
+"""Checks of single settings that every algorithm has, where the common ones do not do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from jaxrl_stack.algorithms.setting_checks import boolean, check_of, number, one_of, subclass_of
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.utils.metrics.stats import StatsBase
+from jaxrl_stack.utils.policy_spec import PolicySpec
+from jaxrl_stack.utils.signatures import call_problem
+
+
+@check_of("str | gym.VectorizeMode")
+def vectorize_mode(value: Any) -> str | None:
+    modes = [mode.value for mode in gym.VectorizeMode]
+    is_mode = isinstance(value, gym.VectorizeMode) or (isinstance(value, str) and value in modes)
+    return None if is_mode else "one of " + ", ".join(repr(mode) for mode in modes)
+
+
+@check_of("type[RLlibCallback] | list[type[RLlibCallback]]")
+def callback_class(value: Any) -> str | None:
+    classes = value if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(item, type) and issubclass(item, RLlibCallback) for item in classes):
+        return "a subclass of jaxrl_stack.callbacks.callbacks.RLlibCallback, or a list of such classes"
+    for item in classes:
+        problem = call_problem(item)
+        if problem is not None:
+            return (
+                f"a class that can be made without arguments; {item.__name__}() cannot ({problem}). Bind them with a "
+                f"subclass"
+            )
+    return None
+
+
+@check_of("Collection[str] | dict[str, PolicySpec | tuple[Any, ...] | None]")
+def policies(value: Any) -> str | None:
+    wanted = "a set, list or tuple of policy ids, or a dict from id to PolicySpec, 4-tuple or None"
+    if not isinstance(value, (dict, set, frozenset, list, tuple)) or not value:
+        return wanted
+    for policy_id in value:
+        problem = _policy_id(policy_id)
+        if problem:
+            return problem
+    if isinstance(value, dict):
+        for spec in value.values():
+            if not (
+                spec is None or isinstance(spec, PolicySpec) or (isinstance(spec, tuple) and len(spec) == 4)
+            ):
+                return wanted
+    return None
+
+
+def _policy_id(value: Any) -> str | None:
+    # Ids are names of folders in checkpoints.
+    if not isinstance(value, str) or not value:
+        return f"made of ids that are non-empty strings, not {value!r}"
+    if any(c in value for c in '<>:"/\\|?') or value[-1] in ". ":
+        return f'made of ids without any of <>:"/\\|? and without a dot or blank at the end, not {value!r}'
+    return None
+
+
+@check_of("Collection[str] | Callable[..., bool] | None")
+def policies_to_train(value: Any) -> str | None:
+    if value is None or callable(value) or isinstance(value, (set, frozenset, list, tuple, dict)):
+        return None
+    return "a collection of policy ids, a function f(module_id, batch) -> bool, or None for all"
+
+
+@check_of("dict[str, Any] | DefaultModelConfig")
+def model_config(value: Any) -> str | None:
+    return None if isinstance(value, (dict, DefaultModelConfig)) else "a dict or a DefaultModelConfig"
+
+
+@check_of("RLModuleSpec | MultiRLModuleSpec")
+def rl_module_spec(value: Any) -> str | None:
+    if isinstance(value, MultiRLModuleSpec) and not isinstance(value.rl_module_specs, dict):
+        return "a MultiRLModuleSpec whose rl_module_specs is a dict from module id to RLModuleSpec"
+    if isinstance(value, RLModuleSpec):
+        return _problem_with_spec(value)
+    if not isinstance(value, MultiRLModuleSpec):
+        return "an RLModuleSpec or a MultiRLModuleSpec"
+    if subclass_of(MultiRLModule, "")(value.multi_rl_module_class) is not None:
+        return (
+            "a MultiRLModuleSpec whose multi_rl_module_class is a subclass of MultiRLModule, not "
+            f"{short(value.multi_rl_module_class)}"
+        )
+    for module_id, spec in (value.rl_module_specs or {}).items():
+        problem = _problem_with_spec(spec)
+        if problem is not None:
+            return f"a MultiRLModuleSpec whose module {module_id!r} has {problem}"
+    return None
+
+
+_MODULE_ARGUMENTS = dict.fromkeys(
+    ("observation_space", "action_space", "inference_only", "learner_only", "model_config", "catalog_class", "rngs")
+)
+
+
+def _problem_with_spec(spec: RLModuleSpec) -> str | None:
+    """What a spec must be; None if it is fine."""
+    cls = spec.module_class
+    if cls is not None:
+        if subclass_of(RLModule, "")(cls) is not None:
+            return f"an RLModuleSpec whose module_class is a subclass of RLModule, not {short(cls)}"
+        if inspect.isabstract(cls):
+            missing = ", ".join(f"{name}()" for name in sorted(cls.__abstractmethods__))
+            return f"an RLModuleSpec whose module_class defines {missing}, which {cls.__name__} does not"
+        problem = call_problem(cls.__init__, None, **_MODULE_ARGUMENTS)
+        if problem is not None:
+            return (
+                f"an RLModuleSpec whose module_class takes the keyword arguments {', '.join(_MODULE_ARGUMENTS)}; "
+                f"{cls.__name__}() does not ({problem}). Build the networks in setup() and leave the constructor alone"
+            )
+    if spec.catalog_class is not None and subclass_of(Catalog, "")(spec.catalog_class) is not None:
+        return f"an RLModuleSpec whose catalog_class is a subclass of Catalog, not {short(spec.catalog_class)}"
+    for name in ("observation_space", "action_space"):
+        value = getattr(spec, name)
+        if not (value is None or isinstance(value, gym.Space)):
+            return f"an RLModuleSpec whose {name} is a gymnasium space or None, not {short(value)}"
+    for name in ("inference_only", "learner_only"):
+        value = getattr(spec, name)
+        if not (value is None or boolean(value) is None):
+            return f"an RLModuleSpec whose {name} is True or False, not {short(value)}"
+    if not (spec.model_config is None or isinstance(spec.model_config, (Mapping, DefaultModelConfig))):
+        return f"an RLModuleSpec whose model_config is a dict or a DefaultModelConfig, not {short(spec.model_config)}"
+    return None
+
+
+@check_of("dict[str, type[StatsBase]]")
+def stats_classes(value: Any) -> str | None:
+    is_stats = subclass_of(StatsBase, "")
+    if isinstance(value, dict) and all(isinstance(k, str) and is_stats(v) is None for k, v in value.items()):
+        return None
+    return "a dict from the name of a reduction to a subclass of StatsBase"
+
+
+@check_of("dict[str, dict[str, Any]]")
+def overrides_per_module(value: Any) -> str | None:
+    if isinstance(value, dict) and all(isinstance(overrides, dict) for overrides in value.values()):
+        return None
+    return "a dict from module id to a dict of settings, such as {'p0': PPOConfig.overrides(lr=0.001)}"
+
+
+@check_of("AlgorithmConfig | dict[str, Any]")
+def evaluation_config(value: Any) -> str | None:
+    is_config = any(base.__name__ == "AlgorithmConfig" for base in type(value).__mro__)
+    return None if isinstance(value, dict) or is_config else "a dict of settings or an AlgorithmConfig"
+
+
+@check_of("str")
+def framework(value: Any) -> str | None:
+    if value in ("tf", "tf2", "tfe"):
+        return "'jax': there is no TensorFlow here; networks are Flax NNX modules"
+    return one_of("jax", "torch")(value)
+
+
+@check_of("bool")
+def on_only(value: Any) -> str | None:
+    return None if value is True else "True: the old API stack does not exist here. Leave api_stack() out"
+
+
+@check_of("Callable[..., Any]")
+def connector(value: Any) -> str | None:
+    if callable(value) and not isinstance(value, ConnectorV2):
+        return None
+    return (
+        "a function that returns a connector piece or a list of pieces, such as "
+        "lambda env, spaces, device: MeanStdFilter()"
+    )
+
+
+@check_of("bool | float | None")
+def clip_rewards(value: Any) -> str | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    return (
+        None
+        if number(above=0)(value) is None
+        else "None, False, True (sign) or a positive number (clip to ±)"
+    )
+
+
+@check_of("Collection[str]")
+def static_names(value: Any) -> str | None:
+    is_names = isinstance(value, (list, tuple, set, frozenset)) and all(
+        isinstance(name, str) for name in value
+    )
+    return None if is_names else "a list of names of traced settings"

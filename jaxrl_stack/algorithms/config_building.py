@@ -1,0 +1,559 @@
+"""What is built from a config: spaces, module specs, connector pipelines, learners, the algorithm."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from jaxrl_stack.algorithms.config_store import ConfigStore, warn_deprecated
+from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.registry import get_algorithm_class
+from jaxrl_stack.algorithms.setting_values import copy_value
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.connectors.checks import check_env_to_module, check_pieces
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
+from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
+from jaxrl_stack.connectors.module_to_env import (
+    ActionNoise,
+    GetActions,
+    ModuleToEnvPipeline,
+    NormalizeAndClipActions,
+)
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.policy_spec import PolicySpec
+from jaxrl_stack.utils.spaces import check_space, difference
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.env.env_runner import EnvRunner
+
+
+class ConfigBuilding(ConfigStore):
+    """What a config builds. Algorithms override the defaults."""
+
+    # ------------------------------------------------------------------------------------------------ policies, spaces
+
+    def get_multi_agent_setup(
+        self,
+        *,
+        policies: Mapping[str, Any] | None = None,
+        env: Any = None,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        default_policy_class: Any = None,
+    ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
+        """The policies with their spaces filled in, and the function that says which are trained.
+
+        Args:
+            policies: Overrides `policies` of this config.
+            env: Environment to take missing spaces from.
+            spaces: Module id (or "__env__", "__env_single__") → (observation space, action space).
+            default_policy_class: Must be None; there are no Policy classes.
+
+        Returns:
+            (policy id → PolicySpec, ``f(module_id, batch) -> bool``).
+
+        Raises:
+            ValueError: If a space is known from nowhere.
+        """
+        if default_policy_class is not None:
+            raise ValueError(
+                f"default_policy_class={default_policy_class!r}: there are no Policy classes here."
+            )
+        specs = self._policy_specs(policies)
+        for policy_id, spec in specs.items():
+            spec.observation_space, spec.action_space = self._module_spaces(
+                policy_id, spec.observation_space, spec.action_space, env, spaces
+            )
+            spec.config = spec.config or {}
+        return specs, functools.partial(_is_trained, self.policies_to_train)
+
+    def _policy_specs(self, policies: Mapping[str, Any] | None = None) -> dict[str, PolicySpec]:
+        """The policies as PolicySpecs of their own, however they were given."""
+        given = self.policies if policies is None else policies
+        given = given if isinstance(given, Mapping) else dict.fromkeys(given)
+        return {
+            policy_id: PolicySpec(*entry) if isinstance(entry, tuple) else copy_value(entry) or PolicySpec()
+            for policy_id, entry in given.items()
+        }
+
+    def _module_spaces(
+        self,
+        module_id: str,
+        observation_space: gym.Space | None,
+        action_space: gym.Space | None,
+        env: Any,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None,
+    ) -> tuple[gym.Space, gym.Space]:
+        """The spaces of one module: given ones, those in `spaces`, or what the pipeline makes of the env's."""
+        if spaces and module_id in spaces:
+            known = spaces[module_id]
+        elif observation_space is not None and action_space is not None:
+            known = (observation_space, action_space)
+        else:
+            raw = self._env_spaces(env, spaces)
+            if raw[0] is None or raw[1] is None:
+                kind = "observation_space" if raw[0] is None else "action_space"
+                raise ValueError(
+                    f"The {kind} of module {module_id!r} is not known. Give it with environment({kind}=...), "
+                    f"or pass env= or spaces={{'default_policy': (observation_space, action_space)}}."
+                )
+            pipeline = self.build_env_to_module_connector(env=env, spaces=spaces)
+            known = (pipeline.observation_space, pipeline.action_space)
+        for kind, given, own in (("observation", observation_space, known[0]), ("action", action_space, known[1])):
+            problem = None if given is None or own is None else difference(given, own)
+            if problem is not None:
+                raise ValueError(
+                    f"RLModuleSpec({kind}_space={given}) of module {module_id!r} does not fit the {kind} space "
+                    f"{own} behind the env-to-module connectors: {problem}. Leave it out, or let the connector that "
+                    f"changes the space override recompute_output_{kind}_space()."
+                )
+        return observation_space or known[0], action_space or known[1]
+
+    def _env_spaces(
+        self, env: Any, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None
+    ) -> tuple[gym.Space | None, gym.Space | None]:
+        """Spaces of one environment: this config's own, else those in `spaces`, else the environment's.
+
+        Raises:
+            ValueError: If this config's own have another form than the environment's.
+        """
+        found: tuple[Any, Any] = (None, None)
+        for key in ("__env_single__", "__env__"):
+            if spaces and key in spaces:
+                found = spaces[key]
+                break
+        else:
+            if isinstance(env, gym.vector.VectorEnv):
+                found = (env.single_observation_space, env.single_action_space)
+            elif env is not None:
+                found = (env.observation_space, env.action_space)
+        if env is not None and (self.observation_space is not None or self.action_space is not None):
+            self._check_given_spaces(env)
+        return self.observation_space or found[0], self.action_space or found[1]
+
+    def _check_given_spaces(self, env: Any) -> None:
+        """Only the bounds of spaces can be overridden."""
+        prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
+        for name in ("observation_space", "action_space"):
+            given = vars(self)[name]
+            problem = None if given is None else difference(given, getattr(env, prefix + name))
+            if problem is not None:
+                raise ValueError(
+                    f"environment({name}={given}) does not fit the environment's own {name}: {problem}. Leave it out, "
+                    f"or change no more than the bounds of Box spaces; connectors change observations."
+                )
+
+    # --------------------------------------------------------------------------------------------------------- modules
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
+        """The spec of the algorithm's default module. Algorithms override it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no default module. Use an algorithm's config, such as PPOConfig, or "
+            "rl_module(rl_module_spec=RLModuleSpec(module_class=...))."
+        )
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """The algorithm's Learner class. Algorithms override it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no default Learner. Use an algorithm's config, such as PPOConfig, or "
+            "learners(learner_class=...)."
+        )
+
+    def get_default_env_runner_class(self) -> type[EnvRunner]:
+        """The EnvRunner class of host environments."""
+        from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+
+        return SingleAgentEnvRunner
+
+    def _uses_default_module(self) -> bool:
+        spec = self._rl_module_spec
+        if spec is None:
+            return True
+        specs = getattr(spec, "rl_module_specs", None)
+        if specs is not None:
+            return any(s.module_class is None for s in specs.values()) or not specs
+        return spec.module_class is None
+
+    def get_rl_module_spec(
+        self,
+        env: Any = None,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        inference_only: bool | None = None,
+    ) -> RLModuleSpec:
+        """The spec of the only module, complete: ``get_rl_module_spec(...).build()`` works.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
+            inference_only: Whether the module leaves out what only training needs; None is no.
+
+        Raises:
+            ValueError: If a space is known from nowhere, or there are several modules.
+        """
+        specs = self.get_multi_rl_module_spec(env=env, spaces=spaces, inference_only=bool(inference_only))
+        modules = specs.rl_module_specs or {}
+        if len(modules) != 1:
+            raise ValueError(
+                f"get_rl_module_spec() is for one module; there are {sorted(modules)}. Use "
+                "get_multi_rl_module_spec()."
+            )
+        return next(iter(modules.values()))
+
+    def get_multi_rl_module_spec(
+        self,
+        *,
+        env: Any = None,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        inference_only: bool = False,
+        policy_dict: Mapping[str, PolicySpec] | None = None,
+        single_agent_rl_module_spec: RLModuleSpec | None = None,
+    ) -> MultiRLModuleSpec:
+        """The specs of all modules, complete: spaces and model settings are filled in where they were open.
+
+        A module's own settings win over the config's. Spaces that come from an environment are those behind
+        the env-to-module pipeline.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: Module id → the module's own spaces, or "__env_single__" → the environment's.
+            inference_only: Leave out what only training needs, and modules that only learners use.
+            policy_dict: Overrides `policies`.
+            single_agent_rl_module_spec: Overrides the spec that modules without their own get.
+
+        Raises:
+            ValueError: If a space is known from nowhere.
+        """
+        given = single_agent_rl_module_spec or self.rl_module_spec
+        policies = self._policy_specs(policy_dict)
+        if isinstance(given, MultiRLModuleSpec):
+            multi = copy_value(given)
+            # Modules of the spec that are no policies are shared parts, such as an encoder.
+            own_specs = dict.fromkeys(policies) | (multi.rl_module_specs or {})
+        else:
+            multi = MultiRLModuleSpec()
+            own_specs = {policy_id: copy_value(given) for policy_id in policies}
+        modules = {}
+        for module_id, own in own_specs.items():
+            spec = self._complete_spec(module_id, own, policies.get(module_id, PolicySpec()), env, spaces)
+            if inference_only and spec.learner_only:
+                continue
+            spec.inference_only = spec.inference_only or inference_only
+            modules[module_id] = spec
+        multi.rl_module_specs = modules
+        multi.inference_only = inference_only if multi.inference_only is None else multi.inference_only
+        return multi
+
+    def _complete_spec(
+        self, module_id: str, own: RLModuleSpec | None, policy: PolicySpec, env: Any, spaces: Any
+    ) -> RLModuleSpec:
+        """A module's spec with everything that it leaves open filled in."""
+        spec = (
+            self._with_default_class(own or RLModuleSpec())
+            if own is None or own.module_class is None
+            else own
+        )
+        spec.observation_space, spec.action_space = self._module_spaces(
+            module_id,
+            spec.observation_space or policy.observation_space,
+            spec.action_space or policy.action_space,
+            env,
+            spaces,
+        )
+        own_config = given_settings(spec.model_config)
+        spec.model_config = self.get_config_for_module(module_id).model_config | own_config
+        return spec
+
+    def _with_default_class(self, spec: RLModuleSpec) -> RLModuleSpec:
+        """A spec that leaves its class open, on top of the algorithm's default spec."""
+        default = self.get_default_rl_module_spec()
+        if not isinstance(default, RLModuleSpec):
+            raise ValueError(
+                f"{spec}: give module_class=; {type(self).__name__} has no single default module to take it "
+                "from."
+            )
+        default.update(spec)
+        return default
+
+    # ------------------------------------------------------------------------------------------------------- pipelines
+
+    def _default_env_to_module_pieces(self, observation_space: gym.Space) -> list[ConnectorV2]:
+        """The pieces behind the user's env-to-module pieces. Algorithms override it.
+
+        Args:
+            observation_space: What comes out of the user's pieces.
+        """
+        is_flat = (
+            isinstance(observation_space, gym.spaces.Box)
+            and len(observation_space.shape) == 1
+            and np.issubdtype(observation_space.dtype, np.floating)
+        )
+        return [FlattenObservations()] if self._uses_default_module() and not is_flat else []
+
+    def _default_module_to_env_pieces(self) -> list[ConnectorV2]:
+        """The module-to-env pieces; the user's run in front of the last one. Algorithms override it."""
+        return [
+            GetActions(),
+            NormalizeAndClipActions(normalize_actions=self.normalize_actions, clip_actions=self.clip_actions),
+        ]
+
+    def _default_learner_pieces(self) -> list[ConnectorV2]:
+        """The pieces behind the user's learner pieces. Algorithms override it."""
+        return []
+
+    def build_env_to_module_connector(
+        self,
+        env: Any = None,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        device: Any = None,
+    ) -> EnvToModulePipeline:
+        """The pipeline from observations to the module's input: the user's pieces, then the default ones.
+
+        Args:
+            env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
+            spaces: "__env_single__" (or "__env__") → spaces of one environment.
+            device: Goes to the user's function.
+
+        Raises:
+            ValueError: If the user's function returns no connectors, the observation space is not known, or what
+                comes out of the pieces does not fit the space that they declare.
+            TypeError: If a piece has the wrong form.
+        """
+        observation_space, action_space = self._env_spaces(env, spaces)
+        if observation_space is None and spaces and DEFAULT_MODULE_ID in spaces:
+            observation_space, action_space = spaces[DEFAULT_MODULE_ID]
+        if observation_space is None:
+            raise ValueError(
+                "The env-to-module pipeline needs to know the observation space: pass env= or "
+                "spaces={'__env_single__': (observation_space, action_space)}, or set "
+                "environment(observation_space=...)."
+            )
+        pipeline = EnvToModulePipeline(
+            input_observation_space=observation_space,
+            input_action_space=action_space,
+            connectors=self._pieces("env_to_module_connector", (env, spaces, device)),
+        )
+        if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
+            where = f"the observation_space behind the env-to-module pieces {pipeline.names}"
+            check_space(pipeline.observation_space, where)
+        if self.add_default_connectors_to_env_to_module_pipeline:
+            for piece in self._default_env_to_module_pieces(pipeline.observation_space):
+                pipeline.append(piece)
+        if self._env_to_module_connector is not None:
+            check_pieces(pipeline)
+            is_pure = not pipeline.host_pieces and not pipeline.is_host_piece
+            if is_pure and isinstance(observation_space, gym.Space):
+                scalar = jax.ShapeDtypeStruct((), np.float32)
+                settings = {setting.name: scalar for setting in self._traced_settings()}
+                fixed = {name: self.static_value(name) for name in self._static_settings}
+                check_env_to_module(pipeline, settings | fixed)
+        return pipeline
+
+    def build_module_to_env_connector(
+        self, env: Any = None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None
+    ) -> ModuleToEnvPipeline:
+        """The pipeline from the module's outputs to the environment's actions.
+
+        Args:
+            env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
+            spaces: "__env_single__" (or "__env__") → spaces of one environment.
+
+        Raises:
+            ValueError: If the user's function returns no connectors, or a piece does not fit these settings.
+        """
+        observation_space, action_space = self._env_spaces(env, spaces)
+        add_defaults = self.add_default_connectors_to_module_to_env_pipeline
+        defaults = self._default_module_to_env_pieces() if add_defaults else []
+        pipeline = ModuleToEnvPipeline(
+            input_observation_space=observation_space,
+            input_action_space=action_space,
+            connectors=[
+                *defaults[:-1],
+                *self._pieces("module_to_env_connector", (env, spaces)),
+                *defaults[-1:],
+            ],
+        )
+        check_pieces(pipeline)
+        for name, piece in pipeline._flat_members():
+            if isinstance(piece, ActionNoise):
+                self._check_action_noise(name, piece)
+        return pipeline
+
+    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
+        """Refuses noise that does not fit these settings. Algorithms that cannot learn from it override it."""
+        if piece.normalize_actions != self.normalize_actions:
+            raise ValueError(
+                f"environment(normalize_actions={self.normalize_actions}) differs from connector {name!r}, which clips "
+                f"for normalize_actions={piece.normalize_actions}: give it normalize_actions={self.normalize_actions}."
+            )
+
+    def build_learner_connector(
+        self,
+        input_observation_space: gym.Space | None,
+        input_action_space: gym.Space | None,
+        device: Any = None,
+    ) -> LearnerConnectorPipeline:
+        """The pipeline from recorded steps to the train batch: the user's pieces, then the algorithm's.
+
+        Args:
+            input_observation_space: Of the module (behind the env-to-module pipeline).
+            input_action_space: Of the module.
+            device: Without effect; batches are where the program runs.
+
+        Raises:
+            ValueError: If the user's function returns no connectors.
+        """
+        add_defaults = self.add_default_connectors_to_learner_pipeline
+        pipeline = LearnerConnectorPipeline(
+            input_observation_space=input_observation_space,
+            input_action_space=input_action_space,
+            connectors=[
+                *self._pieces("learner_connector", (input_observation_space, input_action_space)),
+                *(self._default_learner_pieces() if add_defaults else []),
+            ],
+        )
+        check_pieces(pipeline)
+        return pipeline
+
+    def _pieces(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
+        """What the user's connector function returns, as a list."""
+        setting = self._declarations.by_name[name]
+        function = vars(self)[setting.attribute]
+        if function is None:
+            return []
+        call = self._declarations.call(setting)
+        count = _num_arguments(function, arguments, call)
+        try:
+            made = function(*arguments[:count])
+        except Exception as error:
+            error.add_note(f"Raised by the function of {call}.")
+            raise
+        pieces = list(made) if isinstance(made, (list, tuple)) else [made]
+        for piece in pieces:
+            if not isinstance(piece, ConnectorV2):
+                raise ValueError(
+                    f"{call}: the function returned {short(piece)}. It must return a ConnectorV2 or a list "
+                    "of them."
+                )
+        return pieces
+
+    # -------------------------------------------------------------------------------------------------------- building
+
+    def build_algo(self, env: Any = None, use_copy: bool = True) -> Algorithm:
+        """The algorithm: validates a copy of this config, freezes it and builds everything.
+
+        Args:
+            env: Overrides `env`.
+            use_copy: False hands this very config over, which is then frozen.
+
+        Raises:
+            ValueError: If settings are wrong or do not fit together, or the config belongs to no algorithm.
+        """
+        algo_class = self.algo_class
+        if isinstance(algo_class, str):
+            algo_class = get_algorithm_class(algo_class)
+        if algo_class is None:
+            raise ValueError(
+                f"{type(self).__name__}() belongs to no algorithm. Build an algorithm's config, such as "
+                f"PPOConfig(), or pass {type(self).__name__}(algo_class=...)."
+            )
+        config: Any = self.copy() if use_copy else self
+        if env is not None:
+            config.environment(env)
+        config.validate()
+        return algo_class(config=config)
+
+    def build(self, env: Any = None, use_copy: bool = True) -> Algorithm:
+        """Old name of `build_algo`; warns."""
+        warn_deprecated("config.build() is now config.build_algo().")
+        return self.build_algo(env, use_copy)
+
+    def build_learner(
+        self, *, env: Any = None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None
+    ) -> Learner:
+        """A built Learner, for use without an Algorithm.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
+        """
+        config: Any = self
+        learner = self.learner_class(
+            config=config, module_spec=self.get_multi_rl_module_spec(env=env, spaces=spaces)
+        )
+        learner.build()
+        return learner
+
+    def build_learner_group(
+        self,
+        *,
+        env: Any = None,
+        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        rl_module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
+        placement_group: Any = None,
+    ) -> LearnerGroup:
+        """A group of Learners; one, in this process, with ``num_learners=0``.
+
+        Args:
+            env: Environment to take missing spaces from.
+            spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
+            rl_module_spec: Overrides this config's spec.
+            placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
+
+        Raises:
+            ValueError: If a placement group is given and the learner is local.
+        """
+        config: Any = self.copy()
+        spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
+        return LearnerGroup(config=config, module_spec=spec, placement_group=placement_group)
+
+
+def _is_trained(policies_to_train: Any, module_id: str, batch: Any = None) -> bool:
+    if policies_to_train is None:
+        return True
+    return (
+        bool(policies_to_train(module_id, batch))
+        if callable(policies_to_train)
+        else module_id in policies_to_train
+    )
+
+
+def _num_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
+    """How many of (env, spaces, device) a user's connector function takes by position.
+
+    A parameter with a default and another name is the user's own (``n=n`` in a loop) and keeps its default.
+    """
+    if isinstance(function, type) and issubclass(function, ConnectorV2):
+        return 0
+    names = ("env", "spaces", "device") if "learner" not in call else ("observation_space", "action_space")
+    names = names[: len(arguments)]
+    count = 0
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return len(arguments)
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            raise ValueError(
+                f"{call}: the function takes {parameter.name!r} by keyword only, without a default; it is called with "
+                f"{', '.join(names)} by position. Write them in front of the *."
+            )
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            continue
+        if parameter.default is not parameter.empty and not any(name in parameter.name for name in names):
+            break
+        count += 1
+    if count > len(arguments):
+        raise ValueError(
+            f"{call}: the function takes {count} arguments; it is called with {', '.join(names)}. Give the others a "
+            f"default."
+        )
+    return count

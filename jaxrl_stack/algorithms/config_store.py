@@ -1,0 +1,521 @@
+"""The store of a config: what is set, by which name, read back as a dict, copied and frozen."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import warnings
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.algorithms.fluent_methods import fluent_method
+from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.setting_values import as_dict, copy_value, is_search_space, same
+from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting
+from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.env.registry import get_env_creator, register_env
+from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.plain_data import Plain
+
+if TYPE_CHECKING:
+    from typing import Self
+
+KEY_TRANSLATIONS = {
+    "lambda": "lambda_",
+    "input": "input_",
+    "framework": "framework_str",
+    "callbacks": "callbacks_class",
+    "create_env_on_driver": "create_env_on_local_worker",
+    "custom_eval_function": "custom_evaluation_function",
+}
+"""Key of a config dict → attribute."""
+
+ATTRIBUTE_TRANSLATIONS = {attribute: key for key, attribute in KEY_TRANSLATIONS.items()}
+
+_INTERNAL_DEFAULTS: dict[str, Any] = {
+    "algo_class": None,
+    "in_evaluation": False,
+    "_is_online": True,
+    "_dont_auto_sync_env_runner_states": False,
+}
+"""Attributes that are no settings but may be set by subclasses and builders."""
+
+NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir"})
+"""Settings that say nothing of a run. Compiled programs are read, and run, from where this one points to."""
+
+_CACHES = ("_configs_of_modules", "_resolved_env")
+
+
+def _check_trusted(value: Any, loader: ClassLoader) -> None:
+    """Refuse settings of a checkpoint that lead to code outside of it."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_trusted(item, loader)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if not isinstance(value, Mapping):
+        return
+    for name, item in value.items():
+        if name in NOT_IN_CHECKPOINTS:
+            raise ValueError(f"The checkpoint sets {name}, which is never taken from one. Somebody has changed it.")
+        # "env_id" is what gymnasium's wrappers for environments of older APIs call it.
+        if name in ("env", "env_id") and isinstance(item, str) and ":" in item and not loader.allows_text(item):
+            raise ValueError(
+                f"The checkpoint names the environment {item!r}, which is imported from a module of that name. Say "
+                f"that you trust it, from_checkpoint(path, allow=[{item!r}]), or pass another one: env=..."
+            )
+        buffer = item.get("type") if name == "replay_buffer_config" and isinstance(item, Mapping) else None
+        if isinstance(buffer, str) and ("." in buffer or ":" in buffer) and not loader.allows_text(buffer):
+            raise ValueError(
+                f"The checkpoint names the replay buffer {buffer!r}, which is imported from a module of that name. Say "
+                f"that you trust it, from_checkpoint(path, allow=[{buffer!r}]), or pass another one: "
+                "replay_buffer_config=..."
+            )
+        _check_trusted(item, loader)
+
+
+class _ConfigMeta(type):
+    """Closes a config for new names once its whole constructor, subclasses' included, has run."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        # inspect would show __call__'s (*args, **kwargs).
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return inspect.Signature(parameters)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        config = super().__call__(*args, **kwargs)
+        vars(config)["_is_constructed"] = True
+        return config
+
+
+class ConfigStore(Plain, metaclass=_ConfigMeta):
+    """Values of declared settings: `AlgorithmConfig` without what is specific to algorithms."""
+
+    _sections: tuple[Section, ...] = ()
+    _defaults: Mapping[str, Any] = {}
+    _old_names: tuple[OldName, ...] = ()
+    _declarations = Declarations()
+
+    def __init__(self, algo_class: type | str | None = None):
+        values = vars(self)
+        values["_is_constructed"] = False
+        values["_is_frozen"] = False
+        values["_explicitly_set"] = set()
+        values["_own_names"] = set()
+        values.update(_INTERNAL_DEFAULTS)
+        values["algo_class"] = algo_class
+        for setting in self._declarations.by_name.values():
+            values[setting.attribute] = copy_value(setting.default)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._declare()
+
+    @classmethod
+    def _declare(cls) -> None:
+        """Read this class's declarations and make the methods of the sections that it adds to."""
+        own = vars(cls)
+        parent = next((b._declarations for b in cls.__mro__[1:] if "_declarations" in vars(b)), None)
+        sections = own.get("_sections", ())
+        cls._declarations = Declarations(
+            parent, sections, own.get("_defaults"), own.get("_old_names", ()), owner=cls.__name__
+        )
+        for section in sections:
+            names = [setting.name for setting in section.settings]
+            if section.name not in own:
+                setattr(cls, section.name, fluent_method(cls, cls._declarations, section.name, names))
+
+    # -------------------------------------------------------------------------------------------------- setting values
+
+    def _set_in_section(self, section: str, values: Mapping[str, Any]) -> None:
+        """Set what a call of a section's method passed: all of it or, if something is wrong, nothing."""
+        method = f"{type(self).__name__}.{section}()"
+        self._check_not_frozen(method)
+        todo: list[tuple[Setting, Any]] = []
+        for name, value in values.items():
+            if value is NotProvided:
+                continue
+            old = self._declarations.old_name(name, section)
+            if old is not None:
+                todo.append((self._mapped(old, f"{method[:-2]}({name}=...)", is_key=False), value))
+                continue
+            setting = self._declarations.by_name.get(name)
+            if setting is None or setting.hidden or not self._declarations.takes(section, name):
+                hint = self._declarations.suggestion(name, section=section)
+                raise TypeError(f"{method} has no setting {name!r}.{hint}")
+            todo.append((setting, value))
+        checked = [(setting, self._checked(setting, value)) for setting, value in todo]
+        for setting, value in checked:
+            self._store(setting, value, merge=True)
+
+    def _mapped(self, old: OldName, where: str, is_key: bool) -> Setting:
+        """The setting that an old name stands for, after a warning.
+
+        Raises:
+            ValueError: If nothing is mapped.
+        """
+        if not old.maps_to or (old.only_as_key and not is_key):
+            raise ValueError(f"{where}: {old.message()}")
+        warn_deprecated(f"{where}: {old.message()}")
+        return self._declarations.by_name[old.maps_to]
+
+    def _checked(self, setting: Setting, value: Any) -> Any:
+        """The value to store.
+
+        Raises:
+            ValueError: If it cannot be right.
+        """
+        if setting.check_when_set:
+            self._check_value(setting, value)
+        return value if setting.convert is None or is_search_space(value) else setting.convert(value)
+
+    def _check_value(self, setting: Setting, value: Any) -> None:
+        problem = setting.problem_with(value)
+        if problem is not None:
+            raise ValueError(f"{self._declarations.call(setting, short(value))}: must be {problem}.")
+
+    def _store(self, setting: Setting, value: Any, merge: bool) -> None:
+        present = vars(self).get(setting.attribute)
+        if merge and setting.merge and isinstance(present, dict) and isinstance(value, dict):
+            value = setting.merge(present, value) if callable(setting.merge) else {**present, **value}
+        vars(self)[setting.attribute] = copy_value(value)
+        if self._is_constructed:
+            self._explicitly_set.add(setting.name)
+        if setting.kind == "inert" and setting.differs_from_default(value):
+            notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {setting.instead}")
+
+    def _check_not_frozen(self, what: str) -> None:
+        if vars(self).get("_is_frozen"):
+            raise AttributeError(
+                f"Cannot change {what}: the {type(self).__name__} is frozen (an Algorithm uses it). Change a "
+                "copy: config.copy(copy_frozen=False)."
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check_not_frozen(f"{name!r}")
+        setting = self._declarations.find(name)
+        if setting is not None and not (setting.hidden and self._is_constructed):
+            self._store(setting, self._checked(setting, value), merge=False)
+        elif name in _INTERNAL_DEFAULTS or name in self._own_names:
+            vars(self)[name] = value
+            if name in self._own_names and self._is_constructed:
+                self._explicitly_set.add(name)
+        elif (old := self._declarations.old_name(name)) is not None:
+            self._store(self._mapped(old, f"config.{name} = ...", is_key=False), value, merge=False)
+        elif not self._is_constructed:
+            # A subclass's own setting, RLlib's way: assigned in its __init__.
+            self._own_names.add(name)
+            vars(self)[name] = value
+        else:
+            hint = self._declarations.suggestion(name, self._own_names)
+            raise AttributeError(
+                f"{type(self).__name__} has no setting {name!r}.{hint} Settings of your own go into "
+                "env_config, learner_config_dict or model_config, or into the __init__ of a subclass of the "
+                "config."
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        declarations = type(self)._declarations
+        setting = declarations.by_name.get(name)
+        if setting is not None and setting.attribute in vars(self):
+            return vars(self)[setting.attribute]
+        old = declarations.old_name(name)
+        if old is not None:
+            raise AttributeError(f"{type(self).__name__}.{name}: {old.message()}")
+        raise AttributeError(f"{type(self).__name__} has no setting {name!r}.{declarations.suggestion(name)}")
+
+    @property
+    def explicitly_set(self) -> frozenset[str]:
+        """Names of the settings that were set on this config, even if to their default."""
+        return frozenset(vars(self)["_explicitly_set"])
+
+    # ------------------------------------------------------------------------------------------------------- as a dict
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings by attribute name (a few by RLlib's key, such as "lambda"); containers are copies."""
+        names = [setting.attribute for setting in self._declarations.by_name.values()]
+        names += [*sorted(self._own_names), "in_evaluation", "_is_online"]
+        return {ATTRIBUTE_TRANSLATIONS.get(name, name): _searchable(copy_value(vars(self)[name])) for name in names}
+
+    def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
+        """Sets what a dict holds: keyword or attribute names, or keys of `to_dict`.
+
+        Args:
+            config_dict: Name → value. Nested dicts such as env_config are merged as in the methods.
+
+        Returns:
+            This config.
+
+        Raises:
+            ValueError: If a name is unknown (with a suggestion) or old, or a value cannot be right.
+            AttributeError: If the config is frozen.
+        """
+        self._check_not_frozen("by update_from_dict()")
+        for key, value in config_dict.items():
+            if key == "multiagent":
+                self.multi_agent(**value)
+                continue
+            name = KEY_TRANSLATIONS.get(key, key)
+            setting = self._declarations.find(name)
+            if setting is not None and setting.hidden and same(value, vars(self)[setting.attribute]):
+                continue
+            old = self._declarations.old_name(name)
+            if old is not None and not (setting is not None and not self._is_constructed):
+                setting = self._mapped(old, f"config key {key!r}", is_key=True)
+            if setting is not None:
+                self._store(setting, self._checked(setting, value), merge=True)
+            elif name in _INTERNAL_DEFAULTS:
+                vars(self)[name] = value
+            elif name in self._own_names:
+                setattr(self, name, value)
+            else:
+                hint = self._declarations.suggestion(name, self._own_names)
+                raise ValueError(f"{type(self).__name__} has no setting {key!r}.{hint}")
+        return self
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
+        """A config with the settings of a dict, such as `to_dict` makes."""
+        config = cls()
+        changed = {}
+        for key, value in config_dict.items():
+            # What is at its default was not set by anybody.
+            attribute = config._attribute_of(key)
+            if attribute is None or not same(vars(config)[attribute], value):
+                changed[key] = value
+        hidden = {s.attribute for s in cls._declarations.by_name.values() if s.hidden}
+        vars(config).update({key: changed.pop(key) for key in hidden & changed.keys()})
+        return config.update_from_dict(changed)
+
+    def get_state(self) -> dict[str, Any]:
+        """What `from_state` needs: `to_dict`, the class, and which settings were set."""
+        return {
+            **self.to_dict(),
+            "class": type(self),
+            "algo_class": self.algo_class,
+            "_explicitly_set": sorted(self._explicitly_set),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ConfigStore:
+        """The config whose `get_state` returned `state`; of the class that is named there."""
+        state = dict(state)
+        config_class: type[ConfigStore] = state.pop("class", cls)
+        explicitly_set = state.pop("_explicitly_set", ())
+        restored = config_class.from_dict(state)
+        restored._explicitly_set.update(explicitly_set)
+        return restored
+
+    def to_plain(self) -> dict[str, Any]:
+        """The settings that were set, for checkpoints; those of this machine alone are left out."""
+        data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
+        if self.in_evaluation:
+            data["in_evaluation"] = True
+        if self.algo_class != type(self)().algo_class:
+            data["algo_class"] = self.algo_class
+        return data
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
+        """The inverse of `to_plain`.
+
+        Raises:
+            ValueError: If there is a setting that this class does not know, or one that would import code or read
+                executables which the caller has not named.
+        """
+        _check_trusted(data, loader)
+        return cls().update_from_dict(data)
+
+    def stored_value(self, name: str) -> Any:
+        """The value of a setting as it was given, where the attribute of that name resolves it further."""
+        attribute = self._attribute_of(name)
+        if attribute is None:
+            raise KeyError(
+                f"{type(self).__name__} has no setting {name!r}.{self._declarations.suggestion(name)}"
+            )
+        return vars(self)[attribute]
+
+    def serialize(self) -> dict[str, Any]:
+        """`to_dict` with everything that is no JSON value as text: for files that people read."""
+        return {key: _plain(value) for key, value in self.to_dict().items()}
+
+    @classmethod
+    def overrides(cls, **kwargs: Any) -> dict[str, Any]:
+        """A dict of settings for `evaluation_config` and `algorithm_config_overrides_per_module`.
+
+        Args:
+            **kwargs: Settings of any section.
+
+        Returns:
+            Attribute name → value.
+
+        Raises:
+            KeyError: If a name is no setting of this class.
+        """
+        config = cls()
+        overrides = {}
+        for name, value in kwargs.items():
+            attribute = config._attribute_of(name)
+            if attribute is None:
+                hint = cls._declarations.suggestion(name, config._own_names)
+                raise KeyError(f"{cls.__name__} has no setting {name!r}.{hint}")
+            overrides[attribute] = value
+        return overrides
+
+    def _attribute_of(self, key: str) -> str | None:
+        name = KEY_TRANSLATIONS.get(key, key)
+        setting = self._declarations.find(name)
+        if setting is not None:
+            return setting.attribute
+        return name if name in self._own_names or name in _INTERNAL_DEFAULTS else None
+
+    def __getitem__(self, item: str) -> Any:
+        name = KEY_TRANSLATIONS.get(item, item)
+        # `model_config`, `learner_class` and such are properties that resolve the stored value.
+        if isinstance(getattr(type(self), name, None), property):
+            return getattr(self, name)
+        old = self._declarations.old_name(name)
+        if old is not None and old.maps_to and name not in self._declarations.by_name:
+            name = old.maps_to
+        attribute = self._attribute_of(name)
+        if attribute is None:
+            raise KeyError(
+                f"{type(self).__name__} has no setting {item!r}.{self._declarations.suggestion(item)}"
+            )
+        return vars(self)[attribute]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.update_from_dict({key: value})
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, str) and self.get(item, NotProvided) is not NotProvided
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """``config[key]``, or `default` if there is no such setting."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """The same as `get`: settings cannot be removed."""
+        return self.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """Keys of `to_dict`."""
+        return self.to_dict().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Values of `to_dict`."""
+        return self.to_dict().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Items of `to_dict`."""
+        return self.to_dict().items()
+
+    # ------------------------------------------------------------------------------------------------ copies, freezing
+
+    def copy(self, copy_frozen: bool | None = None) -> Self:
+        """A copy that can be changed without changing this one.
+
+        Args:
+            copy_frozen: True: the copy is frozen, False: it is not, None: like this one.
+        """
+        new = object.__new__(type(self))
+        for name, value in vars(self).items():
+            vars(new)[name] = copy_value(value)
+        for name in _CACHES:
+            vars(new).pop(name, None)
+        if copy_frozen is not None:
+            vars(new)["_is_frozen"] = copy_frozen
+        evaluation = self.evaluation_config
+        if isinstance(evaluation, ConfigStore):
+            vars(new)["evaluation_config"] = evaluation.copy(copy_frozen)
+        return new
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in _CACHES}
+        # Names of environments mean something in the process that registered them: an actor gets the creator, too.
+        evaluation = self.evaluation_config or {}
+        names = {self.env, evaluation.get("env") if isinstance(evaluation, dict) else evaluation.env}
+        creators = {name: get_env_creator(name) for name in names if isinstance(name, str)}
+        return {**state, "_env_creators": {name: made for name, made in creators.items() if made is not None}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        creators = state.pop("_env_creators")
+        vars(self).update(state)
+        for name, creator in creators.items():
+            if get_env_creator(name) is None:
+                register_env(name, creator)
+
+    def freeze(self) -> None:
+        """Makes every later change raise an AttributeError."""
+        vars(self)["_is_frozen"] = True
+        if isinstance(self.evaluation_config, ConfigStore):
+            self.evaluation_config.freeze()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether changes raise."""
+        return self._is_frozen
+
+    # -------------------------------------------------------------------------------------------------------- display
+
+    def __repr__(self) -> str:
+        return config_text(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what differs from the defaults, and everything else folded away."""
+        return config_html(self)
+
+
+def _searchable(value: Any) -> Any:
+    """A model config that holds a search space as a dict: a tuner looks into dicts and lists only."""
+    if isinstance(value, DefaultModelConfig) and any(map(is_search_space, as_dict(value).values())):
+        return given_settings(value)
+    return value
+
+
+def warn_deprecated(message: str) -> None:
+    """A DeprecationWarning that points at the caller outside of this package's configs."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        "jaxrl_stack.algorithms"
+    ):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DeprecationWarning, stacklevel=level)
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value: other objects become text."""
+    if isinstance(value, ConfigStore):
+        return value.serialize()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(item) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    if dataclasses.is_dataclass(value):
+        return {name: _plain(item) for name, item in as_dict(value).items()}
+    return repr(value)

@@ -1,0 +1,279 @@
+"""Whether the settings of a config fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from jaxrl_stack.algorithms.base_settings import default_policy_mapping_fn
+from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
+from jaxrl_stack.algorithms.model_settings import problem_with_model_config
+from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.core import DEFAULT_POLICY_ID
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.notices import notice_once
+
+_OF_THE_ALGORITHM = (
+    "evaluation_interval",
+    "evaluation_num_env_runners",
+    "evaluation_parallel_to_training",
+    "evaluation_error_after_n_consecutive_skips",
+    "custom_evaluation_function",
+)
+"""Settings of evaluation that its runners have nothing to do with."""
+
+
+class ConfigValidation(ConfigStore):
+    """Checks of settings against each other."""
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other. `build_algo` calls it.
+
+        Subclasses add their checks behind ``super().validate()`` and report with `_value_error`.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        if not self._validate_config:
+            return
+        self._check_values()
+        self._validate_static_settings()
+        self._validate_modules()
+        self._validate_model_config()
+        self._validate_connectors()
+        self._validate_evaluation()
+        if self.samples_on_device:
+            self._validate_for_device()
+
+    def _check_values(self) -> None:
+        """Every setting on its own."""
+        for setting in self._declarations.by_name.values():
+            value = vars(self)[setting.attribute]
+            if setting.name != "env" and is_search_space(value):
+                raise ValueError(
+                    f"{self._declarations.call(setting, short(value))} is still a search space. Give the "
+                    "config to a tuner (tune.Tuner('PPO', param_space=config)), or set one value."
+                )
+            self._check_value(setting, value)
+            if setting.kind == "later" and setting.differs_from_default(value):
+                raise NotImplementedError(
+                    f"{self._declarations.call(setting, short(value))} comes later: {setting.instead} "
+                    f"The default is {setting.default!r}."
+                )
+
+    def _value_error(self, message: str) -> None:
+        """Raises a ValueError; with ``experimental(_validate_config=False)`` only says so."""
+        if self._validate_config:
+            raise ValueError(message)
+        notice_once(message)
+
+    def _validate_static_settings(self) -> None:
+        for name in self._static_settings:
+            setting = self._declarations.by_name.get(name)
+            if setting is None or setting.kind != "traced":
+                known = sorted(s.name for s in self._declarations.by_name.values() if s.kind == "traced")
+                self._value_error(
+                    f"experimental(_static_settings={list(self._static_settings)!r}): {name!r} is no traced "
+                    f"setting; these are: {', '.join(known)}."
+                )
+            elif schedules.is_schedule(vars(self)[setting.attribute]):
+                self._value_error(
+                    f"{name}={vars(self)[setting.attribute]!r} changes during training and cannot be baked "
+                    f"in: take {name!r} out of experimental(_static_settings=...), or use a number."
+                )
+
+    def _validate_modules(self) -> None:
+        ids = set(self._policy_ids())
+        if self.is_multi_agent:
+            raise NotImplementedError(
+                f"multi_agent(policies={sorted(ids)}) comes later: one policy called {DEFAULT_POLICY_ID!r} "
+                "is what can be trained now. Leave multi_agent(policies=...) out."
+            )
+        if self.policy_mapping_fn is not default_policy_mapping_fn:
+            notice_once(
+                f"multi_agent(policy_mapping_fn={short(self.policy_mapping_fn)}) has no effect: there is one "
+                f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
+            )
+        self._validate_acting_modules(ids)
+        if self.policies_to_train is not None and not callable(self.policies_to_train):
+            if not self.policies_to_train:
+                self._value_error(
+                    f"multi_agent(policies_to_train={self.policies_to_train!r}) leaves nothing to train. Name at least "
+                    f"one of {sorted(ids)}, or use None for all."
+                )
+            unknown = sorted(set(self.policies_to_train) - ids)
+            if unknown:
+                self._value_error(
+                    f"multi_agent(policies_to_train=...) names {unknown}, which are not among the policies "
+                    f"{sorted(ids)}."
+                )
+        for module_id, overrides in self.algorithm_config_overrides_per_module.items():
+            if module_id not in ids:
+                self._value_error(
+                    f"rl_module(algorithm_config_overrides_per_module=...) names the module {module_id!r}, "
+                    f"which is not among the policies {sorted(ids)}."
+                )
+            for key in overrides:
+                setting = self._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))
+                if setting is None and key not in self._own_names:
+                    self._value_error(
+                        f"rl_module(algorithm_config_overrides_per_module=...): module {module_id!r} "
+                        f"overrides {key!r}, which is no setting.{self._declarations.suggestion(key)}"
+                    )
+                elif setting is not None and not setting.per_module:
+                    able = sorted(s.name for s in self._declarations.by_name.values() if s.per_module)
+                    self._value_error(
+                        f"rl_module(algorithm_config_overrides_per_module=...): {setting.name!r} is the same "
+                        f"for all modules and cannot be overridden for {module_id!r}. These can: "
+                        f"{', '.join(able)}."
+                    )
+                elif setting is not None and (problem := setting.problem_with(overrides[key])) is not None:
+                    self._value_error(
+                        f"rl_module(algorithm_config_overrides_per_module=...): module {module_id!r} has "
+                        f"{setting.name}={short(overrides[key])}, which must be {problem}."
+                    )
+
+    def _validate_acting_modules(self, ids: Collection[str]) -> None:
+        """The policies are both trained and acted with."""
+        spec = self._rl_module_spec
+        if isinstance(spec, MultiRLModuleSpec) and spec.rl_module_specs and not ids & spec.rl_module_specs.keys():
+            self._value_error(
+                f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
+                f"{sorted(spec.rl_module_specs)}, none of which is a policy. Call it one of {sorted(ids)}."
+            )
+        specs = dict.fromkeys(ids, spec) if isinstance(spec, RLModuleSpec) else {}
+        if isinstance(spec, MultiRLModuleSpec):
+            specs = {module_id: own for module_id, own in (spec.rl_module_specs or {}).items() if module_id in ids}
+        for module_id, own in specs.items():
+            for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
+                if getattr(own, flag):
+                    self._value_error(
+                        f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
+                        f"{other}. Leave {flag} out; runners and learners build it as they need it."
+                    )
+
+    def _validate_model_config(self) -> None:
+        if not self._uses_default_module():
+            return
+        problem = problem_with_model_config(as_dict(self._model_config))
+        if problem is not None:
+            self._value_error(f"rl_module(model_config=...): {problem}.")
+            return
+        defaults = as_dict(DefaultModelConfig())
+        for key, value in as_dict(self._model_config).items():
+            is_later = key == "use_lstm" or key.startswith(("conv_", "lstm_"))
+            if is_later and key in defaults and not same(value, defaults[key]):
+                raise NotImplementedError(
+                    f"rl_module(model_config=...): {key}={value!r} comes later: the default module is an MLP "
+                    "on flattened observations. Leave it out, or give rl_module_spec= with a module of your "
+                    "own."
+                )
+
+    def _validate_connectors(self) -> None:
+        if not (self.add_default_connectors_to_module_to_env_pipeline or self._module_to_env_connector):
+            self._value_error(
+                "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nobody to turn the "
+                "module's outputs into actions. Give module_to_env_connector= with pieces that do, or leave it out."
+            )
+
+    def _validate_evaluation(self) -> None:
+        if self.evaluation_duration == "auto" and not self.evaluation_parallel_to_training:
+            self._value_error(
+                "evaluation(evaluation_duration='auto') needs evaluation_parallel_to_training=True and "
+                "evaluation_num_env_runners > 0; give the number of episodes or timesteps instead."
+            )
+        if self.evaluation_parallel_to_training and not self.evaluation_num_env_runners:
+            self._value_error(
+                "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
+                "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
+            )
+        low = self.evaluation_auto_duration_min_env_steps_per_sample
+        high = self.evaluation_auto_duration_max_env_steps_per_sample
+        if low > high:
+            self._value_error(
+                f"evaluation(evaluation_auto_duration_min_env_steps_per_sample={low}) is above "
+                f"evaluation_auto_duration_max_env_steps_per_sample={high}. Lower it, or raise the other."
+            )
+        if self.evaluation_config is not None and not self.in_evaluation:
+            try:
+                evaluation = self.get_evaluation_config_object()
+                assert evaluation is not None
+                evaluation._check_values()
+                is_other_kind = evaluation.samples_on_device is not self.samples_on_device
+            except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+                raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
+            self._validate_evaluation_overrides(evaluation)
+            if is_other_kind and self.env is not None:
+                kinds = ["a host environment", "a JAX environment"]
+                self._value_error(
+                    f"evaluation(evaluation_config=...): env={short(evaluation.env)} is "
+                    f"{kinds[evaluation.samples_on_device]}, and {short(self.env)} is "
+                    f"{kinds[self.samples_on_device]}. Evaluate in an environment of the same kind."
+                )
+
+    def _validate_evaluation_overrides(self, evaluation: ConfigStore) -> None:
+        """Nothing is overridden that evaluation's runners could not heed."""
+        for name in _OF_THE_ALGORITHM:
+            value = getattr(evaluation, name)
+            if not same(value, getattr(self, name)):
+                self._value_error(
+                    f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the algorithm reads "
+                    f"it, not evaluation's runners. Set evaluation({name}=...)."
+                )
+        if evaluation.samples_on_device and evaluation.env_runner_cls is not None:
+            self._value_error(
+                f"evaluation(evaluation_config={{'env_runner_cls': {short(evaluation.env_runner_cls)}}}) needs a host "
+                f"environment: {short(evaluation.env)} is stepped inside the compiled program. Leave it out."
+            )
+
+    def _validate_for_device(self) -> None:
+        if self.batch_mode != "truncate_episodes":
+            self._value_error(
+                f"env_runners(batch_mode={self.batch_mode!r}) needs a host environment: on the device, every "
+                "environment takes the same number of steps. Use batch_mode='truncate_episodes'."
+            )
+        if self.num_learners:
+            raise NotImplementedError(
+                f"learners(num_learners={self.num_learners}) with the JAX environment {short(self.env)} comes later: "
+                "its program runs on the devices of this process. Set num_learners=0 and use several devices "
+                "(num_gpus_per_learner, num_cpus_per_learner)."
+            )
+        if self.env_runner_cls is not None:
+            self._value_error(
+                f"env_runners(env_runner_cls={short(self.env_runner_cls)}) needs a host environment: "
+                f"{short(self.env)} is stepped inside the compiled program. Leave it out."
+            )
+        evaluation = self.get_evaluation_config_object() if self.evaluation_config else None
+        for config in filter(None, (self, evaluation)):
+            for name in config.settings_without_effect_on_device():
+                setting = self._declarations.by_name[name]
+                notice_once(
+                    f"{self._declarations.call(setting, short(vars(config)[setting.attribute]))} has no effect: "
+                    "the environment is stepped inside the compiled program, without actors."
+                )
+
+    def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
+        """Checks that whole sampling rounds come close to the train batch size.
+
+        Raises:
+            ValueError: If they overshoot it by more than 10 %.
+        """
+        if self.rollout_fragment_length == "auto" or self.batch_mode == "complete_episodes":
+            return
+        samplers = max(self._num_sampling_actors(), 1)
+        round_size = samplers * self.num_envs_per_env_runner * self.rollout_fragment_length
+        total = self.total_train_batch_size
+        sampled = -(-total // round_size) * round_size
+        if sampled > 1.1 * total:
+            fitting = max(total // (samplers * self.num_envs_per_env_runner), 1)
+            self._value_error(
+                f"{samplers} sampler(s) * num_envs_per_env_runner={self.num_envs_per_env_runner} * "
+                f"rollout_fragment_length={self.rollout_fragment_length} gives {sampled} steps in whole "
+                f"rounds, more than 10 % above the train batch of {total}. Use "
+                f"rollout_fragment_length={fitting} or 'auto', or "
+                f"train_batch_size_per_learner={sampled // max(self.num_learners, 1)}."
+            )

@@ -1,0 +1,181 @@
+"""What a value must be: checks that say so in words, with the annotation of what they let pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.utils import schedules
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Check:
+    """What a value must be.
+
+    Attributes:
+        problem: Takes a value; returns what it must be if it is not, else None.
+        type: Annotation of such values, as text.
+        takes_schedules: Whether a schedule ``[[0, v0], [t1, v1], ...]`` of such values passes.
+    """
+
+    problem: Callable[[Any], str | None]
+    type: str = "Any"
+    takes_schedules: bool = False
+
+    def __call__(self, value: Any) -> str | None:
+        """What `value` must be, or None if it is fine."""
+        return self.problem(value)
+
+
+def check_of(annotation: str) -> Callable[[Callable[[Any], str | None]], Check]:
+    """Makes a Check of a function."""
+    return lambda problem: Check(problem, annotation)
+
+
+def anything(annotation: str) -> Check:
+    """No check, only an annotation."""
+    return Check(lambda value: None, annotation)
+
+
+def _is_in(value: Any, choices: Iterable[Any]) -> bool:
+    # True == 1 in Python, but not here.
+    return any(value is c or (type(value) is type(c) and value == c) for c in choices)
+
+
+def _or(also: tuple[Any, ...]) -> str:
+    return "".join(f" or {value!r}" for value in also)
+
+
+def _types(choices: tuple[Any, ...]) -> str:
+    names = ("None" if choice is None else type(choice).__name__ for choice in choices)
+    return "".join(f" | {name}" for name in dict.fromkeys(names))
+
+
+@check_of("bool")
+def boolean(value: Any) -> str | None:
+    """True or False."""
+    return None if isinstance(value, (bool, np.bool_)) else "True or False"
+
+
+def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
+    """An integer, at least `minimum` and at most `maximum`, or one of `also`."""
+    limits = [
+        *([f"of at least {minimum}"] if minimum is not None else []),
+        *([f"at most {maximum}"] if maximum is not None else []),
+    ]
+    wanted = " ".join(["an integer", " and ".join(limits)]).rstrip()
+
+    def check(value: Any) -> str | None:
+        if _is_in(value, also):
+            return None
+        is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if is_integer and (minimum is None or value >= minimum) and (maximum is None or value <= maximum):
+            return None
+        return wanted + _or(also)
+
+    return Check(check, "int" + _types(also))
+
+
+def number(
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    also: tuple[Any, ...] = (),
+    or_schedule: bool = False,
+    finite: bool = False,
+) -> Check:
+    """A number in the given range, or one of `also`; with `or_schedule` a schedule of such numbers.
+
+    Infinity is a number that stands for no limit; `finite` refuses it.
+    """
+    limits = [
+        *([f"at least {minimum:g}"] if minimum is not None else []),
+        *([f"above {above:g}"] if above is not None else []),
+        *([f"at most {maximum:g}"] if maximum is not None else []),
+    ]
+    wanted = " ".join(["a finite number" if finite else "a number", " and ".join(limits)]).rstrip()
+
+    def one(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            return False
+        in_range = (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
+        if finite and not np.isfinite(value):
+            return False
+        return bool(in_range and (above is None or value > above) and value == value)
+
+    def check(value: Any) -> str | None:
+        if _is_in(value, also):
+            return None
+        if or_schedule and schedules.is_schedule(value):
+            problem = schedules.schedule_problem(value)
+            if problem is not None:
+                return f"{wanted}, or a schedule [[0, value], [timestep, value], ...], but {problem}"
+            return None if all(one(v) for _, v in value) else f"a schedule of numbers, each {wanted}"
+        if one(value):
+            return None
+        return wanted + _or(also) + (", or a schedule [[0, value], [timestep, value], ...]" if or_schedule else "")
+
+    schedule = " | list[list[float]] | list[tuple[int, float]]" if or_schedule else ""
+    return Check(check, "float" + _types(also) + schedule, or_schedule)
+
+
+def one_of(*choices: Any) -> Check:
+    """One of `choices`."""
+
+    def check(value: Any) -> str | None:
+        return None if _is_in(value, choices) else "one of " + ", ".join(repr(c) for c in choices)
+
+    return Check(check, _types(choices)[3:])
+
+
+def instance(*types: type, what: str, also: tuple[Any, ...] = (), annotation: str = "Any") -> Check:
+    """An instance of one of `types`, or one of `also`."""
+
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, types) or _is_in(value, also) else what + _or(also)
+
+    return Check(check, annotation)
+
+
+def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
+    """A subclass of `base`, the class itself included."""
+
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, type) and issubclass(value, base) else what
+
+    return Check(check, annotation)
+
+
+@check_of("dict[str, float]")
+def amounts(value: Any) -> str | None:
+    """A dict from name to a number of at least 0."""
+    one = number(0, finite=True)
+    if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):
+        return None
+    return "a dict from the name of a resource to a number of at least 0, such as {'slots': 1}"
+
+
+@check_of("Callable[..., Any]")
+def function(value: Any) -> str | None:
+    """A callable."""
+    return None if callable(value) else "a function"
+
+
+@check_of("Callable[..., Any] | list[Callable[..., Any]]")
+def functions(value: Any) -> str | None:
+    """A callable or a list of callables."""
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return None if all(callable(item) for item in items) else "a function or a list of functions"
+
+
+amount_or_schedule = number(0, or_schedule=True, finite=True)
+text = instance(str, what="a string", annotation="str")
+texts = instance(dict, what="a dict", annotation="dict[str, str]")
+dictionary = instance(dict, what="a dict", annotation="dict[str, Any]")
+name_list = instance(list, tuple, what="a list of column names", annotation="list[str]")
+is_class = instance(type, what="a class", annotation="type")
+space = instance(gym.Space, what="a gymnasium space", annotation="gym.Space")
