@@ -33,7 +33,7 @@ HEADER = """\
 # What the annotations of settings name.
 IMPORTS = """\
 from collections.abc import Callable, Collection
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -42,6 +42,7 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
+_Config = TypeVar("_Config")
 """
 
 
@@ -108,12 +109,13 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 def _fluent(declarations: Declarations, section: str) -> str:
     settings = [s for s in declarations.in_section(section) if not s.hidden]
-    parameters = ["self"]
+    # Not `Self`: editors that ask jedi would lose the names of subclasses after the first call of a chain.
+    parameters = ["self: _Config"]
     for parameter in list(signature(settings).parameters.values())[1:]:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
         parameters.append(f"{parameter.name}: {parameter.annotation} | type[NotProvided] = ...")
-    return f"def {section}(\n    " + ",\n    ".join(parameters) + ",\n) -> Self: ..."
+    return f"def {section}(\n    " + ",\n    ".join(parameters) + ",\n) -> _Config: ..."
 
 
 def main() -> None:

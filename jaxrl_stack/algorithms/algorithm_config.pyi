@@ -1,7 +1,7 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
 from collections.abc import Callable, Collection
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -10,6 +10,7 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
+_Config = TypeVar("_Config")
 
 from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Any
@@ -218,21 +219,21 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     _torch_lr_scheduler_classes: list | dict | None
     _static_settings: Collection[str]
     def python_environment(
-        self,
+        self: _Config,
         *,
         extra_python_environs_for_driver: dict[str, str] | type[NotProvided] = ...,
         extra_python_environs_for_worker: dict[str, str] | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def resources(
-        self,
+        self: _Config,
         *,
         num_cpus_for_main_process: int | type[NotProvided] = ...,
         custom_resources_for_main_process: dict[str, float] | type[NotProvided] = ...,
         placement_strategy: str | type[NotProvided] = ...,
         compilation_cache_dir: str | Literal[False] | None | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def framework(
-        self,
+        self: _Config,
         framework: str | type[NotProvided] = ...,
         *,
         torch_compile_learner: bool | type[NotProvided] = ...,
@@ -241,14 +242,14 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         torch_compile_learner_dynamo_backend: str | type[NotProvided] = ...,
         torch_ddp_kwargs: dict[str, Any] | type[NotProvided] = ...,
         torch_skip_nan_gradients: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def api_stack(
-        self,
+        self: _Config,
         enable_rl_module_and_learner: bool | type[NotProvided] = ...,
         enable_env_runner_and_connector_v2: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def environment(
-        self,
+        self: _Config,
         env: str | Any | None | type[NotProvided] = ...,
         *,
         env_config: dict[str, Any] | type[NotProvided] = ...,
@@ -261,9 +262,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         disable_env_checking: bool | type[NotProvided] = ...,
         is_atari: bool | None | type[NotProvided] = ...,
         action_mask_key: str | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def env_runners(
-        self,
+        self: _Config,
         *,
         env_runner_cls: type | None | type[NotProvided] = ...,
         num_env_runners: int | type[NotProvided] = ...,
@@ -290,9 +291,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         batch_mode: str | type[NotProvided] = ...,
         explore: bool | type[NotProvided] = ...,
         episodes_to_numpy: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def learners(
-        self,
+        self: _Config,
         *,
         num_learners: int | type[NotProvided] = ...,
         learner_snapshot_interval: int | type[NotProvided] = ...,
@@ -308,9 +309,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         add_default_connectors_to_learner_pipeline: bool | type[NotProvided] = ...,
         learner_config_dict: dict[str, Any] | type[NotProvided] = ...,
         num_shuffle_shards: int | None | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def training(
-        self,
+        self: _Config,
         *,
         gamma: float | type[NotProvided] = ...,
         lr: float | list[list[float]] | list[tuple[int, float]] | None | type[NotProvided] = ...,
@@ -320,9 +321,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         num_epochs: int | type[NotProvided] = ...,
         minibatch_size: int | None | type[NotProvided] = ...,
         shuffle_batch_per_epoch: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def callbacks(
-        self,
+        self: _Config,
         callbacks_class: type[RLlibCallback] | list[type[RLlibCallback]] | type[NotProvided] = ...,
         *,
         on_algorithm_init: Callable[..., Any] | list[Callable[..., Any]] | None | type[NotProvided] = ...,
@@ -340,9 +341,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         on_episode_step: Callable[..., Any] | list[Callable[..., Any]] | None | type[NotProvided] = ...,
         on_episode_end: Callable[..., Any] | list[Callable[..., Any]] | None | type[NotProvided] = ...,
         on_sample_end: Callable[..., Any] | list[Callable[..., Any]] | None | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def evaluation(
-        self,
+        self: _Config,
         *,
         evaluation_interval: int | None | type[NotProvided] = ...,
         evaluation_duration: int | str | type[NotProvided] = ...,
@@ -379,9 +380,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         max_num_offline_eval_runner_restarts: int | type[NotProvided] = ...,
         offline_eval_runner_health_probe_timeout_s: float | type[NotProvided] = ...,
         offline_eval_runner_restore_timeout_s: float | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def offline_data(
-        self,
+        self: _Config,
         *,
         input_: str | list[str] | type[NotProvided] = ...,
         offline_data_class: type | None | type[NotProvided] = ...,
@@ -413,17 +414,17 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         output_filesystem: str | Any | None | type[NotProvided] = ...,
         output_filesystem_kwargs: dict[str, Any] | type[NotProvided] = ...,
         output_write_episodes: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def multi_agent(
-        self,
+        self: _Config,
         *,
         policies: Collection[str] | dict[str, PolicySpec | tuple[Any, ...] | None] | type[NotProvided] = ...,
         policy_mapping_fn: Callable[..., str] | type[NotProvided] = ...,
         policies_to_train: Collection[str] | Callable[..., bool] | None | type[NotProvided] = ...,
         count_steps_by: str | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def reporting(
-        self,
+        self: _Config,
         *,
         metrics_num_episodes_for_smoothing: int | type[NotProvided] = ...,
         min_time_s_per_iteration: float | None | type[NotProvided] = ...,
@@ -431,20 +432,20 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         min_sample_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         log_gradients: bool | type[NotProvided] = ...,
         custom_stats_cls_lookup: dict[str, type[StatsBase]] | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def checkpointing(
-        self,
-    ) -> Self: ...
+        self: _Config,
+    ) -> _Config: ...
     def debugging(
-        self,
+        self: _Config,
         *,
         log_level: str | type[NotProvided] = ...,
         seed: int | None | type[NotProvided] = ...,
         disable_jit: bool | type[NotProvided] = ...,
         check_nans: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def fault_tolerance(
-        self,
+        self: _Config,
         *,
         restart_failed_env_runners: bool | type[NotProvided] = ...,
         ignore_env_runner_failures: bool | type[NotProvided] = ...,
@@ -454,23 +455,23 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         num_consecutive_env_runner_failures_tolerance: int | type[NotProvided] = ...,
         env_runner_health_probe_timeout_s: float | type[NotProvided] = ...,
         env_runner_restore_timeout_s: float | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def rl_module(
-        self,
+        self: _Config,
         *,
         model_config: dict[str, Any] | DefaultModelConfig | type[NotProvided] = ...,
         rl_module_spec: RLModuleSpec | MultiRLModuleSpec | None | type[NotProvided] = ...,
         algorithm_config_overrides_per_module: dict[str, dict[str, Any]] | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     def experimental(
-        self,
+        self: _Config,
         *,
         _validate_config: bool | type[NotProvided] = ...,
         _use_msgpack_checkpoints: bool | type[NotProvided] = ...,
         _torch_grad_scaler_class: type | None | type[NotProvided] = ...,
         _torch_lr_scheduler_classes: list | dict | None | type[NotProvided] = ...,
         _static_settings: Collection[str] | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     _sections: Any
     _old_names: Any
     @property

@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import ItemsView, KeysView, Mapping, ValuesView
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -80,6 +80,9 @@ def _check_trusted(value: Any, loader: ClassLoader) -> None:
         _check_trusted(item, loader)
 
 
+_Config = TypeVar("_Config")
+
+
 class _ConfigMeta(type):
     """Closes a config for new names once its whole constructor, subclasses' included, has run."""
 
@@ -89,7 +92,7 @@ class _ConfigMeta(type):
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         return inspect.Signature(parameters)
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls: type[_Config], *args: Any, **kwargs: Any) -> _Config:
         config = super().__call__(*args, **kwargs)
         vars(config)["_is_constructed"] = True
         return config

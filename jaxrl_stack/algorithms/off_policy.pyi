@@ -1,7 +1,7 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
 from collections.abc import Callable, Collection
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -10,6 +10,7 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
+_Config = TypeVar("_Config")
 
 import functools
 import importlib
@@ -59,7 +60,7 @@ class OffPolicyConfig(AlgorithmConfig):
     tau: float
     store_buffer_in_checkpoints: bool
     def training(
-        self,
+        self: _Config,
         *,
         gamma: float | type[NotProvided] = ...,
         lr: float | list[list[float]] | list[tuple[int, float]] | None | type[NotProvided] = ...,
@@ -76,7 +77,7 @@ class OffPolicyConfig(AlgorithmConfig):
         target_network_update_freq: int | type[NotProvided] = ...,
         tau: float | type[NotProvided] = ...,
         store_buffer_in_checkpoints: bool | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     _sections: Any
     _defaults: Mapping[str, Any]
     @property

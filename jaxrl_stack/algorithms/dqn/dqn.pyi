@@ -1,7 +1,7 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
 from collections.abc import Callable, Collection
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -10,6 +10,7 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
+_Config = TypeVar("_Config")
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ class DQNConfig(OffPolicyConfig):
     categorical_distribution_temperature: float
     before_learn_on_batch: Callable[..., Any] | None
     def training(
-        self,
+        self: _Config,
         *,
         gamma: float | type[NotProvided] = ...,
         lr: float | list[list[float]] | list[tuple[int, float]] | None | type[NotProvided] = ...,
@@ -72,7 +73,7 @@ class DQNConfig(OffPolicyConfig):
         hiddens: list[int] | type[NotProvided] = ...,
         categorical_distribution_temperature: float | type[NotProvided] = ...,
         before_learn_on_batch: Callable[..., Any] | None | type[NotProvided] = ...,
-    ) -> Self: ...
+    ) -> _Config: ...
     _sections: Any
     _defaults: Mapping[str, Any]
     def __init__(self, algo_class: type | str | None=None):
