@@ -15,7 +15,6 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.target_networks import LAST_TARGET_UPDATE, TARGET_UPDATES
 from jaxrl_stack.core.learner.traced_metrics import MetricValue, RunningReduction
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, place_replicated, place_sharded
 
 EPISODES, RETURN, STEPS, TARGETS = 2**32 - 1, 2.0**24, 3 * 2**33 + 8, 2**24 + 1
 
@@ -32,13 +31,12 @@ def test_results_of_an_old_run_are_exact():
         .learners(num_cpus_per_learner=1)
         .build_algo()
     )
-    driver, learner, devices = algo.driver, algo.learner, algo.learner.devices
-    runner = all_shards(driver.runner_state)
-    window = dataclasses.replace(runner.window, num_episodes=counters.from_int(EPISODES)[None])
-    sums = np.full_like(runner.episode_return, RETURN)
-    driver.runner_state = place_sharded(dataclasses.replace(runner, window=window, episode_return=sums), devices)
-    driver._window = window
-    driver.num_env_steps, driver.timesteps = STEPS, place_replicated(counters.from_int(STEPS), devices)
+    learner, state = algo.learner, algo.get_state()
+    rollout = state["env_runner"]["rollout"]
+    rollout["window/num_episodes"] = counters.from_int(EPISODES)[None]
+    rollout["episode_return"] = np.full_like(rollout["episode_return"], RETURN)
+    state["driver"] |= {"num_env_steps_sampled_lifetime": STEPS, "timesteps": STEPS}
+    algo.set_state(state)
     extra = {
         LAST_TARGET_UPDATE: {DEFAULT_MODULE_ID: counters.from_int(STEPS)},
         TARGET_UPDATES: {DEFAULT_MODULE_ID: np.uint32(TARGETS)},

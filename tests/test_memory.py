@@ -19,9 +19,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
-from jaxrl_stack.algorithms.actor_memory import require_accelerator_memory
 from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.core.distribution import get_action_dist_cls_for_space
 from jaxrl_stack.utils.memory import (
@@ -272,8 +271,8 @@ def test_estimate_is_what_the_device_samples(device_algo):
     values = learner.current_values(learner.settings(), learner.state.timesteps)["modules"]
     sample = functools.partial(
         driver.rollout.sample,
-        fragment_length=driver._fragment_length,
-        num_rounds=driver._num_rounds,
+        fragment_length=8,
+        num_rounds=2,
         explore=True,
         axis_name=None,
     )
@@ -361,33 +360,60 @@ def test_a_batch_that_only_the_observations_make_too_large_is_refused(monkeypatc
         config("CartPole-v1", num_envs=1, batch=32).build_algo()
 
 
-def test_each_accelerator_has_to_hold_its_part(device_algo):
-    driver = device_algo.driver
-    whole = driver.train_batch_memory.num_bytes
-    before = driver.available_memory
-    try:
-        driver._estimate_memory([accelerator(bytes_limit=whole // 2)] * 2)
-        assert driver.available_memory == whole
-        driver._estimate_memory([accelerator()])
-        assert driver.available_memory is None
-        with pytest.raises(ValueError, match="part of the train batch on .* cannot fit: 1.69 KiB are free there"):
-            driver._estimate_memory([accelerator(bytes_limit=whole), accelerator(bytes_limit=whole // 2 - 1)])
-    finally:
-        driver.available_memory = before
+class ItFitsError(Exception):
+    """Memory was found to do, and the learner is made."""
 
 
-def test_accelerators_of_a_learner_beside_host_environments():
-    algo = config("CartPole-v1").build_algo()
-    driver = algo.driver
-    whole = driver.train_batch_memory
+def learner_on(*bytes_limits):
+    """A learner on accelerators of these sizes, which is never made."""
 
-    def require(devices):
-        require_accelerator_memory(devices, whole, driver._require_memory_of_batch)
+    class OnAccelerators(PPOLearner):
+        def __init__(self, **kwargs):
+            raise ItFitsError
 
-    require([accelerator(bytes_limit=whole.num_bytes // 2)] * 2)
-    with pytest.raises(ValueError, match=r"train batch.*3.38 KiB = .* cannot fit: 1.69 KiB are free there"):
-        require([accelerator(bytes_limit=whole.num_bytes // 2)])
-    algo.stop()
+        @classmethod
+        def devices_of(cls, config):
+            return [accelerator(**({} if limit is None else {"bytes_limit": limit})) for limit in bytes_limits]
+
+    return OnAccelerators
+
+
+HALF = 1728  # bytes of a train batch, which is 4 x 16 steps of 54 B
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"), [((HALF, HALF), r"x 54 B [^;]*; 3\.38 KiB are free\."), ((None,), r"x 54 B [^;]*\.")]
+)
+def test_accelerators_that_hold_their_parts(limits, says, caplog):
+    caplog.set_level(logging.INFO, "jaxrl_stack")
+    asked = config("gymnax/CartPole-v1").learners(learner_class=learner_on(*limits)).debugging(log_level="INFO")
+    with pytest.raises(ItFitsError):
+        asked.build_algo()
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("train batch: ")]
+    assert re.search(f"{says}$", line)
+
+
+def test_each_accelerator_has_to_hold_its_part():
+    asked = config("gymnax/CartPole-v1").learners(learner_class=learner_on(2 * HALF, HALF - 1))
+    with pytest.raises(ValueError, match="part of the train batch on .* cannot fit: 1.69 KiB are free there"):
+        asked.build_algo()
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "error", "says"),
+    [(2, ItFitsError, None), (1, ValueError, r"train batch.*3.38 KiB = .* cannot fit: 1.69 KiB are free there")],
+)
+def test_accelerators_of_a_learner_beside_host_environments(num_devices, error, says):
+    class OnAccelerators(PPOLearner):
+        def build(self):
+            super().build()
+            self.devices = [accelerator(bytes_limit=HALF)] * num_devices
+
+        def weights_for_runners(self, *args, **kwargs):
+            raise ItFitsError
+
+    with pytest.raises(error, match=says):
+        config("CartPole-v1").learners(learner_class=OnAccelerators).build_algo()
 
 
 def test_actors_are_held_against_the_whole_machine(ray_session, monkeypatch):

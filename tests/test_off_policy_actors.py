@@ -95,16 +95,27 @@ def algo():
     algo.stop()
 
 
-def logged_calls(driver, monkeypatch):
+def logged_calls(algo, monkeypatch):
+    """What a training step asks of the runner, the buffer and the learner, in its order."""
+    runner, buffer = algo.env_runner, algo.driver.replay_buffer
     calls = []
-    for name in ("_sample_blocks", "_store_blocks", "_draw", "_update", "_prioritise", "_sync"):
-        original = getattr(driver, name)
 
-        def call(*args, original=original, name=name):
-            calls.append(name.strip("_").partition("_")[0])
-            return original(*args)
+    def logged(name, function):
+        def call(*args, **kwargs):
+            calls.append(name)
+            return function(*args, **kwargs)
 
-        monkeypatch.setattr(driver, name, call)
+        return call
+
+    for name, owner, method in (
+        ("sample", runner, "sample_block"),
+        ("store", buffer, "add_block"),
+        ("draw", buffer, "sample_batch"),
+        ("update", algo.learner_group, "update_rows"),
+        ("prioritise", buffer, "update_priorities"),
+        ("sync", runner, "share_weights"),
+    ):
+        monkeypatch.setattr(owner, method, logged(name, getattr(owner, method)))
     return calls
 
 
@@ -133,7 +144,7 @@ def assert_close(left, right, tolerance=1e-5):
 
 
 def test_learning_starts_behind_the_round_that_completes_the_warm_up(algo, monkeypatch):
-    calls = logged_calls(algo.driver, monkeypatch)
+    calls = logged_calls(algo, monkeypatch)
     first, second, third = ((algo.train(), list(calls), calls.clear())[:2] for _ in range(3))
     assert first[1] == ["sample", "store"] and first[0]["num_env_steps_sampled_lifetime"] == 6
     assert first[0]["env_runners"]["weights_seq_no"] == 0
@@ -170,7 +181,7 @@ def test_an_iteration_is_as_many_training_steps_as_its_minima_need():
 )
 def test_rounds_follow_the_training_intensity(intensity, expected, monkeypatch):
     algo = config(training_intensity=intensity, learning_starts=0).build_algo()
-    calls = logged_calls(algo.driver, monkeypatch)
+    calls = logged_calls(algo, monkeypatch)
     algo.train()
     assert calls == expected
     algo.stop()

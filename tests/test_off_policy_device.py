@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.algorithms import off_policy_device_driver
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_sharded
+from jaxrl_stack.utils.devices import all_shards, host_view
 
 NUM_ENVS, BATCH, CAPACITY = 4, 8, 80
 
@@ -177,13 +176,11 @@ def with_keys(driver, rest):
 
 def test_learning_starts_with_the_step_that_has_enough():
     """A training step is 4 env steps: of 10 of them, those learn that end at `start` or later."""
-    algo = config(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=0).build_algo()
+    algo = config(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=100).build_algo()
     for start, updates in ((0, 15), (4, 15), (5, 14), (8, 14), (59, 1), (60, 1), (61, 0), (100, 0)):
-        new = config(n_step=1, training_intensity=None, num_steps_sampled_before_learning_starts=start)
-        algo.driver.config = new
-        algo.driver.learner.reset(algo.config)
-        algo.driver._start()
-        algo.driver.training_step(1)
+        assert algo.reset(algo.config)
+        algo.driver.num_env_steps = 100 - start
+        algo.train()
         assert algo.driver.num_updates == updates, start
     algo.stop()
 
@@ -240,16 +237,18 @@ def test_the_memory_is_updated_in_place():
     """The compiled program copies neither the steps nor their priorities."""
     size = 40_000
     algo = config(replay_buffer_config={"capacity": size}).build_algo()
-    driver = algo.driver
-    arguments = (driver.learner.state, driver.runner_state, driver.replay_state, driver.timesteps)
-    lowered = driver._iterate._call.lower(*arguments, driver.learner.placed_settings(), np.int32(0))
-    compiled = lowered.compile()
-    shapes = {x.shape[1:] for x in jax.tree.leaves(driver.replay_state) if x.size >= size}
+    shapes = {x.shape[1:] for x in jax.tree.leaves(algo.driver.replay_state) if x.size >= size}
     assert len(shapes) == 2
-    bodies = [line for line in compiled.as_text().splitlines() if " copy(" in line]
-    for shape in shapes:
-        text = "[" + ",".join(map(str, shape)) + "]"
-        assert not [line for line in bodies if text in line.split(" copy(")[0]], text
+    client = algo.learner.device.client
+    compiled_before = set(map(id, before := client.live_executables()))
+    algo.train()
+    assert before  # Their ids are theirs as long as they are held.
+    new = [program for program in client.live_executables() if id(program) not in compiled_before]
+    texts = ["[" + ",".join(map(str, shape)) + "]" for shape in shapes]
+    modules = [module.to_string() for program in new for module in program.hlo_modules()]
+    (program,) = [module for module in modules if " while(" in module and all(text in module for text in texts)]
+    results_of_copies = [line.split(" copy(")[0] for line in program.splitlines() if " copy(" in line]
+    assert not [line for line in results_of_copies if any(text in line for text in texts)]
     algo.stop()
 
 
@@ -307,15 +306,17 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     """Both together may not fit. If it fails then, everything is what it was."""
     algo = type(run.algo).from_checkpoint(run.path)
     algo.train()
-    held = []
+    held, device_put = [], jax.device_put
+    words = algo.driver.replay_state.ring.experience["words"].shape
 
-    def placing(tree, devices):
-        held.append(algo.driver.replay_state)
-        if len(held) == 1:
-            raise RuntimeError("RESOURCE_EXHAUSTED")
-        return place_sharded(tree, devices)
+    def putting(x, *args, **kwargs):
+        if np.shape(x) == words:
+            held.append(algo.driver.replay_state)
+            if len(held) == 1:
+                raise RuntimeError("RESOURCE_EXHAUSTED")
+        return device_put(x, *args, **kwargs)
 
-    monkeypatch.setattr(off_policy_device_driver, "place_sharded", placing)
+    monkeypatch.setattr(jax, "device_put", putting)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         algo.restore_from_path(run.path)
     assert_same(leaves_of(algo), run.states[2])
@@ -324,7 +325,7 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     assert_same(leaves_of(algo), run.states[1])
     # What is there is copied for the way back only if it holds something, and if it goes.
     algo.reset(config())
-    monkeypatch.setattr(off_policy_device_driver.StoredReplay, "get_state", None)
+    monkeypatch.setattr(algo.driver.stored_replay, "get_state", None)
     algo.restore_from_path(run.path)
     assert_same(leaves_of(algo), run.states[1])
     algo.stop()
@@ -376,27 +377,37 @@ def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog):
 # ------------------------------------------------------------------------------------------------------- devices
 
 
-def weights_of_next_draw(driver):
-    """Importance weights ``[D, N]`` of what each device would draw next."""
+def test_importance_weights_are_those_of_a_draw_from_both_devices():
+    seen = []
 
-    def draw(learner, runner, replay, timesteps, settings):
-        state = TrainState(learner=learner, runner=driver._sampler(runner), replay=replay, timesteps=timesteps)
-        _, batch, _ = driver._draw_on_device(settings, state)
-        return (batch[DEFAULT_MODULE_ID]["weights"],)
+    class Seeing(config().get_default_learner_class()):
+        def compute_loss_for_module(self, *, batch, **kwargs):
+            jax.debug.callback(lambda weights: seen.append(np.asarray(weights)), batch["weights"])
+            return super().compute_loss_for_module(batch=batch, **kwargs)
 
-    program = map_over_devices(
-        draw,
-        driver.learner.devices,
-        axis_name=driver.learner.axis_name,
-        in_axes=(None, 0, 0, None, None),
-        out_axes=(0,),
-        donate_argnums=(),
-    )
-    learner = driver.learner
-    (weights,) = program(
-        learner.state, driver.runner_state, driver.replay_state, driver.timesteps, learner.placed_settings()
-    )
-    return all_shards(weights)
+    # A training step, and an iteration, is 12 steps and one draw, and nothing that is stored is replaced.
+    buffer = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 400}
+    asked = config(training_intensity=BATCH / (NUM_ENVS * 3), replay_buffer_config=buffer)
+    asked.reporting(min_sample_timesteps_per_iteration=0).learners(learner_class=Seeing, num_cpus_per_learner=2)
+    algo = asked.build_algo()
+    for _ in range(8):
+        algo.train()
+    levels, replay = all_shards(algo.driver.replay_state.priorities), algo.driver.replay
+    jax.effects_barrier()
+    seen.clear()
+    algo.train()
+    jax.effects_barrier()
+    shares = []
+    for items, largest in zip(levels.items, levels.largest, strict=True):
+        counts = np.concatenate([items[items > 0], [largest**replay.alpha] * 6]).astype(np.float64)
+        shares.append(counts / counts.sum())
+    least = [own.min() for own in shares]
+    assert least[0] != least[1]
+    allowed = (np.concatenate(shares) / min(least)) ** -algo.config.replay_beta
+    weights = np.concatenate(seen)
+    assert weights.shape == (BATCH,)
+    np.testing.assert_allclose(np.abs(weights[:, None] - allowed[None]).min(axis=1), 0.0, atol=1e-5)
+    algo.stop()
 
 
 def test_two_devices_share_batch_and_memory(tmp_path):
@@ -411,14 +422,6 @@ def test_two_devices_share_batch_and_memory(tmp_path):
     assert results[-1]["replay_buffer"] | {"capacity": CAPACITY, "num_env_steps_stored": CAPACITY} == results[-1][
         "replay_buffer"
     ]
-    weights = weights_of_next_draw(driver)
-    levels = [jax.tree.map(lambda x, d=d: x[d], shards.priorities) for d in range(2)]
-    shares = [own.items[own.items > 0] / own.items.sum(dtype=np.float64) for own in levels]
-    least = min(own.min() for own in shares)
-    allowed = [(own / least) ** -driver.config.replay_beta for own in shares]
-    for d in range(2):
-        distance = np.abs(weights[d][:, None] - allowed[d][None]).min(axis=1)
-        np.testing.assert_allclose(distance, 0.0, atol=1e-5)
     for leaf in jax.tree.leaves(driver.learner.state.params):
         copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
         np.testing.assert_array_equal(copies[0], copies[1])
