@@ -19,6 +19,7 @@ class Process:
     """An actor that sets itself up, and tells what came of it."""
 
     def __init__(self, starts_backend: bool, num_gpus: int = 0, num_cpu_devices: int = 1):
+        self.before = self.settings()
         if starts_backend:
             jax.devices()
         for num_cpus in (1, 5):  # The first call decides.
@@ -26,6 +27,9 @@ class Process:
 
     def settings(self):
         return {name: jax.config.values[name] for name in SETTINGS} | {"NPROC": os.environ.get("NPROC")}
+
+    def settings_before(self):
+        return self.before
 
     def compute(self):
         jax.jit(lambda x: x @ x)(jax.numpy.ones((8, 8))).block_until_ready()
@@ -76,7 +80,8 @@ def test_an_actor_keeps_to_its_cores_and_to_the_cpu(start, ray_session):
         "NPROC": "1",
     }
     assert (wide["jax_num_cpu_devices"], wide["NPROC"]) == (2, "2") and wide["jax_platforms"] is None
-    assert late == before | {"NPROC": None}
+    assert late == ray_session.get(actors[2].settings_before.remote()) and late["NPROC"] is None
+    assert (late["jax_num_cpu_devices"], late["jax_platforms"]) == (8, None)
     # XLA took it: as many threads as cores in each device's pool.
     assert ray_session.get(actors[0].compute.remote()) == (1, 1)
     assert ray_session.get(actors[1].compute.remote())[0] == 2
