@@ -592,8 +592,10 @@ def test_rewards_are_clipped_where_the_learner_reads_them(driver, clip):
         assert max(episode_return for episode_return, _ in recorder.ended) == 15.0
     algo.env_runner.metrics.reset()
     episodes = algo.env_runner.sample(num_episodes=4)
-    assert max(episode.get_return() for episode in episodes) == 15.0
-    assert algo.env_runner.get_metrics()["episode_return_max"].peek() == 15.0
+    for episode in episodes:
+        assert episode.get_return() == np.asarray(episode.get_observations())[1:, 0].sum()
+    returns = [episode.get_return() for episode in episodes]
+    assert algo.env_runner.get_metrics()["episode_return_max"].peek() == max(returns) > 5.0
     algo.stop()
 
 
