@@ -302,9 +302,12 @@ class DeviceDriver(Driver):
         # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
         # algorithm stays usable.
         learner.state, self.runner_state, self.timesteps, learned, window, block = self._iterate(
-            learner.state, self.runner_state, self.timesteps, settings
+            *self._program_arguments(settings)
         )
         return learned, window, block
+
+    def _program_arguments(self, settings: Any) -> tuple[Any, ...]:
+        return self.learner.state, self.runner_state, self.timesteps, settings
 
     def _iteration_program(self, learner, runner, timesteps, settings):
         """One training step on one device of the learner: sample, update, report. Traced once."""
@@ -337,6 +340,18 @@ class DeviceDriver(Driver):
     def _update_on_device(self, learner, batch, settings, timesteps):
         axis_name = self.learner.reduction_axis
         return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
+
+    def trace_program(self) -> jax.stages.Traced:
+        """The program that the next `training_step` runs, traced and not compiled.
+
+        ``trace_program().lower(lowering_platforms=("cuda",))`` needs no such device.
+
+        Raises:
+            ValueError: With ``disable_jit=True``, which runs no program.
+        """
+        if self.learner.axis_name is None:
+            raise ValueError("debugging(disable_jit=True) runs operations one by one: leave it out to see the program.")
+        return self._iterate.trace(*self._program_arguments(self.learner.placed_settings()))
 
     # --------------------------------------------------------------------------------------------------- training
 

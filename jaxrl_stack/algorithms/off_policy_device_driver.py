@@ -365,8 +365,8 @@ class OffPolicyDeviceDriver(DeviceDriver):
         return self._num_warm_up_steps < self._num_training_steps
 
     def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
-        learner, num_warm_up = self.learner, self._num_warm_up_steps
-        self._has_learned = num_warm_up < self._num_training_steps
+        learner = self.learner
+        self._has_learned = self._learns_next
         (
             learner.state,
             self.runner_state,
@@ -375,10 +375,12 @@ class OffPolicyDeviceDriver(DeviceDriver):
             learned,
             window,
             block,
-        ) = self._iterate(
-            learner.state, self.runner_state, self.replay_state, self.timesteps, settings, np.int32(num_warm_up)
-        )
+        ) = self._iterate(*self._program_arguments(settings))
         return learned, window, block
+
+    def _program_arguments(self, settings: Any) -> tuple[Any, ...]:
+        own = (self.learner.state, self.runner_state, self.replay_state, self.timesteps)
+        return *own, settings, np.int32(self._num_warm_up_steps)
 
     def _donated_state(self) -> tuple[Any, ...]:
         return *super()._donated_state(), self.replay_state

@@ -133,10 +133,16 @@ class _MappedProgram:
         functools.update_wrapper(run, function)
         del run.__wrapped__
         self._call = jax.pmap(run, **arguments)
+        self._donate_argnums = arguments["donate_argnums"]
         weakref.finalize(self, _forget, run).atexit = False
 
     def __call__(self, *args: Any) -> Any:
         return self._call(*args)
+
+    def trace(self, *args: Any) -> jax.stages.Traced:
+        """What a call with these arguments runs, traced: it can be lowered for platforms that are not here."""
+        # What jax.pmap makes lowers for its own devices' platform alone.
+        return jax.jit(self._call, donate_argnums=self._donate_argnums).trace(*args)
 
 
 def _forget(function: Callable[..., Any]) -> None:
