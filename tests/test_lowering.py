@@ -73,13 +73,14 @@ def off_policy(config_class, env, num_devices=1, model_config=None, **training):
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 RAINBOW = {"num_atoms": 5, "noisy": True, "double_q": True, "dueling": True, "v_min": 0.0, "v_max": 20.0}
 EVENLY = {"type": "EpisodeReplayBuffer", "capacity": 64}
+BFLOAT16 = {"compute_dtype": "bfloat16"}
 CASES = {
     "ppo-2-devices": ppo(CARTPOLE, 2),
-    "ppo-continuous": ppo(PENDULUM, vf_share_layers=False, free_log_std=True, fcnet_use_layernorm=True),
+    "ppo-continuous": ppo(PENDULUM, vf_share_layers=False, free_log_std=True, fcnet_use_layernorm=True, **BFLOAT16),
     "dqn": off_policy(DQNConfig, CARTPOLE, dueling=False, double_q=False, n_step=1, replay_buffer_config=EVENLY),
     "dqn-rainbow": off_policy(DQNConfig, CARTPOLE, **RAINBOW),
     "sac-discrete": off_policy(SACConfig, CARTPOLE),
-    "sac-continuous-2-devices": off_policy(SACConfig, PENDULUM, 2),
+    "sac-continuous-2-devices": off_policy(SACConfig, PENDULUM, 2, model_config=BFLOAT16),
 }
 
 

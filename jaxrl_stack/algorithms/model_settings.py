@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_stack.algorithms.setting_checks import boolean, integer, number
+from jaxrl_stack.algorithms.setting_checks import boolean, integer, number, one_of
 from jaxrl_stack.algorithms.setting_values import as_dict
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core.models.activations import get_activation
+from jaxrl_stack.core.models.configs import COMPUTE_DTYPES
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -44,6 +45,7 @@ _CHECKS_OF_ENDINGS: dict[str, Callable[[Any], str | None]] = {
     "_use_layernorm": boolean,
 }
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
+    "compute_dtype": one_of(*COMPUTE_DTYPES),
     "free_log_std": boolean,
     "fusionnet_hiddens": _widths_or_none,
     "vf_share_layers": boolean,

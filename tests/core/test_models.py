@@ -30,12 +30,12 @@ def rngs():
     return nnx.Rngs(0)
 
 
-def test_model_config_has_rllibs_fields_and_defaults():
+def test_model_config_has_rllibs_fields_and_defaults_and_a_compute_dtype():
     fields = {
         field.name: getattr(DefaultModelConfig(), field.name)
         for field in dataclasses.fields(DefaultModelConfig)
     }
-    assert len(fields) == 38
+    assert len(fields) == 39
     named = {
         "fcnet_hiddens": [256, 256],
         "fcnet_activation": "tanh",
@@ -48,6 +48,7 @@ def test_model_config_has_rllibs_fields_and_defaults():
         "lstm_cell_size": 256,
         "fusionnet_hiddens": [256, 256],
         "fusionnet_activation": "tanh",
+        "compute_dtype": "float32",  # the only one that RLlib does not have
     }
     assert named.items() <= fields.items()
     assert all(value in (None, False) for name, value in fields.items() if name not in named)

@@ -55,9 +55,12 @@ class NoisyDense(Dense):
         outputs = super().__call__(inputs, out_sharding)
         if noise is None:
             return outputs
+        inputs, noise, kernel, bias = self.promote_dtype(
+            (inputs, noise, self.kernel_sigma[...], self.bias_sigma[...]), dtype=self.dtype
+        )
         into, out = noise[..., : self.in_features], noise[..., self.in_features :]
         # The noisy part without its matrix: rows can have weights of their own.
-        return outputs + ((inputs * into) @ self.kernel_sigma[...] + self.bias_sigma[...]) * out
+        return outputs + ((inputs * into) @ kernel + bias) * out
 
 
 def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

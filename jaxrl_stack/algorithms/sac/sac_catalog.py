@@ -88,6 +88,7 @@ class SACCatalog(Catalog):
         hidden = {
             "hidden_layer_activation": settings["fcnet_activation"],
             "hidden_layer_use_layernorm": settings["fcnet_use_layernorm"],
+            "compute_dtype": settings["compute_dtype"],
             **self._initializers("fcnet", "hidden"),
         }
         if settings["fusionnet_hiddens"] is None:
@@ -116,6 +117,7 @@ class SACCatalog(Catalog):
             output_layer_dim=self.latent_dims[0],
             output_layer_activation=settings["fusionnet_activation"],
             **self._initializers("fusionnet", "output"),
+            compute_dtype=settings["compute_dtype"],
         )
 
     def build_qf_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:

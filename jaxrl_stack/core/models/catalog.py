@@ -103,6 +103,7 @@ class Catalog:
             "hidden_layer_dims": settings["head_fcnet_hiddens"],
             "hidden_layer_activation": settings["head_fcnet_activation"],
             "hidden_layer_use_layernorm": settings["head_fcnet_use_layernorm"],
+            "compute_dtype": settings["compute_dtype"],
             **initializers,
         }
 
@@ -149,4 +150,5 @@ class Catalog:
             hidden_layer_weights_initializer_config=settings["fcnet_kernel_initializer_kwargs"],
             hidden_layer_bias_initializer=settings["fcnet_bias_initializer"],
             hidden_layer_bias_initializer_config=settings["fcnet_bias_initializer_kwargs"],
+            compute_dtype=settings["compute_dtype"],
         )

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.models.dense import Dense
@@ -16,6 +17,15 @@ from jaxrl_stack.core.models.initializers import get_initializer, torch_default_
 from jaxrl_stack.core.models.mlp import MLP
 
 Initializer = str | Callable[..., Any] | None
+
+COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
+"""What layers may compute in, by name, as the `dtype` of `nnx.Linear`."""
+
+
+def _layer_dtype(compute_dtype: str) -> Any:
+    if compute_dtype not in COMPUTE_DTYPES:
+        raise ValueError(f"compute_dtype={compute_dtype!r}: use one of {list(COMPUTE_DTYPES)}.")
+    return COMPUTE_DTYPES[compute_dtype]
 
 
 def _check_framework(framework: str) -> None:
@@ -55,8 +65,8 @@ class ModelConfig(abc.ABC):
 class _MLPConfig(ModelConfig):
     """Hidden layers, then an output layer unless `output_layer_dim` is None.
 
-    Activations are names or callables, initializers as in `DefaultModelConfig`. `clip_log_std` clamps the
-    second half of the outputs to ± `log_std_clip_param`.
+    Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`. `clip_log_std`
+    clamps the second half of the outputs to ± `log_std_clip_param`.
     """
 
     hidden_layer_dims: Sequence[int] = (256, 256)
@@ -77,6 +87,7 @@ class _MLPConfig(ModelConfig):
     output_layer_bias_initializer_config: dict | None = None
     clip_log_std: bool = False
     log_std_clip_param: float = 20.0
+    compute_dtype: str = dataclasses.field(default="float32", kw_only=True)
 
     @property
     def output_dims(self) -> tuple[int, ...]:
@@ -97,7 +108,9 @@ class _MLPConfig(ModelConfig):
     def _log_std_bound(self) -> float | None:
         return float(self.log_std_clip_param) if self.clip_log_std else None
 
-    def _layers(self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, **kwargs: Any) -> Any:
+    def _layers(
+        self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, *, is_head: bool = False, **kwargs: Any
+    ) -> Any:
         dims = [int(dim) for dim in self.hidden_layer_dims]
         if min([*dims, 1 if output_dim is None else int(output_dim)], default=1) < 1:
             raise ValueError(f"{type(self).__name__}: layer widths {dims}, {output_dim} must be at least 1.")
@@ -126,6 +139,9 @@ class _MLPConfig(ModelConfig):
         widths, activations, use_bias, use_layernorm, kernel_inits, bias_inits = (
             zip(*per_layer, strict=True) if per_layer else ((),) * 6
         )
+        dtypes = [_layer_dtype(self.compute_dtype)] * len(widths)
+        if is_head:  # Losses, log-probabilities and values are made of what it puts out: float32.
+            dtypes = [*dtypes[1:], None]
         return cls(
             self._input_dim(),
             widths,
@@ -134,6 +150,7 @@ class _MLPConfig(ModelConfig):
             use_layernorm=use_layernorm,
             kernel_inits=kernel_inits,
             bias_inits=bias_inits,
+            dtypes=dtypes,
             rngs=rngs,
             **kwargs,
         )
@@ -173,7 +190,7 @@ class MLPHeadConfig(_MLPConfig):
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPHead:
         _check_framework(framework)
         return self._layers(
-            self._head_class(), rngs, self.output_layer_dim, log_std_bound=self._log_std_bound()
+            self._head_class(), rngs, self.output_layer_dim, is_head=True, log_std_bound=self._log_std_bound()
         )
 
     def _head_class(self) -> Callable[..., MLPHead]:
@@ -191,7 +208,7 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
                 f"FreeLogStdMLPHeadConfig(output_layer_dim={self.output_layer_dim}): needs an even number, "
                 "half of it for means and half for log standard deviations."
             )
-        mean = self._layers(MLP, rngs, self.output_layer_dim // 2)
+        mean = self._layers(MLP, rngs, self.output_layer_dim // 2, is_head=True)
         return FreeLogStdMLPHead(mean, log_std_bound=self._log_std_bound())
 
 
@@ -199,7 +216,7 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
 class MultiStreamEncoderConfig(ModelConfig):
     """A `MultiStreamEncoder`: hidden layers, then an output layer unless `output_layer_dim` is None.
 
-    Activations are names or callables, initializers as in `DefaultModelConfig`.
+    Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
 
     Args:
         base_encoder_configs: `{column: config of its encoder}`.
@@ -220,6 +237,7 @@ class MultiStreamEncoderConfig(ModelConfig):
     output_layer_weights_initializer_config: dict | None = None
     output_layer_bias_initializer: Initializer = None
     output_layer_bias_initializer_config: dict | None = None
+    compute_dtype: str = dataclasses.field(default="float32", kw_only=True)
 
     def _streams(self) -> Mapping[str, ModelConfig]:
         if not self.base_encoder_configs:
@@ -258,6 +276,7 @@ class MultiStreamEncoderConfig(ModelConfig):
                     fan_in,
                     width,
                     use_bias=getattr(self, f"{kind}_layer_use_bias"),
+                    dtype=_layer_dtype(self.compute_dtype),
                     kernel_init=self._initializer(f"{kind}_layer_weights_initializer")
                     or torch_default_kernel(),
                     bias_init=self._initializer(f"{kind}_layer_bias_initializer")

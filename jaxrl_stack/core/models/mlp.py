@@ -25,6 +25,7 @@ class MLP(nnx.Module):
         use_bias, use_layernorm: One flag a layer.
         kernel_inits, bias_inits: One initializer a layer; None = torch's default.
         rngs: Where the initial weights come from.
+        dtypes: What each layer computes in; None = what its input and its parameters, float32, make together.
         layer_class: Class of the layers, made as `nnx.Linear` is.
     """
 
@@ -39,6 +40,7 @@ class MLP(nnx.Module):
         kernel_inits: Sequence[Callable[..., Any] | None],
         bias_inits: Sequence[Callable[..., Any] | None],
         rngs: nnx.Rngs,
+        dtypes: Sequence[Any] | None = None,
         layer_class: Callable[..., nnx.Linear] = Dense,
     ):
         self.output_dim = int(layer_dims[-1]) if layer_dims else int(input_dim)
@@ -49,17 +51,20 @@ class MLP(nnx.Module):
         self.use_layernorm = tuple(bool(flag) for flag in use_layernorm)
         width = int(input_dim)
         for i, dim in enumerate(layer_dims):
+            dtype = None if dtypes is None else dtypes[i]
             layer = layer_class(
                 width,
                 int(dim),
                 use_bias=use_bias[i],
+                dtype=dtype,
                 kernel_init=kernel_inits[i] or torch_default_kernel(),
                 bias_init=bias_inits[i] or torch_default_bias(width),
                 rngs=rngs,
             )
             setattr(self, f"dense_{i}", layer)
             if self.use_layernorm[i]:
-                setattr(self, f"layernorm_{i}", nnx.LayerNorm(int(dim), epsilon=LAYERNORM_EPSILON, rngs=rngs))
+                layernorm = nnx.LayerNorm(int(dim), epsilon=LAYERNORM_EPSILON, dtype=dtype, rngs=rngs)
+                setattr(self, f"layernorm_{i}", layernorm)
             width = int(dim)
 
     def __call__(self, x: jax.Array) -> jax.Array:

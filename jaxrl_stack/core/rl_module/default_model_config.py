@@ -24,7 +24,8 @@ def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, erro
 
 @dataclasses.dataclass
 class DefaultModelConfig(Plain):
-    """Settings of the networks that a default RLModule builds from its spaces; names and defaults: RLlib's.
+    """Settings of the networks that a default RLModule builds from its spaces; names and defaults: RLlib's, but for
+    `compute_dtype`, which RLlib does not have.
 
     Activations are names ("linear", "relu", "tanh", "elu", "swish" or "silu", "gelu", "sigmoid",
     "leaky_relu", "softmax", … or a torch.nn class name) or callables. Initializers are names from
@@ -89,6 +90,10 @@ class DefaultModelConfig(Plain):
     fusionnet_kernel_initializer_kwargs: dict | None = None
     fusionnet_bias_initializer: Initializer = None
     fusionnet_bias_initializer_kwargs: dict | None = None
+
+    # What layers compute in: "float32" or "bfloat16". Parameters, their gradients, the last layer of each head and all
+    # that follows it (log-probabilities, values, losses) are float32 with both.
+    compute_dtype: str = "float32"
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DefaultModelConfig:
         _reject_unknown(kwargs, cls.__dataclass_fields__, cls.__name__, TypeError)
