@@ -82,7 +82,7 @@ def test_python_examples_run(tmp_path, ray_session):
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md", "docs/parity.md",
-                                  "docs/host_environments.md",
+                                  "docs/host_environments.md", "docs/accelerators.md",
                                   "jaxrl_stack/algorithms/ppo/README.md"])  # fmt: skip
 def test_links_between_pages_lead_somewhere(page):
     path = ROOT / page

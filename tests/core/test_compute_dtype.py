@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import pickle
 import re
 
@@ -190,3 +191,15 @@ def test_training_on_the_host():
     algo = config_of(PPOConfig, "CartPole-v1").env_runners(num_env_runners=0).build_algo()
     assert np.isfinite(algo.train()["learners"][DEFAULT_MODULE_ID]["total_loss"])
     algo.stop()
+
+
+def test_the_pages_example_runs():
+    page = (pathlib.Path(__file__).parents[2] / "docs/accelerators.md").read_text()
+    for original, toy in (("2048", "4"), ("65_536", "16"), ("16_384", "8"), ("[256, 256]", "[8]")):
+        assert original in page
+        page = page.replace(original, toy)
+    names: dict = {}
+    for example in re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
+        exec(example, names)
+    assert "stablehlo" in names["program"].lower(lowering_platforms=("tpu",)).as_text()
+    names["algo"].stop()
