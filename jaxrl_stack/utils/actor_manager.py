@@ -45,6 +45,14 @@ class ResultOrError:
     result: Any = None
     error: Exception | None = None
 
+    @classmethod
+    def of(cls, call: Callable[..., Any], *args: Any) -> ResultOrError:
+        """What ``call(*args)`` comes to."""
+        try:
+            return cls(result=call(*args))
+        except Exception as error:
+            return cls(error=error)
+
     @property
     def ok(self) -> bool:
         """Whether there is a result."""
@@ -53,7 +61,11 @@ class ResultOrError:
     @property
     def is_ray_error(self) -> bool:
         """Whether the actor, its node or the connection failed, in contrast to the code that it ran."""
-        return self.error is not None and _is_ray_error(self.error)
+        if self.error is None:
+            return False
+        from ray.exceptions import RayError, RayTaskError
+
+        return isinstance(self.error, RayError) and not isinstance(self.error, RayTaskError)
 
     def get(self) -> Any:
         """The result, or the exception as a value."""
@@ -590,16 +602,16 @@ class FaultTolerantActorManager:
     def _outcome(self, ref: Any, actor_id: int) -> ResultOrError:
         import ray
 
-        try:
-            return ResultOrError(result=ray.get(ref))
-        except Exception as error:
+        outcome = ResultOrError.of(ray.get, ref)
+        error = outcome.error
+        if error is not None:
             error.add_note(f"In actor {actor_id}.")
-            if _is_ray_error(error) and not is_lost_object(error) and actor_id in self._states:
+            if outcome.is_ray_error and not is_lost_object(error) and actor_id in self._states:
                 if self.is_actor_healthy(actor_id):
                     logger.warning("Lost actor %d: %s", actor_id, error)
                 self.set_actor_state(actor_id, healthy=False)
                 self._states[actor_id].is_lost_for_good = _is_final(error)
-            return ResultOrError(error=error)
+        return outcome
 
     def _check_not_awaited(self) -> None:
         """Raise what a call that nobody waited for has raised since; note the actors that it lost (`take_losses`)."""
@@ -632,12 +644,6 @@ def is_lost_object(error: BaseException) -> bool:
     from ray.exceptions import ObjectLostError
 
     return isinstance(error, ObjectLostError)
-
-
-def _is_ray_error(error: Exception) -> bool:
-    from ray.exceptions import RayError, RayTaskError
-
-    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
 
 
 def _is_final(error: Exception) -> bool:

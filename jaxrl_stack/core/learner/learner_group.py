@@ -358,7 +358,7 @@ class LearnerGroup(Checkpointable):
             return self._actors.foreach(func, kwargs, remote_actor_ids, timeout_seconds, return_obj_refs)
         results = RemoteCallResults()
         if remote_actor_ids is None or 0 in remote_actor_ids:
-            results.add_result(0, _result_of(lambda: func(self._local, **kwargs)))
+            results.add_result(0, ResultOrError.of(lambda: func(self._local, **kwargs)))
         return results
 
     # ---------------------------------------------------------------------------------------------- modules and state
@@ -762,15 +762,15 @@ class _JoinedActors:
             ready, waiting = ray.wait(waiting, timeout=left)
             if not ready:
                 break
-            outcome = outcomes[ready[0]] = _result_of(lambda ref=ready[0]: ray.get(ref))
+            outcome = outcomes[ready[0]] = ResultOrError.of(ray.get, ready[0])
             if outcome.error is None:
                 continue
-            if _is_dead(outcome.error):
+            if outcome.is_ray_error:
                 # That the others could not reach it is only a consequence, which Ray prints if nobody fetches it.
                 if waiting:
                     failed, _ = ray.wait(waiting, num_returns=len(waiting), timeout=CONSEQUENCES_TIMEOUT_S)
                     for ref in failed:
-                        _result_of(lambda ref=ref: ray.get(ref))
+                        ResultOrError.of(ray.get, ref)
                 is_reason = failure is not None and not _is_broken_program(failure)
                 raise _LostLearnersError from failure if is_reason else outcome.error
             if failure is None and is_joint:
@@ -934,7 +934,7 @@ class _JoinedActors:
         while self.pending:
             oldest = self.pending[0]
             ready, waiting = ray.wait(oldest.refs, num_returns=len(oldest.refs), timeout=0)
-            if waiting and all(_result_of(lambda ref=ref: ray.get(ref)).ok for ref in ready):
+            if waiting and all(ResultOrError.of(ray.get, ref).ok for ref in ready):
                 break
             answers = self._gather(oldest.refs)
             self.pending.popleft()
@@ -976,20 +976,6 @@ def _with_reference(learner: Learner, func: Callable[..., Any], refs: Sequence[A
 
 
 # ---------------------------------------------------------------------------------------------------------- small parts
-
-
-def _result_of(call: Callable[[], Any]) -> ResultOrError:
-    try:
-        return ResultOrError(result=call())
-    except Exception as error:
-        return ResultOrError(error=error)
-
-
-def _is_dead(error: Exception) -> bool:
-    """Whether an actor, in contrast to the code that it runs, has failed."""
-    import ray.exceptions  # pyright: ignore[reportMissingImports]
-
-    return isinstance(error, ray.exceptions.RayError) and not isinstance(error, ray.exceptions.RayTaskError)
 
 
 def _is_broken_program(error: Exception) -> bool:
