@@ -30,6 +30,7 @@ FACADES = {
     "core.learner.utils",
     "env.single_agent_episode",
     "env.utils.infinite_lookback_buffer",
+    "utils.checkpoints",
 }
 
 

@@ -30,6 +30,17 @@ from jaxrl_stack.algorithms.stored_run import (
     stored_module_spec,
 )
 from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.checkpoints.checkpointable import (
+    Checkpointable,
+    as_list,
+    if_named,
+    opened,
+    read_state,
+    selected,
+)
+from jaxrl_stack.checkpoints.files import Stored
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.checkpoints.plain_data import DAMAGES
 from jaxrl_stack.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
     COMPONENT_LEARNER,
@@ -42,14 +53,11 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.policy.policy import Policy
-from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE, Stored
-from jaxrl_stack.utils.checkpoints import Checkpointable, as_list, if_named, opened, read_state, selected
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.plain_data import DAMAGES
 from jaxrl_stack.utils.results import empty_result, merge_nested
 from jaxrl_stack.utils.streams import Stream, stream_key
 

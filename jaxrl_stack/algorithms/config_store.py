@@ -16,12 +16,12 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.setting_values import as_dict, copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting
 from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
+from jaxrl_stack.checkpoints.plain_data import Plain
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.env.registry import get_env_creator, register_env
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.plain_data import Plain
 
 if TYPE_CHECKING:
     from typing import Self

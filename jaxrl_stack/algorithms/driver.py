@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
+    from jaxrl_stack.checkpoints.checkpointable import Checkpointable
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.learner import Learner
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-    from jaxrl_stack.utils.checkpoints import Checkpointable
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium as gym
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.checkpoints.files import Stored
+from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
-from jaxrl_stack.utils.checkpoint_files import Stored
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.plain_data import DAMAGES, KIND, Decoder
 
 
 @dataclasses.dataclass(frozen=True)

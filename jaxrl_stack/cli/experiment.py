@@ -107,7 +107,7 @@ def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
         CliError: If there is none, or it does not hold all settings.
     """
     from jaxrl_stack.algorithms.stored_run import stored_config
-    from jaxrl_stack.utils.checkpoints import opened
+    from jaxrl_stack.checkpoints.checkpointable import opened
     from jaxrl_stack.utils.class_paths import ClassLoader
 
     by_file = "name the Python file that defines the run's `config`: --config-file PATH"

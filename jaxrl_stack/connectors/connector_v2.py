@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization, struct
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.checkpoints.plain_data import Constructible
 from jaxrl_stack.connectors import batch_items
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import streams
-from jaxrl_stack.utils.checkpoints import Checkpointable
-from jaxrl_stack.utils.plain_data import Constructible
 
 if TYPE_CHECKING:
     import gymnasium as gym

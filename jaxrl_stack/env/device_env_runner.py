@@ -16,6 +16,7 @@ from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepSt
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
+from jaxrl_stack.checkpoints.checkpointable import selected
 from jaxrl_stack.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
@@ -25,7 +26,6 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
-from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves

@@ -10,8 +10,8 @@ import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
-from jaxrl_stack.utils.checkpoints import Checkpointable
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:

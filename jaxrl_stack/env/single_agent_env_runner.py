@@ -20,6 +20,7 @@ from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.acting.recording import EndedEpisodes, Recording, SampleBlock
 from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.checkpoints.checkpointable import selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.host_pieces import run_host_front
 from jaxrl_stack.core import (
@@ -42,7 +43,6 @@ from jaxrl_stack.env.vector.host_vector_env import HostVectorEnv, VectorStep, ma
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
-from jaxrl_stack.utils.checkpoints import selected
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import zeros

@@ -13,6 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, selected
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.checkpoints.plain_data import Decoder
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.host_pieces import run_host_front
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
@@ -33,10 +36,7 @@ from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
 from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils import counters, schedules
-from jaxrl_stack.utils.checkpoint_files import ALGORITHM_METADATA_FILE
-from jaxrl_stack.utils.checkpoints import Checkpointable, opened, selected
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.plain_data import Decoder
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:

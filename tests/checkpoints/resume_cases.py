@@ -18,6 +18,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import (
     FrameStackingEnvToModule,
@@ -27,7 +28,7 @@ from jaxrl_stack.connectors.env_to_module import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
-from jaxrl_stack.utils.checkpoints import opened, register_class
+from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.results import flatten_result
 

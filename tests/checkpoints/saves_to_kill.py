@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_stack.utils import checkpoint_files, folder_replacement
-from jaxrl_stack.utils.checkpoint_files import Component
+from jaxrl_stack.checkpoints import files as checkpoint_files
+from jaxrl_stack.checkpoints import folder_replacement
+from jaxrl_stack.checkpoints.files import Component
 
 PATIENCE = 60.0
 

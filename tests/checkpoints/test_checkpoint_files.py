@@ -28,20 +28,15 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.checkpoints import files as checkpoint_files
+from jaxrl_stack.checkpoints import folder_replacement, remote, saves
+from jaxrl_stack.checkpoints.files import MAX_DEPTH, Component, Stored, opened, write
+from jaxrl_stack.checkpoints.names import ARRAYS_FILE
+from jaxrl_stack.checkpoints.saves import wait_for_saves
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.utils import checkpoint_files, folder_replacement
-from jaxrl_stack.utils.checkpoint_files import (
-    ARRAYS_FILE,
-    MAX_DEPTH,
-    Component,
-    Stored,
-    opened,
-    wait_for_saves,
-    write,
-)
 from jaxrl_stack.utils.checkpoints import Checkpointable
 from jaxrl_stack.utils.class_paths import ClassLoader
 
@@ -118,7 +113,7 @@ def test_large_arrays_are_in_memory_once(tmp_path):
     script = """
 import pathlib, sys
 import numpy as np
-from jaxrl_stack.utils.checkpoint_files import Component, opened, write
+from jaxrl_stack.checkpoints.files import Component, opened, write
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 def mib(mark):
@@ -499,7 +494,7 @@ def gate(monkeypatch):
     monkeypatch.setattr(checkpoint_files, "_write_local", waiting)
     yield opened_gate
     opened_gate.set()
-    checkpoint_files._saves.wait()
+    wait_for_saves()
 
 
 def test_saves_without_waiting_are_of_the_moment_and_in_order(tmp_path, gate):
@@ -548,7 +543,7 @@ def test_a_save_waits_for_those_before_it(tmp_path, gate):
 
 
 def test_who_saves_faster_than_the_disk_waits(tmp_path, gate):
-    for n in range(checkpoint_files._MAX_WAITING):
+    for n in range(saves._MAX_WAITING):
         save(tmp_path / str(n), n, blocking=False)
     start = time.monotonic()
     threading.Timer(0.3, gate.set).start()
@@ -592,7 +587,7 @@ def test_a_process_ends_when_all_is_saved(tmp_path):
     script = """
 import sys
 import numpy as np
-from jaxrl_stack.utils.checkpoint_files import Component, write
+from jaxrl_stack.checkpoints.files import Component, write
 thing = Component(class_path="some:Thing", ctor={"args": [], "kwargs": {}})
 for n in range(6):
     write(f"{sys.argv[1]}/{n % 2}", thing, {"a": np.full(100_000, n)}, blocking=False)
@@ -714,7 +709,7 @@ def test_downloads_are_bounded(listing_of, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="something else"):
         number("runs/it", listing_of("unknown", None))
     assert number("runs/it", listing_of("part/.hidden", 4)) == 1
-    monkeypatch.setattr(checkpoint_files, "_MAX_FILES", 3)
+    monkeypatch.setattr(remote, "_MAX_FILES", 3)
     with pytest.raises(ValueError, match="files and folders"):
         number("runs/it", listing_of("x", 4))
 
@@ -736,11 +731,10 @@ def test_other_file_systems_interrupted(bucket, tmp_path, monkeypatch, stop_at):
 
         return call
 
-    remote = checkpoint_files._Remote
     with monkeypatch.context() as patch:
         patch.setattr(pyarrow.fs, "copy_files", counted(pyarrow.fs.copy_files))
         for name in ("_delete", "_is_there", "_check_target"):
-            patch.setattr(remote, name, counted(getattr(remote, name)))
+            patch.setattr(remote.Remote, name, counted(getattr(remote.Remote, name)))
         with contextlib.suppress(Killed):
             save("it", 2, filesystem=bucket)
     assert number("it", bucket) in (1, 2)

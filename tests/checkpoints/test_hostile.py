@@ -20,14 +20,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.checkpoints.array_file import write_arrays
+from jaxrl_stack.checkpoints.files import FORMAT_VERSION
+from jaxrl_stack.checkpoints.plain_data import checksum
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import RLModule
-from jaxrl_stack.utils.array_file import write_arrays
-from jaxrl_stack.utils.checkpoint_files import FORMAT_VERSION
 from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.memory import available_host_bytes
-from jaxrl_stack.utils.plain_data import checksum
 
 ARRAYS = "arrays.safetensors"
 MAX_SECONDS = 2.0
@@ -466,8 +466,8 @@ CLASSES = [
         ("eval", "builtins:eval", ["builtins:eval"]),
         ("evil", "evil:Env", ["evil:Env", "register"]),
         ("cli", "jaxrl_stack.cli:main", ["no class of jaxrl_stack"]),
-        ("imported", "jaxrl_stack.utils.checkpoints:os", ["no class of jaxrl_stack"]),
-        ("imported-class", "jaxrl_stack.utils.checkpoint_files:Path", ["no class of jaxrl_stack"]),
+        ("imported", "jaxrl_stack.checkpoints.checkpointable:os", ["no class of jaxrl_stack"]),
+        ("imported-class", "jaxrl_stack.checkpoints.files:Path", ["no class of jaxrl_stack"]),
         ("main", "jaxrl_stack.__main__:y", ["no part of"]),
         ("inner-main", "jaxrl_stack.x.__main__:y", ["no part of"]),
         ("not-there", "jaxrl_stack.evil:Evil", ["does not have"]),

@@ -19,11 +19,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
-from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
-from jaxrl_stack.utils.class_paths import ClassLoader, path_of, register_class
-from jaxrl_stack.utils.plain_data import (
+from jaxrl_stack.checkpoints.plain_data import (
     KIND,
     MAX_SPACE_ELEMENTS,
     NOT_STORED,
@@ -34,6 +30,10 @@ from jaxrl_stack.utils.plain_data import (
     array_nodes,
     checksum,
 )
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.utils.class_paths import ClassLoader, path_of, register_class
 
 
 def there_and_back(value, *, allow=()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
-from jaxrl_stack.utils.checkpoints import register_class
+from jaxrl_stack.utils.class_paths import register_class
 
 
 @register_class

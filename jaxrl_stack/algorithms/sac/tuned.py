@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from jaxrl_stack.connectors.module_to_env import OrnsteinUhlenbeckNoise
-from jaxrl_stack.utils.checkpoints import register_class
+from jaxrl_stack.utils.class_paths import register_class
 
 
 @register_class

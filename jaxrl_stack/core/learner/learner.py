@@ -17,6 +17,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
 from jaxrl_stack.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
@@ -55,7 +56,6 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_f
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.checkpoints import Checkpointable, selected
 from jaxrl_stack.utils.devices import (
     Device,
     all_shards,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 import numpy as np
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Component
 from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from jaxrl_stack.core.learner.learner import STATE_COMPONENTS, Learner
 from jaxrl_stack.core.learner.learner_actor import (
@@ -31,7 +32,6 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
-from jaxrl_stack.utils.checkpoints import Checkpointable, Component
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig

@@ -7,8 +7,8 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxrl_stack.checkpoints.plain_data import Plain
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.plain_data import Plain
 
 Initializer = str | Callable[..., Any] | None
 

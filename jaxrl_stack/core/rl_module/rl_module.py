@@ -22,6 +22,8 @@ from flax import nnx
 from flax.errors import TraceContextError
 from jax.core import Tracer
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, selected
+from jaxrl_stack.checkpoints.plain_data import NOT_STORED
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.renamed import absent_or_renamed
@@ -36,9 +38,7 @@ from jaxrl_stack.core.rl_module.functional import (
     join_path,
     raw_value,
 )
-from jaxrl_stack.utils.checkpoints import Checkpointable, opened, selected
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
-from jaxrl_stack.utils.plain_data import NOT_STORED
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
 from jaxrl_stack.episodes.nested import batch, take, tree_leaves
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.checkpoints import Checkpointable, selected
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.replay_buffers import arithmetic, rllib_forms

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.utils.array_file import bytes_of
+from jaxrl_stack.checkpoints.array_file import bytes_of
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.spaces import (
     MAX_SPACE_ELEMENTS,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import importlib
 import json
 import math
 import os
-import re
-import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,26 +16,31 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.utils.array_file import read_arrays, write_arrays
+from jaxrl_stack.checkpoints.array_file import read_arrays, write_arrays
+from jaxrl_stack.checkpoints.folder_replacement import put_back, replaced
+from jaxrl_stack.checkpoints.names import (
+    ALGORITHM_METADATA_FILE,
+    ARRAYS_FILE,
+    CLASS_AND_CTOR_ARGS_FILE,
+    METADATA_FILE,
+    PART_NAME,
+    PICKLES,
+    STATE_FILE,
+    is_part_name,
+    leads_out,
+    short,
+)
+from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
+from jaxrl_stack.checkpoints.remote import Remote, place_of
+from jaxrl_stack.checkpoints.saves import saves
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.folder_replacement import put_back, replaced
 from jaxrl_stack.utils.memory import available_host_bytes, format_bytes
-from jaxrl_stack.utils.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
 
 FORMAT_VERSION = "3.0"
-METADATA_FILE = "metadata.json"
-ALGORITHM_METADATA_FILE = "rllib_checkpoint.json"
-CLASS_AND_CTOR_ARGS_FILE = "class_and_ctor_args.json"
-STATE_FILE = "state"
-ARRAYS_FILE = "arrays.safetensors"
 MAX_JSON_BYTES = 1 << 26
 """Of all JSON files of a checkpoint together; far more than any state without its arrays."""
 MAX_DEPTH = 100
 """Of lists and dicts inside each other; Python's own limit is not far above."""
-_NOT_IN_NAMES = r"<>:\"/\\|?*\x00-\x1f\ud800-\udfff"
-PART_NAME = re.compile(f"[^{_NOT_IN_NAMES}.][^{_NOT_IN_NAMES}]*")
-"""Names of components: names of folders on every system."""
-_PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def write(
         TypeError: If the state holds something else than data.
         OSError: If the files cannot be written.
     """
-    _raise_failed_saves()
+    saves.raise_failed()
     folders: list[_Folder] = []
     try:
         _lay_out(Path(), component, dict(state), folders, copies=not blocking)
@@ -126,16 +126,16 @@ def write(
             f"The state to save to {path} has {format_bytes(size)} beside its arrays, more than "
             f"{format_bytes(MAX_JSON_BYTES)}: keep long lists of numbers in NumPy arrays."
         )
-    place = _remote(path, filesystem)
-    if isinstance(place, _Remote):
+    place = place_of(path, filesystem)
+    if isinstance(place, Remote):
         task: Callable[[], None] = lambda: place.send(lambda local: _write_local(local, folders))  # noqa: E731
         shown = str(path)
-        _saves.run(shown, task, blocking)
+        saves.run(shown, task, blocking)
         return shown
     # A link stays one: what it points to is replaced.
     target = Path(os.path.realpath(place))
     check_target(target)
-    _saves.run(str(target), lambda: _write_local(target, folders), blocking)
+    saves.run(str(target), lambda: _write_local(target, folders), blocking)
     return str(place.absolute())
 
 
@@ -153,13 +153,22 @@ def check_target(target: Path) -> None:
 
 def _problem_with(target: Path) -> str | None:
     try:
-        if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-            return None
-        if not is_checkpoint(target):
-            return f"{target} exists and is no checkpoint; choose another path."
-        foreign = _foreign(target)
+        entries = [*os.scandir(target)]
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        return f"{target} exists and is no checkpoint; choose another path."
+    metadata = _stored_metadata(target)
+    if metadata is None:
+        return f"{target} exists and is no checkpoint; choose another path." if entries else None
+    parts = metadata.get("components")
+    own = {
+        *(ALGORITHM_METADATA_FILE, METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, ARRAYS_FILE),
+        "arrays",  # a folder of versions before 3.0
+        *(f"{metadata.get('state_file')}.json", *(map(str, parts) if isinstance(parts, list) else ())),
+    }
+    # Hidden files, as file systems and tuners make, do not count.
+    foreign = sorted(e.name for e in entries if e.name not in own and not (e.name.startswith(".") and e.is_file()))
     if not foreign:
         return None
     return (
@@ -168,36 +177,13 @@ def _problem_with(target: Path) -> str | None:
     )
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a checkpoint of this format, whatever else may be in it."""
-    return _stored_metadata(path) is not None
-
-
 def _stored_metadata(path: Path) -> dict[str, Any] | None:
     for name in (ALGORITHM_METADATA_FILE, METADATA_FILE):
-        try:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             metadata = json.loads((path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(metadata, dict) and "checkpoint_version" in metadata and "state_file" in metadata:
-            return metadata
+            if isinstance(metadata, dict) and "checkpoint_version" in metadata and "state_file" in metadata:
+                return metadata
     return None
-
-
-def _foreign(path: Path) -> list[str]:
-    """What is in a checkpoint's folder and not of it; hidden files, as file systems and tuners make, aside."""
-    metadata = _stored_metadata(path) or {}
-    parts = metadata.get("components")
-    own = {
-        *(ALGORITHM_METADATA_FILE, METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, ARRAYS_FILE),
-        "arrays",  # a folder of versions before 3.0
-        *(f"{metadata.get('state_file')}.json", *(map(str, parts) if isinstance(parts, list) else ())),
-    }
-    return sorted(
-        entry.name
-        for entry in os.scandir(path)
-        if entry.name not in own and not (entry.name.startswith(".") and entry.is_file())
-    )
 
 
 def _lay_out(
@@ -234,15 +220,6 @@ def _lay_out(
         if not isinstance(part, Mapping):
             raise TypeError(f"The state of the component {name!r} is {type(part).__name__}; it must be a dict.")
         _lay_out(path / name, component.parts[name], dict(part), folders, copies=copies)
-
-
-def is_part_name(name: Any) -> bool:
-    """Whether a component can have this name, which becomes that of a folder."""
-    return (
-        isinstance(name, str)
-        and PART_NAME.fullmatch(name) is not None
-        and not name.lower().endswith((".json", ".safetensors", *_PICKLES))
-    )
 
 
 def _to_json(content: Any, name: str) -> str:
@@ -284,62 +261,6 @@ def _write_local(target: Path, folders: list[_Folder]) -> None:
         check_target(target)
 
 
-class _Saves:
-    """Checkpoints that a thread is writing, one behind the other."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._running: list[tuple[str, concurrent.futures.Future[None]]] = []
-        # Before the pools of this process close, at its end, which other file systems need; `atexit` is later.
-        threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
-
-    def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
-        """Run a task, in this thread or in the other one; tasks for one path run in order."""
-        if blocking:
-            self.wait(path)
-            task()
-            return
-        with self._lock:
-            waiting = [future for _, future in self._running if not future.done()]
-            self._running.append((path, self._pool.submit(task)))
-        # Each holds a copy of its state: whoever saves faster than the disk takes it has to wait.
-        concurrent.futures.wait(waiting[: 1 - _MAX_WAITING])
-
-    def wait(self, path: str | None = None) -> None:
-        """Wait for the saves to a path, or to one that it is inside of, or for all; raises what went wrong."""
-        self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
-
-    def raise_failed(self) -> None:
-        """Raise what went wrong with saves that are finished."""
-        self._collect(lambda key, future: future.done())
-
-    def _collect(self, is_wanted: Callable[[str, concurrent.futures.Future[None]], bool]) -> None:
-        with self._lock:
-            wanted = [(key, future) for key, future in self._running if is_wanted(key, future)]
-            self._running = [item for item in self._running if item not in wanted]
-        errors = [(key, error) for key, future in wanted if (error := future.exception()) is not None]
-        if errors:
-            first = errors[0][1]
-            for key, error in errors:
-                first.add_note(f"While saving to {key} with blocking=False: {error!r}")
-            raise first
-
-
-_MAX_WAITING = 4
-_saves = _Saves()
-_raise_failed_saves = _saves.raise_failed
-
-
-def wait_for_saves() -> None:
-    """Wait until all checkpoints are written that were saved with ``blocking=False``.
-
-    Raises:
-        OSError: What went wrong on the way.
-    """
-    _saves.wait()
-
-
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
@@ -363,7 +284,7 @@ class Stored:
     def __init__(self, path: str | os.PathLike[str], *, _reading: _Reading | None = None):
         self.path = Path(path).absolute()
         if _reading is None:
-            _saves.wait(os.path.realpath(self.path))
+            saves.wait(os.path.realpath(self.path))
             for place in (*reversed(self.path.parents), self.path):
                 if not place.exists():
                     put_back(Path(os.path.realpath(place)))
@@ -384,7 +305,7 @@ class Stored:
                 f"and set_weights()."
             )
         for name in os.listdir(self.path):
-            if name.lower().endswith(_PICKLES):
+            if name.lower().endswith(PICKLES):
                 raise ValueError(
                     f"The checkpoint at {self.path} contains {name}: pickled files can run code, and this project "
                     f"writes none. Somebody has put it there; do not use this checkpoint."
@@ -410,13 +331,13 @@ class Stored:
             raise ValueError(f"The checkpoint at {self.path} has no component {name!r}; it has {list(self.parts)}.")
         inside = self.path / name
         if inside.is_symlink():
-            raise _leads_out(self.path, name)
+            raise leads_out(self.path, name)
         return Stored(inside, _reading=self._reading)
 
     def _file(self, name: str) -> Path:
         file = self.path / name
         if not PART_NAME.fullmatch(name) or file.is_symlink():
-            raise _leads_out(self.path, name)
+            raise leads_out(self.path, name)
         if file.exists() and not file.is_file():
             raise ValueError(f"The checkpoint at {self.path} is damaged: {name} is no file.")
         return file
@@ -547,19 +468,6 @@ class _Reading:
         return file.read_text(encoding="utf-8")
 
 
-def _leads_out(path: Path, name: str) -> ValueError:
-    return ValueError(
-        f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or somebody "
-        f"has changed it; do not use it."
-    )
-
-
-def short(value: Any) -> str:
-    """A value of a damaged file for a message."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
@@ -587,9 +495,9 @@ def opened(path: str | os.PathLike[str], filesystem: Any = None) -> Iterator[Sto
         path: The folder, or a place elsewhere; see `write`.
         filesystem: See `write`.
     """
-    _raise_failed_saves()
-    place = _remote(path, filesystem)
-    if not isinstance(place, _Remote):
+    saves.raise_failed()
+    place = place_of(path, filesystem)
+    if not isinstance(place, Remote):
         stored = Stored(place)
         try:
             yield stored
@@ -597,174 +505,6 @@ def opened(path: str | os.PathLike[str], filesystem: Any = None) -> Iterator[Sto
             stored.check_same()
             raise
         return
-    _saves.wait(str(path))
+    saves.wait(str(path))
     with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
         yield Stored(place.fetch(Path(folder) / "it"))
-
-
-# --------------------------------------------------------------------------------------------------------- elsewhere
-
-_WHOLE = ".whole"
-_NAME = re.compile(f"[^{_NOT_IN_NAMES}]+")
-_MAX_FILES = 100_000
-_DOWNLOADS_AT_ONCE = 8
-_BYTES_AT_ONCE = 1 << 22
-
-
-@dataclasses.dataclass(frozen=True)
-class _Remote:
-    """A place on a file system that pyarrow reaches, where folders cannot be renamed, as in object stores.
-
-    A checkpoint is copied to a place beside it first, and marked when all of it is there: from then on it counts, and
-    whoever finds the mark goes on from there.
-    """
-
-    filesystem: Any
-    path: str
-
-    @property
-    def _aside(self) -> str:
-        return f"{self.path}.new"
-
-    def send(self, write_local: Callable[[Path], None]) -> None:
-        """Write a checkpoint here and copy it there; it takes the place of the one before it when all is there."""
-        with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
-            local = Path(folder) / "it"
-            write_local(local)
-            self._put_in_place()
-            self._check_target()
-            self._delete(self._aside)
-            _pyarrow_fs().copy_files(str(local), self._aside, destination_filesystem=self.filesystem)
-        with self.filesystem.open_output_stream(f"{self._aside}/{_WHOLE}"):
-            pass
-        self._put_in_place()
-
-    def fetch(self, local: Path) -> Path:
-        """Copy the checkpoint to a folder of this machine."""
-        fs = _pyarrow_fs()
-        source = self.path
-        parts = self.path.split("/")
-        # One that is whole, but not yet in its place; this may be a component of it.
-        for depth in range(len(parts), 0, -1):
-            outer, inner = "/".join(parts[:depth]), parts[depth:]
-            if outer and self._is_there(f"{outer}.new/{_WHOLE}"):
-                source = "/".join([f"{outer}.new", *inner])
-        if self.filesystem.get_file_info(source).type != fs.FileType.Directory:
-            raise FileNotFoundError(f"No checkpoint at {self.path}.")
-        self._download(source, local)
-        return local
-
-    def _download(self, source: str, local: Path) -> None:
-        """Copy a folder to one that is not there yet.
-
-        Names and sizes are those of somebody else: in object stores a key may hold "..", which is a name there and
-        a way out of the folder here.
-
-        Raises:
-            ValueError: If a name leads out of the folder, or the disk cannot hold all files; nothing is written then.
-        """
-        fs = _pyarrow_fs()
-        base = source.strip("/")
-        infos = self.filesystem.get_file_info(fs.FileSelector(source, recursive=True))
-        names = [_name_below(base, info.path) for info in infos]
-        files = [(n, info) for n, info in zip(names, infos, strict=True) if info.type != fs.FileType.Directory]
-        odd = [name for name, info in files if info.type != fs.FileType.File or info.size is None]
-        if odd or len(infos) > _MAX_FILES:
-            raise ValueError(
-                f"{self.path} is no checkpoint of this project: it has {len(infos):,} files and folders"
-                + (f", of which {short(odd[0])} is something else." if odd else ".")
-            )
-        size = sum(info.size for _, info in files)
-        free = shutil.disk_usage(local.parent).free
-        if size > free:
-            raise ValueError(
-                f"The checkpoint at {self.path} has {format_bytes(size)}, and {format_bytes(free)} are free in "
-                f"{local.parent}. Point TMPDIR at a larger disk, or copy the checkpoint to a folder yourself."
-            )
-        for name, info in zip(names, infos, strict=True):
-            folder = local / name if info.type == fs.FileType.Directory else (local / name).parent
-            folder.mkdir(parents=True, exist_ok=True)
-        with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
-            list(pool.map(lambda item: self._download_file(item[1], local / item[0]), files))
-
-    def _download_file(self, info: Any, target: Path) -> None:
-        missing = info.size
-        with self.filesystem.open_input_stream(info.path, compression=None) as stream, open(target, "xb") as file:
-            # One byte more than there should be: it may have grown since, or was never what it said.
-            while content := stream.read(min(missing + 1, _BYTES_AT_ONCE)):
-                missing -= len(content)
-                if missing < 0:
-                    break
-                file.write(content)
-        if missing:
-            raise ValueError(f"{short(info.path)} has another size than its {info.size} bytes: load it again.")
-
-    def _put_in_place(self) -> None:
-        """Move a checkpoint that is whole from beside to its place."""
-        mark = f"{self._aside}/{_WHOLE}"
-        if not self._is_there(mark):
-            return
-        self._delete(self.path)
-        _pyarrow_fs().copy_files(
-            self._aside, self.path, source_filesystem=self.filesystem, destination_filesystem=self.filesystem
-        )
-        for file in (f"{self.path}/{_WHOLE}", mark):
-            self.filesystem.delete_file(file)
-        self._delete(self._aside)
-
-    def _check_target(self) -> None:
-        fs = _pyarrow_fs()
-        there = self.filesystem.get_file_info(self.path).type
-        selector = fs.FileSelector(self.path, allow_not_found=True)
-        is_empty = there == fs.FileType.Directory and not self.filesystem.get_file_info(selector)
-        is_checkpoint = any(self._is_there(f"{self.path}/{n}") for n in (METADATA_FILE, ALGORITHM_METADATA_FILE))
-        if there != fs.FileType.NotFound and not is_empty and not is_checkpoint:
-            raise ValueError(f"{self.path} exists and is no checkpoint; choose another path.")
-
-    def _is_there(self, file: str) -> bool:
-        return self.filesystem.get_file_info(file).type == _pyarrow_fs().FileType.File
-
-    def _delete(self, folder: str) -> None:
-        if self.filesystem.get_file_info(folder).type != _pyarrow_fs().FileType.NotFound:
-            self.filesystem.delete_dir(folder)
-
-
-def _name_below(base: str, path: str) -> str:
-    """The name of a file relative to the folder that it is in.
-
-    Raises:
-        ValueError: If it is none, such as one that leads out of the folder on this machine.
-    """
-    folder, name = f"{base}/", path.lstrip("/")
-    parts = name.removeprefix(folder).split("/")
-    is_name = name.startswith(folder) and all(_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
-    if not is_name:
-        raise _leads_out(Path(base), path)
-    return "/".join(parts)
-
-
-def _remote(path: str | os.PathLike[str], filesystem: Any) -> _Remote | Path:
-    """The place on another file system; a path if it is on this machine, where more can be promised."""
-    text = os.fspath(path)
-    if filesystem is None:
-        if "://" not in text:
-            return Path(text)
-        filesystem, text = _pyarrow_fs().FileSystem.from_uri(text)
-    if filesystem.type_name == "local":
-        return Path(text)
-    if filesystem.type_name == "subtree" and filesystem.base_fs.type_name == "local":
-        base = Path(filesystem.base_path)
-        place = Path(os.path.normpath(base / text.lstrip("/")))
-        if not place.is_relative_to(base):
-            raise ValueError(f"{text!r} leads out of {base}, which the file system is of.")
-        return place
-    return _Remote(filesystem, text.rstrip("/"))
-
-
-def _pyarrow_fs() -> Any:
-    try:
-        return importlib.import_module("pyarrow.fs")
-    except ImportError as error:
-        raise ImportError(
-            "Checkpoints on other file systems need pyarrow: pip install pyarrow, or save to a folder of this machine."
-        ) from error

@@ -1,0 +1,421 @@
+"""Saving and loading: `Checkpointable`, the base of everything that has a state.
+
+A checkpoint is a folder per component, in RLlib's layout: metadata, the class with its constructor's arguments, and the
+state as JSON, with the arrays in a file beside it. It holds data and no code; see `from_checkpoint` for which classes
+are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
+from jaxrl_stack.checkpoints.names import (
+    ALGORITHM_METADATA_FILE,
+    CLASS_AND_CTOR_ARGS_FILE,
+    METADATA_FILE,
+    STATE_FILE,
+)
+from jaxrl_stack.checkpoints.plain_data import DAMAGES, Decoder, Encoder
+from jaxrl_stack.utils.class_paths import ClassLoader, path_of
+from jaxrl_stack.utils.notices import notice_once
+
+_WEIGHTS = ("rl_module", "optimizer")
+
+
+class Checkpointable:
+    """Base of classes whose objects can be saved and loaded, alone or as a part of others.
+
+    Subclasses override `get_state`, `set_state` and `get_ctor_args_and_kwargs`, and, if parts of them are
+    Checkpointable, too, `get_checkpointable_components`. A part's state stands under its name in the state of its owner
+    and is saved in a folder of that name.
+    """
+
+    STATE_FILE_NAME = STATE_FILE
+    METADATA_FILE_NAME = METADATA_FILE
+    CLASS_AND_CTOR_ARGS_FILE_NAME = CLASS_AND_CTOR_ARGS_FILE
+
+    _state_is_weights = False
+    # Whether the owner's arguments say all of an object that has no state.
+    _is_optional_in_checkpoints = False
+
+    # ------------------------------------------------------------------------------------------- what classes override
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The state: nested dicts with string keys, of arrays and plain values.
+
+        Args:
+            components: Only these parts; None for all.
+            not_components: Leave these out.
+            **kwargs: See the class.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not override get_state().")
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; what is left out stays as it is.
+
+        Raises:
+            ValueError: If it does not fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not override set_state().")
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """``(args, kwargs)`` of the constructor that build an object like this one."""
+        return (), {}
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What else to write into the metadata file, as JSON."""
+        return {}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """``(name, part)`` of the parts that have folders of their own: Checkpointables, or `Component` descriptions
+        of some that live in other processes."""
+        return []
+
+    @classmethod
+    def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
+        """An object with the stored constructor's arguments, before it gets the state."""
+        del state
+        return cls(*args, **kwargs)
+
+    # --------------------------------------------------------------------------------------------------------- saving
+
+    def describe_component(self) -> Component:
+        """What a checkpoint says of this object besides its state."""
+        encoder = Encoder(leave_out=True)
+        args, kwargs = self.get_ctor_args_and_kwargs()
+        ctor = {"args": encoder.encode(list(args)), "kwargs": {k: encoder.encode(v, k) for k, v in kwargs.items()}}
+        if encoder.arrays:
+            raise TypeError(
+                f"{type(self).__name__}.get_ctor_args_and_kwargs() holds the arrays {sorted(encoder.arrays)}: keep "
+                f"arrays in the state, or pass them as nested lists."
+            )
+        try:
+            class_path = path_of(type(self))
+        except ValueError:
+            class_path = None
+            encoder.left_out["class"] = f"{type(self).__name__}, which is defined inside a function"
+        return Component(
+            class_path=class_path,
+            ctor=ctor,
+            left_out=encoder.left_out,
+            metadata=self.get_metadata(),
+            state_file=self.STATE_FILE_NAME,
+            metadata_file=self.METADATA_FILE_NAME,
+            is_optional=self._is_optional_in_checkpoints,
+            parts={
+                name: part if isinstance(part, Component) else part.describe_component()
+                for name, part in self.get_checkpointable_components()
+            },
+        )
+
+    def save_to_path(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        state: dict[str, Any] | None = None,
+        filesystem: Any = None,
+        use_msgpack: bool = False,
+        blocking: bool = True,
+    ) -> str:
+        """Write a checkpoint of this object and all its parts, whole or not at all.
+
+        Args:
+            path: Folder; replaced if it is a checkpoint. ``"s3://..."`` and the like need pyarrow. None makes a new one
+                among the temporary files.
+            state: What to write instead of `get_state()`.
+            filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
+            use_msgpack: No effect: states are JSON and arrays.
+            blocking: Return when it is written. False returns as soon as the state is copied, and a thread writes it:
+                `checkpoints.wait_for_saves()` waits, and later calls report what went wrong.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: If `path` exists and is no checkpoint.
+        """
+        if use_msgpack:
+            notice_once("save_to_path(use_msgpack=True) has no effect: checkpoints are JSON and arrays.")
+        component = self.describe_component()
+        left_out = component.all_left_out()
+        if left_out:
+            items = ", ".join(f"{where} ({what})" for where, what in left_out.items())
+            notice_once(
+                f"The checkpoint of this {type(self).__name__} does not hold {items}: that is code. Pass it again when "
+                f"you load it, as a keyword argument of from_checkpoint()."
+            )
+        if path is None:
+            path = os.path.join(tempfile.mkdtemp(prefix=f"{type(self).__name__}_"), "checkpoint")
+        written = self.get_state() if state is None else state
+        return write(path, component, written, filesystem=filesystem, blocking=blocking)
+
+    # -------------------------------------------------------------------------------------------------------- loading
+
+    def restore_from_path(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        component: str | None = None,
+        filesystem: Any = None,
+    ) -> None:
+        """Take over the state of a checkpoint.
+
+        Args:
+            path: Folder that `save_to_path` of an object like this one wrote; with `component`, that one's own or any
+                that contains it.
+            component: Restore this part alone, such as ``"learner_group/learner/rl_module/default_policy"``.
+            filesystem: See `save_to_path`.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If it is damaged or does not fit; nothing has changed then.
+        """
+        with opened(path, filesystem) as stored:
+            names = [] if component is None else self._component_names(component)
+            part = _found(stored, names)
+            state = read_state(part, is_weights=self._state_is_weights or bool({*names} & {*_WEIGHTS}))
+            for name in reversed(names):
+                state = {name: state}
+            self._take_over(state, part)
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        """What `set_state` takes to undo a restore that failed.
+
+        Not in it is what takes over a state last, and whole or not at all: large data would be copied for nothing.
+        """
+        return self.get_state()
+
+    def _take_over(self, state: dict[str, Any], stored: Stored) -> None:
+        before = self._state_to_go_back_to()
+        try:
+            self._set_stored_state(state, before, stored.path)
+        except BaseException:
+            self.set_state(before)
+            raise
+
+    def _set_stored_state(self, state: dict[str, Any], present: dict[str, Any], path: Any) -> None:
+        try:
+            _check_alike(state, present, (), self._state_is_weights)
+            self.set_state(state)
+        except ValueError as error:
+            raise ValueError(f"The checkpoint at {path} does not fit this {type(self).__name__}: {error}") from error
+        except DAMAGES as error:
+            raise ValueError(
+                f"The checkpoint at {path} does not fit this {type(self).__name__}, or is damaged: {error!r}."
+            ) from error
+
+    def _component_names(self, component: str) -> list[str]:
+        names = component.split("/")
+        parts = dict(self.get_checkpointable_components())
+        for depth, name in enumerate(names):
+            if name not in parts:
+                where = "/".join(names[:depth]) or type(self).__name__
+                raise ValueError(
+                    f"restore_from_path(component={component!r}): {where} has no component {name!r}; it has "
+                    f"{list(parts)}."
+                )
+            part = parts[name]
+            parts = part.parts if isinstance(part, Component) else dict(part.get_checkpointable_components())
+        return names
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        filesystem: Any = None,
+        *,
+        allow: Iterable[Any] = (),
+        **ctor_overrides: Any,
+    ) -> Self:
+        """Build the object of a checkpoint, with its class and its state.
+
+        Classes of this package are imported. Others are found only if they were registered
+        (`checkpoints.register_class`), are given in `allow`, or are the class whose method this is: no code comes out
+        of a checkpoint.
+
+        Args:
+            path: Folder that `save_to_path` wrote, alone or as a part of another one's checkpoint.
+            filesystem: See `save_to_path`.
+            allow: Classes and functions of yours that it names.
+            **ctor_overrides: Arguments of the constructor to use in place of the stored ones.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If it is damaged, of another class, or needs something that is not allowed or was left out.
+        """
+        with opened(path, filesystem) as stored:
+            loader = ClassLoader([*as_list(allow), *if_named(cls)])
+            what = f"The checkpoint at {stored.path}"
+            component = stored.component()
+            actual = cls._stored_class(component, loader, what)
+            decoder = Decoder(loader, what=what)
+            args = [decoder.decode(item) for item in component.ctor["args"]]
+            kwargs = {
+                name: decoder.decode(node)
+                for name, node in component.ctor["kwargs"].items()
+                if name not in ctor_overrides
+            }
+            state = read_state(stored, is_weights=actual._state_is_weights)
+            try:
+                new = actual._build_from_checkpoint(args, kwargs | ctor_overrides, state)
+            except ValueError as error:
+                raise ValueError(f"{what} does not fit {actual.__name__}: {error}") from error
+            except DAMAGES as error:
+                raise ValueError(f"{what} does not fit {actual.__name__}, or is damaged: {error!r}.") from error
+            new._set_stored_state(state, new.get_state(), stored.path)
+            return new
+
+    @classmethod
+    def _stored_class(cls, component: Component, loader: ClassLoader, what: str) -> type[Self]:
+        if component.class_path is None:
+            return cls
+        found = loader.load(component.class_path, what=what)
+        if not isinstance(found, type) or not issubclass(found, cls):
+            name = getattr(found, "__name__", component.class_path)
+            raise ValueError(f"{what} is of {name}, not of {cls.__name__}: call {name}.from_checkpoint(path).")
+        return found
+
+
+def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, Any]:
+    """What a checkpoint says of itself, without loading it.
+
+    Args:
+        checkpoint: Its folder, or an object with a ``path``.
+        filesystem: See `Checkpointable.save_to_path`.
+
+    Returns:
+        ``type`` ("Algorithm", or the class of a part), ``checkpoint_version``, ``checkpoint_dir``, ``state_file``,
+        ``module_ids`` and ``policy_ids`` (those of an Algorithm's modules, else None), and the metadata.
+    """
+    with opened(getattr(checkpoint, "path", checkpoint), filesystem) as stored:
+        is_algorithm = stored.metadata_file == ALGORITHM_METADATA_FILE
+        modules = None
+        if is_algorithm:
+            part = stored
+            for name in ("learner_group", "learner", "rl_module"):
+                part = part.part(name)
+            modules = set(part.parts)
+        class_path = stored.component().class_path or ""
+        return {
+            **stored.metadata,
+            "type": "Algorithm" if is_algorithm else class_path.rpartition(":")[2],
+            "checkpoint_dir": str(stored.path),
+            "module_ids": modules,
+            "policy_ids": modules,
+        }
+
+
+def selected(
+    names: Sequence[str],
+    components: str | Collection[str] | None,
+    not_components: str | Collection[str] | None,
+    owner: str,
+) -> list[str]:
+    """The names that ``get_state(components, not_components=...)`` asks for.
+
+    Args:
+        names: All that there are.
+        components: Those to give, or None for all; ``"name/part"`` asks for `name`.
+        not_components: Those to leave out.
+        owner: Whose they are, for the message.
+
+    Raises:
+        ValueError: For one that is not there.
+    """
+    wanted, unwanted = _as_names(components), _as_names(not_components)
+    unknown = sorted({*(wanted or ()), *(unwanted or ())} - {*names})
+    if unknown:
+        raise ValueError(f"Unknown components {unknown} of {owner}; it has {list(names)}.")
+    return [n for n in names if (wanted is None or n in wanted) and not (unwanted and n in unwanted)]
+
+
+def _as_names(components: str | Collection[str] | None) -> set[str] | None:
+    if components is None:
+        return None
+    return {components} if isinstance(components, str) else set(components)
+
+
+def as_list(allow: Any) -> list[Any]:
+    """What `allow` arguments hold: several classes, or one."""
+    return list(allow) if isinstance(allow, Iterable) and not isinstance(allow, str | type) else [allow]
+
+
+def if_named(cls: type) -> list[type]:
+    """The class, if it can be found by its name."""
+    try:
+        path_of(cls)
+    except ValueError:
+        return []
+    return [cls]
+
+
+def _found(stored: Stored, names: Sequence[str]) -> Stored:
+    """The part of that path inside a checkpoint; the checkpoint itself if it is that part's own."""
+    if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
+        return stored
+    for name in names:
+        stored = stored.part(name)
+    return stored
+
+
+def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
+    """The state of a component with all its parts.
+
+    Args:
+        stored: The component in a checkpoint.
+        is_weights: Whether it is a module or an optimizer, alone.
+
+    Raises:
+        ValueError: If it is damaged, or weights are NaN.
+    """
+    state = stored.state(ClassLoader())
+    _check_not_nan(state, str(stored.path), is_weights)
+    return state
+
+
+def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: bool) -> None:
+    """Raise a ValueError if weights of a state lack some that an object has, or are of another dtype.
+
+    Whole modules may be missing. What is there besides, and shapes, are for `set_state` to check.
+    """
+    where = "/".join(names)
+    if isinstance(state, Mapping) and isinstance(present, Mapping):
+        for name, item in present.items():
+            if name in state:
+                _check_alike(state[name], item, (*names, str(name)), is_weights or name in _WEIGHTS)
+            elif is_weights and not isinstance(item, Mapping):
+                raise ValueError(f"its state lacks {'/'.join((*names, str(name)))}.")
+    elif is_weights and getattr(state, "dtype", None) != getattr(present, "dtype", None):
+        kinds = [str(getattr(value, "dtype", type(value).__name__)) for value in (state, present)]
+        raise ValueError(f"{where} is {kinds[0]}, and should be {kinds[1]}.")
+
+
+def _check_not_nan(state: Mapping[str, Any], path: str, is_weights: bool) -> None:
+    for name, leaf in _weights(state, (), is_weights):
+        if jnp.issubdtype(leaf.dtype, np.inexact) and np.isnan(leaf).any():
+            raise ValueError(
+                f"The checkpoint at {path} holds NaN in {name}: it was written behind an update that went wrong, or "
+                f"somebody has changed it. Use an earlier one."
+            )
+
+
+def _weights(tree: Any, names: tuple[str, ...], is_weights: bool) -> Iterator[tuple[str, np.ndarray]]:
+    if isinstance(tree, Mapping):
+        for name, item in tree.items():
+            yield from _weights(item, (*names, str(name)), is_weights or name in _WEIGHTS)
+    elif is_weights and isinstance(tree, np.ndarray):
+        yield "/".join(names), tree
+

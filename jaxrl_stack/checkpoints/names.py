@@ -1,0 +1,40 @@
+"""Names of the files of a checkpoint, and which names there can be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+METADATA_FILE = "metadata.json"
+ALGORITHM_METADATA_FILE = "rllib_checkpoint.json"
+CLASS_AND_CTOR_ARGS_FILE = "class_and_ctor_args.json"
+STATE_FILE = "state"
+ARRAYS_FILE = "arrays.safetensors"
+NOT_IN_NAMES = r"<>:\"/\\|?*\x00-\x1f\ud800-\udfff"
+PART_NAME = re.compile(f"[^{NOT_IN_NAMES}.][^{NOT_IN_NAMES}]*")
+"""Names of components: names of folders on every system."""
+PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
+
+
+def is_part_name(name: Any) -> bool:
+    """Whether a component can have this name, which becomes that of a folder."""
+    return (
+        isinstance(name, str)
+        and PART_NAME.fullmatch(name) is not None
+        and not name.lower().endswith((".json", ".safetensors", *PICKLES))
+    )
+
+
+def leads_out(path: Path, name: str) -> ValueError:
+    """The error for a checkpoint that names something outside of it."""
+    return ValueError(
+        f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or somebody "
+        f"has changed it; do not use it."
+    )
+
+
+def short(value: Any) -> str:
+    """A value of a damaged file for a message."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,0 +1,188 @@
+"""Checkpoints on file systems that pyarrow reaches, such as object stores."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import importlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxrl_stack.checkpoints.names import (
+    ALGORITHM_METADATA_FILE,
+    METADATA_FILE,
+    NOT_IN_NAMES,
+    leads_out,
+    short,
+)
+from jaxrl_stack.utils.memory import format_bytes
+
+_WHOLE = ".whole"
+_NAME = re.compile(f"[^{NOT_IN_NAMES}]+")
+_MAX_FILES = 100_000
+_DOWNLOADS_AT_ONCE = 8
+_BYTES_AT_ONCE = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Remote:
+    """A place on a file system that pyarrow reaches, where folders cannot be renamed, as in object stores.
+
+    A checkpoint is copied to a place beside it first, and marked when all of it is there: from then on it counts, and
+    whoever finds the mark goes on from there.
+    """
+
+    filesystem: Any
+    path: str
+
+    @property
+    def _aside(self) -> str:
+        return f"{self.path}.new"
+
+    def send(self, write_local: Callable[[Path], None]) -> None:
+        """Write a checkpoint here and copy it there; it takes the place of the one before it when all is there."""
+        with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
+            local = Path(folder) / "it"
+            write_local(local)
+            self._put_in_place()
+            self._check_target()
+            self._delete(self._aside)
+            _pyarrow_fs().copy_files(str(local), self._aside, destination_filesystem=self.filesystem)
+        with self.filesystem.open_output_stream(f"{self._aside}/{_WHOLE}"):
+            pass
+        self._put_in_place()
+
+    def fetch(self, local: Path) -> Path:
+        """Copy the checkpoint to a folder of this machine."""
+        fs = _pyarrow_fs()
+        source = self.path
+        parts = self.path.split("/")
+        # One that is whole, but not yet in its place; this may be a component of it.
+        for depth in range(len(parts), 0, -1):
+            outer, inner = "/".join(parts[:depth]), parts[depth:]
+            if outer and self._is_there(f"{outer}.new/{_WHOLE}"):
+                source = "/".join([f"{outer}.new", *inner])
+        if self.filesystem.get_file_info(source).type != fs.FileType.Directory:
+            raise FileNotFoundError(f"No checkpoint at {self.path}.")
+        self._download(source, local)
+        return local
+
+    def _download(self, source: str, local: Path) -> None:
+        """Copy a folder to one that is not there yet.
+
+        Names and sizes are those of somebody else: in object stores a key may hold "..", which is a name there and
+        a way out of the folder here.
+
+        Raises:
+            ValueError: If a name leads out of the folder, or the disk cannot hold all files; nothing is written then.
+        """
+        fs = _pyarrow_fs()
+        base = source.strip("/")
+        infos = self.filesystem.get_file_info(fs.FileSelector(source, recursive=True))
+        names = [_name_below(base, info.path) for info in infos]
+        files = [(n, info) for n, info in zip(names, infos, strict=True) if info.type != fs.FileType.Directory]
+        odd = [name for name, info in files if info.type != fs.FileType.File or info.size is None]
+        if odd or len(infos) > _MAX_FILES:
+            raise ValueError(
+                f"{self.path} is no checkpoint of this project: it has {len(infos):,} files and folders"
+                + (f", of which {short(odd[0])} is something else." if odd else ".")
+            )
+        size = sum(info.size for _, info in files)
+        free = shutil.disk_usage(local.parent).free
+        if size > free:
+            raise ValueError(
+                f"The checkpoint at {self.path} has {format_bytes(size)}, and {format_bytes(free)} are free in "
+                f"{local.parent}. Point TMPDIR at a larger disk, or copy the checkpoint to a folder yourself."
+            )
+        for name, info in zip(names, infos, strict=True):
+            folder = local / name if info.type == fs.FileType.Directory else (local / name).parent
+            folder.mkdir(parents=True, exist_ok=True)
+        with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
+            list(pool.map(lambda item: self._download_file(item[1], local / item[0]), files))
+
+    def _download_file(self, info: Any, target: Path) -> None:
+        missing = info.size
+        with self.filesystem.open_input_stream(info.path, compression=None) as stream, open(target, "xb") as file:
+            # One byte more than there should be: it may have grown since, or was never what it said.
+            while content := stream.read(min(missing + 1, _BYTES_AT_ONCE)):
+                missing -= len(content)
+                if missing < 0:
+                    break
+                file.write(content)
+        if missing:
+            raise ValueError(f"{short(info.path)} has another size than its {info.size} bytes: load it again.")
+
+    def _put_in_place(self) -> None:
+        """Move a checkpoint that is whole from beside to its place."""
+        mark = f"{self._aside}/{_WHOLE}"
+        if not self._is_there(mark):
+            return
+        self._delete(self.path)
+        _pyarrow_fs().copy_files(
+            self._aside, self.path, source_filesystem=self.filesystem, destination_filesystem=self.filesystem
+        )
+        for file in (f"{self.path}/{_WHOLE}", mark):
+            self.filesystem.delete_file(file)
+        self._delete(self._aside)
+
+    def _check_target(self) -> None:
+        fs = _pyarrow_fs()
+        there = self.filesystem.get_file_info(self.path).type
+        selector = fs.FileSelector(self.path, allow_not_found=True)
+        is_empty = there == fs.FileType.Directory and not self.filesystem.get_file_info(selector)
+        is_checkpoint = any(self._is_there(f"{self.path}/{n}") for n in (METADATA_FILE, ALGORITHM_METADATA_FILE))
+        if there != fs.FileType.NotFound and not is_empty and not is_checkpoint:
+            raise ValueError(f"{self.path} exists and is no checkpoint; choose another path.")
+
+    def _is_there(self, file: str) -> bool:
+        return self.filesystem.get_file_info(file).type == _pyarrow_fs().FileType.File
+
+    def _delete(self, folder: str) -> None:
+        if self.filesystem.get_file_info(folder).type != _pyarrow_fs().FileType.NotFound:
+            self.filesystem.delete_dir(folder)
+
+
+def _name_below(base: str, path: str) -> str:
+    """The name of a file relative to the folder that it is in.
+
+    Raises:
+        ValueError: If it is none, such as one that leads out of the folder on this machine.
+    """
+    folder, name = f"{base}/", path.lstrip("/")
+    parts = name.removeprefix(folder).split("/")
+    is_name = name.startswith(folder) and all(_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
+    if not is_name:
+        raise leads_out(Path(base), path)
+    return "/".join(parts)
+
+
+def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
+    """The place on another file system; a path if it is on this machine, where more can be promised."""
+    text = os.fspath(path)
+    if filesystem is None:
+        if "://" not in text:
+            return Path(text)
+        filesystem, text = _pyarrow_fs().FileSystem.from_uri(text)
+    if filesystem.type_name == "local":
+        return Path(text)
+    if filesystem.type_name == "subtree" and filesystem.base_fs.type_name == "local":
+        base = Path(filesystem.base_path)
+        place = Path(os.path.normpath(base / text.lstrip("/")))
+        if not place.is_relative_to(base):
+            raise ValueError(f"{text!r} leads out of {base}, which the file system is of.")
+        return place
+    return Remote(filesystem, text.rstrip("/"))
+
+
+def _pyarrow_fs() -> Any:
+    try:
+        return importlib.import_module("pyarrow.fs")
+    except ImportError as error:
+        raise ImportError(
+            "Checkpoints on other file systems need pyarrow: pip install pyarrow, or save to a folder of this machine."
+        ) from error

@@ -1,0 +1,64 @@
+"""Checkpoints that are written beside what the process does else."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable
+
+_MAX_WAITING = 4
+
+
+class Saves:
+    """Checkpoints that a thread is writing, one behind the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._running: list[tuple[str, concurrent.futures.Future[None]]] = []
+        # Before the pools of this process close, at its end, which other file systems need; `atexit` is later.
+        threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
+        """Run a task, in this thread or in the other one; tasks for one path run in order."""
+        if blocking:
+            self.wait(path)
+            task()
+            return
+        with self._lock:
+            waiting = [future for _, future in self._running if not future.done()]
+            self._running.append((path, self._pool.submit(task)))
+        # Each holds a copy of its state: whoever saves faster than the disk takes it has to wait.
+        concurrent.futures.wait(waiting[: 1 - _MAX_WAITING])
+
+    def wait(self, path: str | None = None) -> None:
+        """Wait for the saves to a path, or to one that it is inside of, or for all; raises what went wrong."""
+        self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
+
+    def raise_failed(self) -> None:
+        """Raise what went wrong with saves that are finished."""
+        self._collect(lambda key, future: future.done())
+
+    def _collect(self, is_wanted: Callable[[str, concurrent.futures.Future[None]], bool]) -> None:
+        with self._lock:
+            wanted = [(key, future) for key, future in self._running if is_wanted(key, future)]
+            self._running = [item for item in self._running if item not in wanted]
+        errors = [(key, error) for key, future in wanted if (error := future.exception()) is not None]
+        if errors:
+            first = errors[0][1]
+            for key, error in errors:
+                first.add_note(f"While saving to {key} with blocking=False: {error!r}")
+            raise first
+
+
+saves = Saves()
+
+
+def wait_for_saves() -> None:
+    """Wait until all checkpoints are written that were saved with ``blocking=False``.
+
+    Raises:
+        OSError: What went wrong on the way.
+    """
+    saves.wait()
