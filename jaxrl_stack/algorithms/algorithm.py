@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 import numpy as np
 
-from jaxrl_stack.algorithms.actor_driver import ActorDriver
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.device_driver import DeviceDriver
-from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
-from jaxrl_stack.algorithms.on_policy_actor_driver import OnPolicyActorDriver
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import (
     CheckpointFolder,
@@ -52,6 +48,10 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.execution.actor_driver import ActorDriver
+from jaxrl_stack.execution.device_driver import DeviceDriver
+from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.execution.on_policy_actor_driver import OnPolicyActorDriver
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache

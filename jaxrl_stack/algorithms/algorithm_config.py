@@ -226,6 +226,10 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
             parts.append((module_id, self.get_config_for_module(module_id).static_fingerprint()))
         return tuple(parts)
 
+    def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
+        """Whether the other config's attributes of these names are equal to this one's."""
+        return all(same(getattr(self, name), getattr(other, name)) for name in names)
+
     def differs_in_traced_settings_only(self, other: AlgorithmConfig) -> bool:
         """Whether everything that is built from the other config serves this one, too, its programs included."""
         if self.static_fingerprint() != other.static_fingerprint():

@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from typing import Any
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.off_policy_actor_driver import OffPolicyActorDriver
-from jaxrl_stack.algorithms.off_policy_device_driver import OffPolicyDeviceDriver
 from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number
 from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution import off_policy
+from jaxrl_stack.execution.off_policy_actor_driver import OffPolicyActorDriver
+from jaxrl_stack.execution.off_policy_device_driver import OffPolicyDeviceDriver
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]]

@@ -1,1 +1,1 @@
-"""One file per shape of training step; each is shared by the drivers."""
+"""One file per shape of training step, and the two drivers that run it: on the device, and over actors."""

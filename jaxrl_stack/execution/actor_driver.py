@@ -14,8 +14,6 @@ import jax
 import numpy as np
 
 from jaxrl_stack.acting.recording import EndedEpisodes
-from jaxrl_stack.algorithms import actor_memory
-from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -40,6 +38,8 @@ from jaxrl_stack.env.resources import (
     start_ray_if_needed,
 )
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.execution import actor_memory
+from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.execution.rollout_ops import sample_rounds
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger

@@ -15,8 +15,6 @@ import numpy as np
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
-from jaxrl_stack.algorithms.driver import Driver, EpisodeStatistics, episode_results
-from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
@@ -38,6 +36,7 @@ from jaxrl_stack.env.runner_layout import (
     stored_runner_state,
     with_connector_states,
 )
+from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import counters
@@ -182,7 +181,7 @@ class DeviceDriver(Driver):
         config = self.config.get_evaluation_config_object()
         assert config is not None
         env, context = self.rollout.env, self._env_context
-        if not same((config.env, config.env_config), (self.config.env, self.config.env_config)):
+        if not config.is_same(self.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(), resolved.context
         single = (env.observation_space, env.action_space)

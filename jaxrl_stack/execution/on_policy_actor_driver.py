@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.acting.recording import newest_connector_states
-from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.core.learner.learner_actor import LostBlocksError
+from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_manager import original_error

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.acting.recording import SampleBlock, newest_connector_states
-from jaxrl_stack.algorithms.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_LEARNER_GROUP,
@@ -209,9 +208,7 @@ class Driver(abc.ABC):
             ValueError: If the learners' weights are not theirs.
         """
         config = self.config
-        if same(
-            (evaluation._rl_module_spec, evaluation.model_config), (config._rl_module_spec, config.model_config)
-        ):
+        if evaluation.is_same(config, "_rl_module_spec", "model_config"):
             return None
         spec = evaluation.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
         try:
