@@ -600,15 +600,8 @@ class EnvRunnerGroup:
             Exception: What environments raise, unless that is tolerated; see the class.
         """
         ids = self.sampling_ids()
-        if ids == [0]:
-            return [func(self._local, **kwargs)], True
-        results = self._manager.foreach_actor(
-            _numbered,
-            kwargs={"number": 0, "sample": func, "share": kwargs},
-            remote_actor_ids=ids,
-            timeout_seconds=timeout_seconds,
-        )
-        return [answer for _, (_, answer) in self._sampled(results)], len(results) > 0
+        done, has_answers = self._ask_for_shares(func, dict.fromkeys(range(len(ids)), kwargs), ids, timeout_seconds)
+        return list(done.values()), has_answers
 
     def _sample_shares(
         self,
@@ -628,29 +621,10 @@ class EnvRunnerGroup:
             healthy = self.sampling_ids()
             turn = [i for i in ids or healthy if i in healthy] or healthy
             takers = [turn[j % len(turn)] for j in range(len(open_shares))]
-            has_answers = True
-            if takers[0] == 0:
-                assert self._local is not None
-                done |= {j: func(self._local, **share) for j, share in open_shares.items()}
-                if keeps_columns_remote:
-                    done = {j: _with_remote_columns(block) for j, block in done.items()}
-            else:
-                results = self._manager.foreach_actor(
-                    _numbered_in_parts if keeps_columns_remote else _numbered,
-                    kwargs=[
-                        {"number": j, "sample": func, "share": share} for j, share in open_shares.items()
-                    ],
-                    remote_actor_ids=takers,
-                    timeout_seconds=timeout_seconds,
-                    num_returns=2 if keeps_columns_remote else 1,
-                )
-                has_answers = len(results) > 0
-                answers = [answer for _, answer in self._sampled(results)]
-                if keeps_columns_remote:
-                    answers = [
-                        (number, dataclasses.replace(block, columns=ref)) for (number, block), ref in answers
-                    ]
-                done |= dict(answers)
+            answers, has_answers = self._ask_for_shares(
+                func, open_shares, takers, timeout_seconds, keeps_columns_remote=keeps_columns_remote
+            )
+            done |= answers
             # A failure is an answer: how many of them are tolerated is another question.
             rounds_without_data = 0 if has_answers else rounds_without_data + 1
             open_shares = {j: repeated(share) for j, share in open_shares.items() if j not in done}
@@ -658,6 +632,37 @@ class EnvRunnerGroup:
             if open_shares:
                 self.check_not_stalled(rounds_without_data)
         return [done[j] for j in sorted(done)]
+
+    def _ask_for_shares(
+        self,
+        func: Callable[..., Any],
+        shares: Mapping[int, dict[str, Any]],
+        takers: Sequence[int],
+        timeout_seconds: float | None,
+        *,
+        keeps_columns_remote: bool = False,
+    ) -> tuple[dict[int, Any], bool]:
+        """One round: ``func(runner, **share)`` of every share, each by its taker.
+
+        Returns:
+            ``({number of the share: result}, whether anybody answered)``.
+        """
+        if takers[0] == 0:
+            done = {number: func(self._local, **share) for number, share in shares.items()}
+            if keeps_columns_remote:
+                done = {number: _with_remote_columns(block) for number, block in done.items()}
+            return done, True
+        results = self._manager.foreach_actor(
+            _numbered_in_parts if keeps_columns_remote else _numbered,
+            kwargs=[{"number": number, "sample": func, "share": share} for number, share in shares.items()],
+            remote_actor_ids=takers,
+            timeout_seconds=timeout_seconds,
+            num_returns=2 if keeps_columns_remote else 1,
+        )
+        answers = [answer for _, answer in self._sampled(results)]
+        if keeps_columns_remote:
+            answers = [(number, dataclasses.replace(block, columns=ref)) for (number, block), ref in answers]
+        return dict(answers), len(results) > 0
 
     def check_not_stalled(self, rounds_without_data: int) -> None:
         """Say, or after several rounds in a row raise, that no runner answers in time.
