@@ -46,6 +46,8 @@ assert_type(DQNConfig().env_runners(num_env_runners=2).training(n_step=(1, 5), d
 assert_type(SACConfig().training(actor_lr=3e-4).training(tau=0.01, lr=None).twin_q, bool)
 assert_type(MyConfig().training(bonus=0.5, lr=0.1).environment("gymnax/CartPole-v1").bonus, float)
 config.clip_param = 0.3
+config.train_batch_size_per_learner = 500
+config.algo_class, config.in_evaluation, config.on_train_result, config.is_frozen
 config.training(gamma=1).build_algo().train()
 
 PPOConfig().training(clip_parm=0.2)  # reportCallIssue
@@ -58,6 +60,10 @@ SACConfig().training(epsilon=0.1)  # reportCallIssue
 SACConfig().training(tau="low")  # reportArgumentType
 MyConfig().training(bonus="much")  # reportArgumentType
 config.clip_param = "0.2"  # reportAttributeAccessIssue
+config.clip_parm  # reportArgumentType
+config.clip_parm = 0.2  # reportArgumentType
+DQNConfig().training(lr=0.1).double  # reportArgumentType
+SACConfig().epsilon  # reportArgumentType
 DQNConfig().num_atoms.units  # reportAttributeAccessIssue
 SACConfig().debugging(seed=0).initial_alpha.units  # reportAttributeAccessIssue
 '''

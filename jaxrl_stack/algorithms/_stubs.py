@@ -33,7 +33,7 @@ HEADER = """\
 # What the annotations of settings name.
 IMPORTS = """\
 from collections.abc import Callable, Collection
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -44,6 +44,11 @@ from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 """
+
+# Configs of algorithms have the settings that their stubs list; code for any algorithm reads an `AlgorithmConfig`.
+NO_OTHER_NAMES = """\
+def __getattr__(self, name: Never) -> Never: ...  # type: ignore
+def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore"""
 
 
 def path_of(module: ModuleType) -> pathlib.Path:
@@ -96,12 +101,21 @@ def _class(node: ast.ClassDef, cls: type) -> str:
     if isinstance(declarations, Declarations):
         own = vars(cls).get("_sections", ())
         for setting in (setting for section in own for setting in section.settings):
-            # The name of a property of the class must stay a property.
-            if not isinstance(getattr(cls, setting.attribute, None), property):
-                members.append(f"{setting.attribute}: {setting.type}")
+            # A method or a property of that name stays what it is.
+            for name in dict.fromkeys((setting.attribute, setting.name)):
+                if not hasattr(cls, name):
+                    members.append(f"{name}: {setting.type}")
         for section in own:
             members.append(_fluent(declarations, section.name))
-    members += [_member(child) for child in _flat(node.body)]
+        if cls().algo_class is not None:
+            members.append(NO_OTHER_NAMES)
+    for child in _flat(node.body):
+        members.append(_member(child))
+        name = getattr(child, "name", "")
+        setting = declarations.by_name.get(name) if isinstance(declarations, Declarations) else None
+        # Settings that are read through a property are set like all others.
+        if setting is not None and isinstance(getattr(cls, name), property):
+            members.append(f"@{name}.setter\ndef {name}(self, value: {setting.type}) -> None: ...")
     bases = ", ".join(ast.unparse(base) for base in node.bases)
     head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
     return head + "\n" + textwrap.indent("\n".join(member for member in members if member), "    ")

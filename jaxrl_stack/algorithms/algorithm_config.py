@@ -46,6 +46,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         algo_class: The Algorithm class that `build_algo` makes, or its name in the registry.
     """
 
+    algo_class: Any
+    in_evaluation: bool
+
     _sections = BASE_SECTIONS
     _old_names = OLD_NAMES
 

@@ -1,7 +1,7 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
 from collections.abc import Callable, Collection
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -72,7 +72,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     sample_timeout_s: float | None
     max_requests_in_flight_per_env_runner: int
     _env_to_module_connector: Callable[..., Any] | None
+    env_to_module_connector: Callable[..., Any] | None
     _module_to_env_connector: Callable[..., Any] | None
+    module_to_env_connector: Callable[..., Any] | None
     add_default_connectors_to_env_to_module_pipeline: bool
     add_default_connectors_to_module_to_env_pipeline: bool
     episode_lookback_horizon: int
@@ -95,6 +97,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     max_requests_in_flight_per_learner: int
     _learner_class: type[Learner] | None
     _learner_connector: Callable[..., Any] | None
+    learner_connector: Callable[..., Any] | None
     add_default_connectors_to_learner_pipeline: bool
     learner_config_dict: dict[str, Any]
     num_shuffle_shards: int | None
@@ -109,20 +112,35 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     shuffle_batch_per_epoch: bool
     callbacks_class: type[RLlibCallback] | list[type[RLlibCallback]]
     callbacks_on_algorithm_init: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_algorithm_init: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_train_result: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_train_result: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_evaluate_start: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_evaluate_start: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_evaluate_end: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_evaluate_end: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_evaluate_offline_start: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_evaluate_offline_start: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_evaluate_offline_end: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_evaluate_offline_end: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_env_runners_recreated: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_env_runners_recreated: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_offline_eval_runners_recreated: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_offline_eval_runners_recreated: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_checkpoint_loaded: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_checkpoint_loaded: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_environment_created: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_environment_created: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_episode_created: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_episode_created: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_episode_start: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_episode_start: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_episode_step: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_episode_step: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_episode_end: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_episode_end: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_sample_end: Callable[..., Any] | list[Callable[..., Any]] | None
+    on_sample_end: Callable[..., Any] | list[Callable[..., Any]] | None
     evaluation_interval: int | None
     evaluation_duration: int | str
     evaluation_duration_unit: str
@@ -143,6 +161,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     offline_loss_for_module_fn: Callable[..., Any] | None
     offline_eval_batch_size_per_runner: int
     dataset_num_iters_per_eval_runner: int
+    dataset_num_iters_per_offline_eval_runner: int
     offline_eval_rl_module_inference_only: bool
     num_cpus_per_offline_eval_runner: float
     num_gpus_per_offline_eval_runner: float
@@ -198,6 +217,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     min_sample_timesteps_per_iteration: int | None
     log_gradients: bool
     stats_cls_lookup: dict[str, type[StatsBase]]
+    custom_stats_cls_lookup: dict[str, type[StatsBase]]
     log_level: str
     seed: int | None
     disable_jit: bool
@@ -472,6 +492,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         _torch_lr_scheduler_classes: list | dict | None | type[NotProvided] = ...,
         _static_settings: Collection[str] | type[NotProvided] = ...,
     ) -> _Config: ...
+    algo_class: Any
+    in_evaluation: bool
     _sections: Any
     _old_names: Any
     @property
@@ -486,6 +508,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def is_atari(self) -> bool:
         ...
+    @is_atari.setter
+    def is_atari(self, value: bool | None) -> None: ...
     @property
     def samples_on_device(self) -> bool:
         ...
@@ -494,6 +518,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def train_batch_size_per_learner(self) -> int:
         ...
+    @train_batch_size_per_learner.setter
+    def train_batch_size_per_learner(self, value: int | None) -> None: ...
     @property
     def total_train_batch_size(self) -> int:
         ...
@@ -503,12 +529,18 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def model_config(self) -> dict[str, Any]:
         ...
+    @model_config.setter
+    def model_config(self, value: dict[str, Any] | DefaultModelConfig) -> None: ...
     @property
     def learner_class(self) -> type[Learner]:
         ...
+    @learner_class.setter
+    def learner_class(self, value: type[Learner] | None) -> None: ...
     @property
     def rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
         ...
+    @rl_module_spec.setter
+    def rl_module_spec(self, value: RLModuleSpec | MultiRLModuleSpec | None) -> None: ...
     def get_rollout_fragment_length(self, worker_index: int=0) -> int:
         ...
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:

@@ -1,7 +1,7 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
 from collections.abc import Callable, Collection
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -65,6 +65,8 @@ class PPOConfig(AlgorithmConfig):
         clip_param: float | type[NotProvided] = ...,
         vf_clip_param: float | type[NotProvided] = ...,
     ) -> _Config: ...
+    def __getattr__(self, name: Never) -> Never: ...  # type: ignore
+    def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
     _sections: Any
     _defaults: Mapping[str, Any]
     def __init__(self, algo_class: type | str | None=None):

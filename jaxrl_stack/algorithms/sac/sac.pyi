@@ -1,7 +1,7 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
 from collections.abc import Callable, Collection
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.learner.learner import Learner
@@ -36,6 +36,7 @@ class SACConfig(OffPolicyConfig):
     q_model_config: dict[str, Any]
     policy_model_config: dict[str, Any]
     optimization: dict[str, Any]
+    optimization_config: dict[str, Any]
     _deterministic_loss: bool
     _use_beta_distribution: bool
     def training(
@@ -69,6 +70,8 @@ class SACConfig(OffPolicyConfig):
         _deterministic_loss: bool | type[NotProvided] = ...,
         _use_beta_distribution: bool | type[NotProvided] = ...,
     ) -> _Config: ...
+    def __getattr__(self, name: Never) -> Never: ...  # type: ignore
+    def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
     _sections: Any
     _defaults: Mapping[str, Any]
     def __init__(self, algo_class: type | str | None=None):
