@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
+import resource
 import shutil
 import tempfile
+import time
 import warnings
 
 import pytest
+
+from tests.marks import ROOT, marks_of
 
 # Eight CPU devices stand for a machine with several accelerators.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
@@ -32,6 +36,43 @@ import jax  # noqa: E402 - reads the environment
 def pytest_unconfigure() -> None:
     if _OWN_CACHE is not None:
         shutil.rmtree(_OWN_CACHE, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = [definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values()]
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        path = item.path.relative_to(ROOT).as_posix()
+        for mark in sorted(marks_of(path, item.fixturenames, [item.function, *fixtures, parameters])):
+            item.add_marker(mark)
+    # Files with actors come first, so that they fall to one of xdist's workers, which starts the only Ray. It is mostly
+    # waiting for actors then, and the others take over what else it would have run.
+    with_ray = {item.path for item in items if item.get_closest_marker("ray")}
+    items.sort(key=lambda item: item.path not in with_ray)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+_STARTED = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    item.stash[_STARTED] = _cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> None:
+    """What `tests/costs.py` reads from ``--junitxml``."""
+    if call.when == "teardown":
+        item.user_properties.append(("cpu_s", round(_cpu_seconds() - item.stash[_STARTED], 3)))
+        item.user_properties.append(("marks", " ".join(sorted(mark.name for mark in item.own_markers))))
 
 
 _MAX_MEMORY_MAPS = 20_000

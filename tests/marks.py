@@ -1,0 +1,112 @@
+"""Marks of the tests, set from what each of them uses: its fixtures, and the names in its code and in its helpers'."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pathlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+ROOT = str(pathlib.Path(__file__).parent)
+
+FIXTURES = {"ray": {"ray_session"}}
+"""Mark → fixtures, of which a test with this mark uses one."""
+NAMES = {
+    "process": {"subprocess", "multiprocessing", "nbclient"},
+    "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
+    | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
+    | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule"},
+    "soak": {"growth"},
+}
+"""Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
+FILES = {"hostile": {"checkpoints/test_hostile.py", "checkpoints/test_kills.py"}}
+"""Mark → files whose tests all have it."""
+
+
+def marks_of(path: str, fixtures: Iterable[str], code: Iterable[Any]) -> set[str]:
+    """Marks of a test; "fast" if it has no other.
+
+    Args:
+        path: Its file, relative to this folder.
+        fixtures: Names of all fixtures that it uses.
+        code: Its function, those of its fixtures, and its parameters.
+    """
+    fixtures = set(fixtures)
+    names = set().union(*map(names_in, reachable(code)))
+    marks = {mark for mark, files in FILES.items() if path in files}
+    marks |= {mark for mark, wanted in FIXTURES.items() if wanted & fixtures}
+    marks |= {mark for mark, wanted in NAMES.items() if wanted & names}
+    return marks or {"fast"}
+
+
+def reachable(things: Iterable[Any]) -> list[Callable[..., Any]]:
+    """Functions of the tests that these things are or hold, and those that they mention, directly or not."""
+    waiting, seen, functions = list(things), set(), []
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        children = list(_children(thing))
+        waiting += children
+        if isinstance(thing, types.FunctionType) and _is_ours(thing):
+            functions.append(thing)
+    return functions
+
+
+@functools.cache
+def names_in(function: types.FunctionType) -> frozenset[str]:
+    """Names of globals, modules and attributes in a function's code."""
+    names, waiting = set(), [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        names.update(code.co_names)
+        waiting += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return frozenset(names)
+
+
+def _children(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, list | tuple | set | frozenset):
+        yield from thing
+    elif isinstance(thing, dict):
+        yield from thing.values()
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif isinstance(thing, staticmethod | classmethod | types.MethodType):
+        yield thing.__func__
+    elif isinstance(thing, property):
+        yield thing.fget
+    elif isinstance(thing, type):
+        if _is_ours(thing):
+            yield from vars(thing).values()
+            yield from thing.__bases__
+    elif isinstance(thing, types.FunctionType):
+        if _is_ours(thing):
+            yield from _mentioned(thing)
+    elif hasattr(thing, "__wrapped__"):  # functools.cache, fixtures
+        yield inspect.unwrap(thing)
+
+
+def _mentioned(function: types.FunctionType) -> Iterator[Any]:
+    spaces = [function.__globals__]
+    spaces += [vars(x) for x in function.__globals__.values() if isinstance(x, types.ModuleType) and _is_ours(x)]
+    for name in names_in(function):
+        for space in spaces:
+            if name in space:
+                yield space[name]
+    yield from (cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType())
+    yield from function.__defaults__ or ()
+    if hasattr(function, "__wrapped__"):
+        yield function.__wrapped__
+
+
+def _is_ours(thing: Any) -> bool:
+    if isinstance(thing, types.FunctionType):
+        file = thing.__code__.co_filename
+    else:
+        module = thing if isinstance(thing, types.ModuleType) else sys.modules.get(thing.__module__)
+        file = getattr(module, "__file__", None) or ""
+    return file.startswith(ROOT)
