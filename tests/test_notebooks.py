@@ -22,10 +22,6 @@ def environment(tmp_path_factory):
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
-        # Compiling is most of the time at this size.
-        patch.setenv(
-            "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-        )
         yield patch
 
 

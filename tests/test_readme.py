@@ -59,8 +59,7 @@ def as_script() -> str:
 
 
 def test_python_examples_run(tmp_path, ray_session):
-    # A process of its own: two CPU devices, a cache of its own, and a compiler that hurries. Its cluster is this
-    # session's Ray.
+    # A process of its own: two CPU devices, files of its own. Its cluster is this session's Ray.
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -69,7 +68,6 @@ def test_python_examples_run(tmp_path, ray_session):
         "XDG_CACHE_HOME": str(tmp_path),
         "TMPDIR": str(tmp_path),
         "TEST_TMPDIR": str(tmp_path),  # where Tune puts its results
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
     }
     script = tmp_path / "readme.py"
     script.write_text(as_script())
