@@ -291,6 +291,9 @@ class FrameStore:
             gamma: Discount.
             clip_rewards: How the reward of every step is clipped; see `jaxrl_stack.ops.returns.clipped_rewards`.
         """
+        if largest == 1:
+            rewards = clipped_rewards(self.columns[REWARDS][rows], clip_rewards)
+            return Windows(rewards, rows, self.next[rows], np.ones(len(rows), np.int32))
         frames, sizes = self.chain(rows, largest)
         limits = (sizes if wanted is None else np.minimum(sizes, wanted))[:, None]
         rewards = clipped_rewards(self.columns[REWARDS][frames[:, :-1]], clip_rewards)
