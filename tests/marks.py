@@ -18,7 +18,7 @@ NAMES = {
     "process": {"subprocess", "multiprocessing", "nbclient"},
     "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
     | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
-    | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule"},
+    | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"},
     "soak": {"growth"},
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
