@@ -31,6 +31,11 @@ FACADES = {
     "env.single_agent_episode",
     "env.utils.infinite_lookback_buffer",
     "utils.checkpoints",
+    "utils.schedules.constant_schedule",
+    "utils.schedules.exponential_schedule",
+    "utils.schedules.linear_schedule",
+    "utils.schedules.piecewise_schedule",
+    "utils.schedules.polynomial_schedule",
 }
 
 

@@ -226,8 +226,8 @@ def test_large_spaces_are_refused():
 
 
 def test_other_spaces_are_refused():
-    with pytest.raises(TypeError, match="Text"):
-        Encoder().encode(spaces.Text(5), "it")
+    with pytest.raises(TypeError, match="Sequence"):
+        Encoder().encode(spaces.Sequence(spaces.Discrete(2)), "it")
 
 
 # ------------------------------------------------------------------------------------------ objects, classes, functions

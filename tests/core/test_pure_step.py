@@ -185,7 +185,8 @@ def test_a_frequency_of_zero_updates_targets_behind_every_update():
     state, *_ = jax.jit(lambda *args: learner.pure_step(*args, axis_name=None))(
         learner.state, {MID: rows()}, learner.settings(), counters.zero()
     )
-    np.testing.assert_array_equal(state.rest[f"{MID}/target_q/kernel"], state.params[f"{MID}/q/kernel"])
+    # To the last bit only where the compiler computes the parameters once for both.
+    np.testing.assert_allclose(state.rest[f"{MID}/target_q/kernel"], state.params[f"{MID}/q/kernel"], rtol=1e-6)
 
 
 def test_target_networks_are_state_but_no_parameters(learner):
