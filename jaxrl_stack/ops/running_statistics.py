@@ -10,6 +10,7 @@ Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample varia
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -121,7 +122,18 @@ def merge_over_axis(
     """
     if axis_name is None:
         return merge(base, delta)
-    deltas = jax.lax.all_gather(delta, axis_name)
+    # As one vector: devices that wait for each other cost more than what they exchange.
+    leaves, treedef = jax.tree.flatten(delta)
+    bits = [jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1) for leaf in leaves]
+    gathered = jax.lax.all_gather(jnp.concatenate(bits), axis_name)
+    parts = jnp.split(gathered, list(itertools.accumulate(part.size for part in bits))[:-1], axis=1)
+    deltas = jax.tree.unflatten(
+        treedef,
+        [
+            jax.lax.bitcast_convert_type(part.reshape(-1, *leaf.shape), leaf.dtype)
+            for part, leaf in zip(parts, leaves, strict=True)
+        ],
+    )
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
 
 
