@@ -182,7 +182,7 @@ def test_target_networks_follow_when_enough_steps_were_sampled(learner, step):
 
 def test_a_frequency_of_zero_updates_targets_behind_every_update():
     learner = learner_of(target_network_update_freq=0, tau=1.0)
-    # As outside of tests: without these emitters, parameters that are computed once more for the target differ in a bit.
+    # As outside of tests: without these emitters, parameters computed once more for the target differ in the last bit.
     step = jax.jit(
         lambda *args: learner.pure_step(*args, axis_name=None), compiler_options={"xla_cpu_use_fusion_emitters": True}
     )
