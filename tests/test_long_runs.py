@@ -34,7 +34,7 @@ def test_results_of_an_old_run_are_exact():
     learner, state = algo.learner, algo.get_state()
     rollout = state["env_runner"]["rollout"]
     rollout["window/num_episodes"] = counters.from_int(EPISODES)[None]
-    rollout["episode_return"] = np.full_like(rollout["episode_return"], RETURN)
+    rollout["episodes/episode_return"] = np.full_like(rollout["episodes/episode_return"], RETURN)
     state["driver"] |= {"num_env_steps_sampled_lifetime": STEPS, "timesteps": STEPS}
     algo.set_state(state)
     extra = {

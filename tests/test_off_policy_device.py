@@ -450,7 +450,7 @@ def test_callbacks_see_the_episodes():
         seen += result["env_runners"]["seen"]
     window = all_shards(algo.driver.runner_state.window)
     num_episodes = int(window.num_episodes.sum())
-    running = all_shards(algo.driver.runner_state.episode_length).sum()
+    running = all_shards(algo.driver.runner_state.episodes.episode_length).sum()
     assert num_episodes > 0 and seen + running == 120
     algo.stop()
 

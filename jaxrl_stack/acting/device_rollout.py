@@ -12,8 +12,8 @@ from flax import struct
 
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.ops.reductions import compensated_add
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ class RunnerState:
         module_to_env: State of the module-to-env pipeline.
         prev_actions: The module's last actions, ``[B, ...]``; zeros behind a reset.
         prev_rewards: float32 ``[B]``; zeros behind a reset.
-        episode_return: float32 ``[B]``, sum of rewards of the running episodes so far.
-        return_error: float32 ``[B]``, what rounding has added to it; see `compensated_add`.
-        episode_length: int32 ``[B]``, their steps so far.
+        episodes: Returns and lengths of the running episodes so far, ``[B]``.
         window: The last finished episodes.
         key: PRNG key.
     """
@@ -46,26 +44,9 @@ class RunnerState:
     module_to_env: Any
     prev_actions: Any
     prev_rewards: jax.Array
-    episode_return: jax.Array
-    return_error: jax.Array
-    episode_length: jax.Array
+    episodes: RunningEpisodes
     window: EpisodeWindow
     key: jax.Array
-
-
-@struct.dataclass
-class StepStatistics:
-    """What one step says about episodes: ``[B]`` per step, ``[T, B]`` over a rollout.
-
-    Attributes:
-        ended: bool, whether an episode ended with this step.
-        episode_return: float32, its return; unclipped rewards. Valid where `ended`.
-        episode_length: int32, its length. Valid where `ended`.
-    """
-
-    ended: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,9 +84,7 @@ class DeviceRollout(PolicyStep):
             module_to_env=self.module_to_env.init(num_envs),
             prev_actions=jax.tree.map(jnp.asarray, zeros(self.env_to_module.action_space, (num_envs,))),
             prev_rewards=jnp.zeros((num_envs,), jnp.float32),
-            episode_return=jnp.zeros((num_envs,), jnp.float32),
-            return_error=jnp.zeros((num_envs,), jnp.float32),
-            episode_length=jnp.zeros((num_envs,), jnp.int32),
+            episodes=RunningEpisodes.empty(num_envs),
             window=EpisodeWindow.empty(self.window_size),
             key=key,
         )
@@ -126,11 +105,11 @@ class DeviceRollout(PolicyStep):
         explore: bool,
         update_statistics: bool,
         axis_name: str | None = None,
-    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
+    ) -> tuple[RunnerState, dict[str, Any], jax.Array]:
         """One step of all environments.
 
         Args:
-            state: State before the step; its `window` and `key` pass unchanged.
+            state: State before the step; its `episodes`, `window` and `key` pass unchanged.
             keys: PRNG keys ``[1 + B]``: one for pipelines and module, one for every environment.
             params: Parameters of the MultiRLModule.
             rest: Its other state.
@@ -141,7 +120,7 @@ class DeviceRollout(PolicyStep):
             axis_name: Device axis, for connectors.
 
         Returns:
-            ``(state, columns [B, ...], statistics [B])``.
+            ``(state, columns [B, ...], bool [B] whether an episode ended)``.
         """
         mid = self.module_id
         context = self.env_to_module.make_context(
@@ -169,8 +148,6 @@ class DeviceRollout(PolicyStep):
             {Columns.OBS: after.final_obs},
             dataclasses.replace(context, prev_actions={mid: actions}, prev_rewards={mid: after.reward}),
         )
-        episode_return, return_error = compensated_add(state.episode_return, state.return_error, after.reward)
-        episode_length = state.episode_length + 1
         columns = {
             **batch[mid],
             **{name: acted[name] for name in acted if name != Columns.ACTIONS_FOR_ENV},
@@ -179,7 +156,6 @@ class DeviceRollout(PolicyStep):
             Columns.TRUNCATEDS: after.truncated,
             Columns.FINAL_OBS: final[mid][Columns.OBS],
         }
-        statistics = StepStatistics(ended, episode_return, episode_length)
         state = dataclasses.replace(
             state,
             env_state=after.state,
@@ -189,11 +165,8 @@ class DeviceRollout(PolicyStep):
             module_to_env=module_to_env,
             prev_actions=jax.tree.map(lambda a: jnp.where(_like(ended, a), jnp.zeros_like(a), a), actions),
             prev_rewards=jnp.where(ended, 0.0, after.reward),
-            episode_return=jnp.where(ended, 0.0, episode_return),
-            return_error=jnp.where(ended, 0.0, return_error),
-            episode_length=jnp.where(ended, 0, episode_length),
         )
-        return state, columns, statistics
+        return state, columns, ended
 
     def unroll(
         self,
@@ -250,7 +223,7 @@ class DeviceRollout(PolicyStep):
         """
 
         def body(state, keys):
-            state, columns, statistics = self.step(
+            state, columns, ended = self.step(
                 state,
                 keys,
                 params,
@@ -261,15 +234,16 @@ class DeviceRollout(PolicyStep):
                 update_statistics=update_statistics,
                 axis_name=axis_name,
             )
-            return state, (columns, statistics)
+            return state, (columns, ended)
 
         if keys.shape[0] == 1:
             # A loop of its own inside another one is not inlined.
             state, rows = body(state, keys[0])
-            columns, statistics = jax.tree.map(lambda x: x[None], rows)
+            columns, ended = jax.tree.map(lambda x: x[None], rows)
         else:
-            state, (columns, statistics) = jax.lax.scan(body, state, keys)
-        return state, columns, statistics
+            state, (columns, ended) = jax.lax.scan(body, state, keys)
+        episodes, statistics = state.episodes.extend(columns[Columns.REWARDS], ended)
+        return dataclasses.replace(state, episodes=episodes), columns, statistics
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
         """`state` with the statistics of connectors merged over the devices."""

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepStatistics
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
+from jaxrl_stack.acting.running_episodes import StepStatistics
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import selected
 from jaxrl_stack.core import (
@@ -207,7 +208,7 @@ class DeviceEnvRunner(EnvRunner):
             self._evaluated[int(num_envs)] = state
             if self._episode_replay is not None:
                 # Nobody knows how these episodes began: the next ones are seen.
-                self._episode_replay.set_state({}, np.asarray(state.episode_length))
+                self._episode_replay.set_state({}, np.asarray(state.episodes.episode_length))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config; this runner is built by an Algorithm only."""

@@ -423,7 +423,7 @@ class DeviceDriver(Driver):
     def _take_over_episodes(self, running: dict[str, Any]) -> None:
         """Statistics and running episodes, as far as they were watched, of a `runner_state` that has been replaced."""
         self._window = all_shards(self.runner_state.window)
-        lengths = np.asarray(all_shards(self.runner_state.episode_length)).reshape(-1)
+        lengths = np.asarray(all_shards(self.runner_state.episodes.episode_length)).reshape(-1)
         self._episode_replay.set_state(running, lengths)
 
     def _take_metrics(self, learned: np.ndarray) -> None:

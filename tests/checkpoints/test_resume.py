@@ -215,7 +215,8 @@ def test_another_number_of_environments_keeps_what_was_learned(few_devices, capl
     for name in ("learner_group", "metrics_logger", "driver", "training_iteration"):
         cases.assert_same(state[name], expected[name])
     cases.assert_same(state["env_runner"]["env_to_module_connector"], expected["env_runner"]["env_to_module_connector"])
-    assert not state["env_runner"]["rollout"]["episode_length"].any() and state["env_runner"]["rollout"]["reset"].all()
+    rollout = state["env_runner"]["rollout"]
+    assert not rollout["episodes/episode_length"].any() and rollout["reset"].all()
     few_devices.algo.restore_from_path(few_devices.path)
     original = few_devices.algo.driver.episode_statistics()
     np.testing.assert_array_equal(algo.driver.episode_statistics().returns, original.returns)
