@@ -65,9 +65,7 @@ class Timing:
         return statistics.median(a / b for a, b in zip(self.rates, other.rates, strict=True))
 
 
-def interleave(
-    contenders: Mapping[Key, Contender], rounds: int, seconds: float, warmup: int = 2
-) -> dict[Key, Timing]:
+def interleave(contenders: Mapping[Key, Contender], rounds: int, seconds: float, warmup: int = 2) -> dict[Key, Timing]:
     """Measure contenders in turns.
 
     Args:

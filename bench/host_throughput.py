@@ -127,9 +127,7 @@ class Comparison:
 
 TRAINING_TABLE = Comparison("training", STEPS, lambda name, size: TRAINING_BARS.get((name, size)))
 UPDATE_TABLE = Comparison("update", STEPS, lambda name, size: UPDATE_BAR if name == RLLIB else None)
-WALL_CLOCK_TABLE = Comparison(
-    "wall clock", None, lambda name, size: WALL_CLOCK_BAR if name == RLLIB else None
-)
+WALL_CLOCK_TABLE = Comparison("wall clock", None, lambda name, size: WALL_CLOCK_BAR if name == RLLIB else None)
 
 
 def settings_of(size: Size, job: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -215,8 +213,7 @@ def compare(
 def timing_of(turns: Sequence[Sequence[Mapping[str, Any]]], comparison: Comparison) -> harness.Timing:
     """A rate per turn, the median of its iterations: of steps, or of whole iterations where `per` is None."""
     rates = [
-        statistics.median((each["steps"] if comparison.per else 1) / each["seconds"] for each in turn)
-        for turn in turns
+        statistics.median((each["steps"] if comparison.per else 1) / each["seconds"] for each in turn) for turn in turns
     ]
     cores = [statistics.median(each["cores"] for each in turn) for turn in turns]
     return harness.Timing(rates, cores, STEPS)
@@ -233,9 +230,7 @@ def median_parts(iterations: Sequence[Mapping[str, Any]], per: int | None) -> di
     names = dict.fromkeys(name for each in iterations for name in each["parts"])
     return {
         name: statistics.median(
-            each["parts"][name] * (per / each["steps"] if per else 1)
-            for each in iterations
-            if name in each["parts"]
+            each["parts"][name] * (per / each["steps"] if per else 1) for each in iterations if name in each["parts"]
         )
         for name in names
     }
@@ -301,9 +296,7 @@ def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
         return [row.contender, *rates, row.cores, row.ratio_per_core, *bar_cells(row)]
 
     caption = f"medians; {args.rounds} rounds in turns; torch on {args.torch_threads} thread(s)"
-    by_table = {
-        name: [row for row in rows if row.table == name] for name in ("training", "update", "wall clock")
-    }
+    by_table = {name: [row for row in rows if row.table == name] for name in ("training", "update", "wall clock")}
     if by_table["training"]:
         harness.print_table(
             f"PPO training, gymnasium {ENV}, batch {STEPS}, 4 epochs: env steps/s",
@@ -314,10 +307,7 @@ def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
         harness.print_table(
             f"Seconds per {STEPS} steps",
             ["size", "contender", *PARTS],
-            [
-                [row.size, row.contender, *(row.parts.get(part) for part in PARTS)]
-                for row in by_table["training"]
-            ],
+            [[row.size, row.contender, *(row.parts.get(part) for part in PARTS)] for row in by_table["training"]],
             caption="env, policy and connectors are parts of sample; jaxrl's connectors are in policy",
         )
     if by_table["update"]:
@@ -358,9 +348,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib] and torch")
     parser.add_argument("--sb3-python", metavar="PATH", help="interpreter that has stable-baselines3")
-    parser.add_argument(
-        "--python", metavar="PATH", default=sys.executable, help="interpreter for this project"
-    )
+    parser.add_argument("--python", metavar="PATH", default=sys.executable, help="interpreter for this project")
     parser.add_argument(
         "--configs",
         type=sizes,
@@ -380,9 +368,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="SIZES",
         help=f"also train until a mean return of {TARGET:g} (default: 2x1, RLlib's)",
     )
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="turns of every contender; seeds of --wall-clock"
-    )
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender; seeds of --wall-clock")
     parser.add_argument("--seconds", type=float, default=3.0, help="least length of a turn")
     parser.add_argument("--warmup", type=int, default=3, help="iterations before the first turn")
     parser.add_argument(

@@ -268,17 +268,13 @@ def criterion_names(text: str) -> list[tuple[str, str]]:
     names = [tuple(part.split(":", 1)) for part in text.split(",") if part]
     known = [(algorithm, env) for algorithm, mine in CRITERIA.items() for env in mine]
     if unknown := [":".join(name) for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(
-            f"no criterion {unknown[0]!r}; choose from {', '.join(map(':'.join, known))}"
-        )
+        raise argparse.ArgumentTypeError(f"no criterion {unknown[0]!r}; choose from {', '.join(map(':'.join, known))}")
     return [(algorithm, env) for algorithm, env in names]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=list(CRITERIA), default="PPO")
     parser.add_argument("--env", help="default: the algorithm's first")
     parser.add_argument(
@@ -290,9 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", type=float, help="mean return (default: the environment's)")
     parser.add_argument("--within", type=int, help="env steps (default: the environment's)")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--compare-drivers", action="store_true", help="compare " + " and ".join(DRIVERS) + " instead"
-    )
+    parser.add_argument("--compare-drivers", action="store_true", help="compare " + " and ".join(DRIVERS) + " instead")
     parser.add_argument("--env-runners", type=int, metavar="N", help="override num_env_runners")
     parser.add_argument("--envs", type=int, metavar="N", help="override num_envs_per_env_runner")
     parser.add_argument("--json", help="also write the results here")
@@ -304,9 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if value is not None
     }
     if args.compare_drivers:
-        settings = (
-            settings_of("CartPole-v1") | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides
-        )
+        settings = settings_of("CartPole-v1") | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides
         with ray_for(settings):
             passed, results = run_comparison(args, settings)
     else:

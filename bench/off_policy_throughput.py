@@ -200,9 +200,7 @@ def peer_commands(args: argparse.Namespace) -> dict[str, list[str]]:
         SB3: args.sb3_python,
         RLLIB: args.rllib_python,
     }
-    return {
-        name: [python, "-m", f"bench.peers.{name}_off_policy"] for name, python in pythons.items() if python
-    }
+    return {name: [python, "-m", f"bench.peers.{name}_off_policy"] for name, python in pythons.items() if python}
 
 
 def measure(peers: Mapping[str, Sequence[str]], args: argparse.Namespace) -> list[Row]:
@@ -298,9 +296,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--devices", type=int, default=1, help="CPU devices that this project's learner uses for device-dqn"
     )
-    parser.add_argument(
-        "--steps", type=int, metavar="N", help="env steps of an iteration (default: by comparison)"
-    )
+    parser.add_argument("--steps", type=int, metavar="N", help="env steps of an iteration (default: by comparison)")
     parser.add_argument(
         "--torch-threads",
         type=int,

@@ -88,9 +88,7 @@ def make_api(num_envs: int, num_devices: int, until: str) -> ApiLoop:
             grad_clip_by="global_norm",
         )
         .rl_module(
-            model_config=DefaultModelConfig(
-                fcnet_hiddens=list(HIDDENS), fcnet_activation="tanh", vf_share_layers=False
-            )
+            model_config=DefaultModelConfig(fcnet_hiddens=list(HIDDENS), fcnet_activation="tanh", vf_share_layers=False)
         )
         .debugging(seed=0)
     )
@@ -189,8 +187,7 @@ def measure(names: list[str], num_envs: int, device_counts: list[int], args: arg
         if args.stages:
             until = [timings[name, num_devices, stage].seconds_per_iteration * 1e3 for stage in STAGES]
             row.stages_ms = {
-                stage: end - start
-                for stage, start, end in zip(STAGES, [0.0, *until[:-1]], until, strict=True)
+                stage: end - start for stage, start, end in zip(STAGES, [0.0, *until[:-1]], until, strict=True)
             }
     if args.memory:
         for (name, num_devices), row in rows.items():
@@ -250,25 +247,15 @@ def integers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.throughput", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument(
-        "--contenders", default="sorting,tight,api", help="comma-separated: " + ", ".join(ENTRIES)
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench.throughput", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--contenders", default="sorting,tight,api", help="comma-separated: " + ", ".join(ENTRIES))
     parser.add_argument("--envs", type=integers, default=[4, 64, 512, 2048], help="numbers of environments")
     parser.add_argument("--devices", type=integers, default=[1, 2], help="numbers of devices")
     parser.add_argument("--rounds", type=int, default=5, help="turns of every contender")
     parser.add_argument("--seconds", type=float, default=0.5, help="least length of a turn")
-    parser.add_argument(
-        "--stages", action=argparse.BooleanOptionalAction, default=True, help="time the stages too"
-    )
-    parser.add_argument(
-        "--memory", action="store_true", help="measure peak memory, each contender in its own process"
-    )
-    parser.add_argument(
-        "--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the table)'
-    )
+    parser.add_argument("--stages", action=argparse.BooleanOptionalAction, default=True, help="time the stages too")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory, each contender in its own process")
+    parser.add_argument("--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the table)')
     args = parser.parse_args()
     names = args.contenders.split(",")
     if unknown := [name for name in names if name not in ENTRIES]:

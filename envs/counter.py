@@ -33,9 +33,7 @@ class CounterEnv(ConfiguredEnv):
             value = self.settings[name]
             self._require(name, value is None or value >= 1, "None or at least 1")
         limits = [v for v in (self.settings["terminate_at"], self.settings["truncate_at"]) if v is not None]
-        self._require(
-            "random_start", bool(limits) or not self.settings["random_start"], "False without a length"
-        )
+        self._require("random_start", bool(limits) or not self.settings["random_start"], "False without a length")
         self._shortest = min(limits, default=1)
 
     @property

@@ -124,11 +124,7 @@ def test_a_fragment_that_is_shorter_than_the_batch_is_sampled_several_times():
 
 
 def test_whole_episodes():
-    algo = (
-        config(batch_mode="complete_episodes")
-        .environment(Lengths, env_config={"lengths": [5, 9]})
-        .build_algo()
-    )
+    algo = config(batch_mode="complete_episodes").environment(Lengths, env_config={"lengths": [5, 9]}).build_algo()
     for _ in range(2):
         result = algo.train()
         runners = result["env_runners"]
@@ -141,11 +137,7 @@ def test_whole_episodes():
 
 def test_rows_in_which_an_environment_was_only_reset_do_not_count():
     batch = 4 * BATCH
-    algo = (
-        config(gym_env_vectorize_mode="vector_entry_point")
-        .training(train_batch_size_per_learner=batch)
-        .build_algo()
-    )
+    algo = config(gym_env_vectorize_mode="vector_entry_point").training(train_batch_size_per_learner=batch).build_algo()
     result = algo.train()
     sampled = result["env_runners"]["num_env_steps_sampled"]
     ended = result["env_runners"]["num_episodes"]
@@ -215,9 +207,7 @@ class HalvedRewards(ConnectorV2):
 
 def test_host_pieces_of_the_learner_pipeline_see_the_episodes():
     HalvedRewards.seen = 0
-    algo = (
-        config().learners(learner_connector=lambda obs_space, act_space: HalvedRewards()).build_algo()
-    )
+    algo = config().learners(learner_connector=lambda obs_space, act_space: HalvedRewards()).build_algo()
     result = algo.train()
     assert HalvedRewards.seen == BATCH and np.isfinite(result["learners"]["default_policy"]["total_loss"])
     algo.stop()

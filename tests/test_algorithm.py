@@ -63,9 +63,7 @@ def flat(result):
 
 def learned(result):
     """What must be the same in equal runs: numbers that are known, without times and names."""
-    of_the_clock = re.compile(
-        r"^timers/|^perf/|^time|_since_restore$|^pid$|throughput|duration_sec|/sample$|timer$"
-    )
+    of_the_clock = re.compile(r"^timers/|^perf/|^time|_since_restore$|^pid$|throughput|duration_sec|/sample$|timer$")
     return {
         key: value
         for key, value in flat(result).items()
@@ -218,9 +216,7 @@ class HostHooks(PPOLearner):
 
     def after_gradient_based_update(self, *, timesteps):
         weights = self.module[DEFAULT_MODULE_ID].get_state()
-        self.metrics.log_value(
-            (DEFAULT_MODULE_ID, "size"), sum(np.abs(w).sum() for w in weights.values()), window=1
-        )
+        self.metrics.log_value((DEFAULT_MODULE_ID, "size"), sum(np.abs(w).sum() for w in weights.values()), window=1)
 
 
 def test_host_hooks_of_the_learner_reach_the_result():
@@ -229,9 +225,7 @@ def test_host_hooks_of_the_learner_reach_the_result():
         result = algo.train()["learners"]
         assert result["before"] == i * BATCH
         weights = algo.get_weights()[DEFAULT_MODULE_ID]
-        assert result[DEFAULT_MODULE_ID]["size"] == pytest.approx(
-            sum(np.abs(w).sum() for w in weights.values())
-        )
+        assert result[DEFAULT_MODULE_ID]["size"] == pytest.approx(sum(np.abs(w).sum() for w in weights.values()))
     algo.stop()
 
 
@@ -261,9 +255,7 @@ def test_equal_seeds_give_equal_bits_in_this_process_and_in_another():
     assert bits != other_bits
     code = "from tests.test_algorithm import two_iterations; print(two_iterations()[1])"
     root = Path(__file__).parents[1]
-    process = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
-    )
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == bits
 
@@ -288,9 +280,7 @@ def test_looking_leaves_no_trace_in_training():
 
 
 def test_evaluation_does_not_favour_short_episodes():
-    config = tiny(FixedLengthEnv, {"short_length": 1, "long_length": 100}).env_runners(
-        num_envs_per_env_runner=64
-    )
+    config = tiny(FixedLengthEnv, {"short_length": 1, "long_length": 100}).env_runners(num_envs_per_env_runner=64)
     config.training(train_batch_size_per_learner=64, minibatch_size=None).evaluation(evaluation_duration=400)
     algo = config.build_algo()
     result = algo.evaluate()["env_runners"]
@@ -374,10 +364,7 @@ def test_an_interrupted_algorithm_goes_on_where_it_was():
         signal.signal(signal.SIGINT, interrupt)
     assert num_interrupts > 20
     result = algo.train()
-    assert (
-        result["num_env_steps_sampled_lifetime"]
-        == BATCH * result["learners"][DEFAULT_MODULE_ID]["weights_seq_no"]
-    )
+    assert result["num_env_steps_sampled_lifetime"] == BATCH * result["learners"][DEFAULT_MODULE_ID]["weights_seq_no"]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(algo.get_weights()))
     algo.stop()
 

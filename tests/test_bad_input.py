@@ -838,9 +838,7 @@ def test_wrong_command_lines_are_answered_in_one_line(argv, parts, tmp_path, mon
 # ------------------------------------------------------------------------------------------------------- every setting
 
 LIVE = [
-    setting
-    for setting in PPOConfig._declarations.by_name.values()
-    if setting.kind != "inert" and not setting.hidden
+    setting for setting in PPOConfig._declarations.by_name.values() if setting.kind != "inert" and not setting.hidden
 ]
 
 

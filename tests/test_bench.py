@@ -90,13 +90,10 @@ def test_permute_is_a_permutation_that_its_keys_change(num_rows: int):
 def test_cpu_dense_has_the_gradient_of_a_dense_layer(num_in: int, num_out: int):
     keys = jax.random.split(jax.random.key(0), 3)
     x, w, b = (
-        jax.random.normal(k, s)
-        for k, s in zip(keys, [(32, num_in), (num_in, num_out), (num_out,)], strict=True)
+        jax.random.normal(k, s) for k, s in zip(keys, [(32, num_in), (num_in, num_out), (num_out,)], strict=True)
     )
     ours, autodiff = (
-        jax.jit(jax.value_and_grad(lambda x, w, b, f=f: jnp.sum(jnp.sin(f(x, w, b))), argnums=(0, 1, 2)))(
-            x, w, b
-        )
+        jax.jit(jax.value_and_grad(lambda x, w, b, f=f: jnp.sum(jnp.sin(f(x, w, b))), argnums=(0, 1, 2)))(x, w, b)
         for f in (tight_loop.cpu_dense, lambda x, w, b: x @ w + b)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), ours, autodiff)
@@ -466,9 +463,7 @@ def test_learning_judges_seeds_by_target_and_limit(tmp_path: Path, target: float
 
 def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):
     path = tmp_path / "report.json"
-    arguments = (
-        f"--only DQN:CartPole-v1,DQN:gymnax/CartPole-v1 --seeds 1 --within 2000 --target 5 --json {path}"
-    )
+    arguments = f"--only DQN:CartPole-v1,DQN:gymnax/CartPole-v1 --seeds 1 --within 2000 --target 5 --json {path}"
     assert learning.main(arguments.split()) == 0
     results = json.loads(path.read_text())["results"]
     assert [(each["algorithm"], each["env"], each["reached"]) for each in results] == [

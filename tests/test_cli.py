@@ -77,12 +77,8 @@ def test_a_run_without_a_terminal_prints_plain_lines(trained):
     directory, output = trained
     assert "\x1b" not in output
     assert "Until env_runners/num_env_steps_sampled_lifetime reaches 200" in output
-    assert re.search(
-        r"^iteration +2  steps +256 .* steps/s  return .* compile \d+\.\d s  ETA 0\.0 s$", output, re.M
-    )
-    assert (
-        closing_line(output, "Stopped") == "env_runners/num_env_steps_sampled_lifetime = 256 has reached 200"
-    )
+    assert re.search(r"^iteration +2  steps +256 .* steps/s  return .* compile \d+\.\d s  ETA 0\.0 s$", output, re.M)
+    assert closing_line(output, "Stopped") == "env_runners/num_env_steps_sampled_lifetime = 256 has reached 200"
     assert closing_line(output, "Trained").startswith("256 steps in 2 iterations, return ")
     assert closing_line(output, "Results") == str(directory)
     assert closing_line(output, "Evaluate") == f"jaxrl evaluate {closing_line(output, 'Checkpoint')}"
@@ -212,9 +208,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(argv, message, capsys, tmp_path
     assert cli.main(argv) == 2
     captured = capsys.readouterr()
     assert message in captured.err
-    assert (
-        captured.err.count("\n") == 1 and captured.err.startswith("jaxrl") and "Traceback" not in captured.err
-    )
+    assert captured.err.count("\n") == 1 and captured.err.startswith("jaxrl") and "Traceback" not in captured.err
     assert captured.out == "" and not list(tmp_path.iterdir())
 
 
@@ -278,9 +272,7 @@ def test_a_run_with_tuned_settings_evaluates_without_a_file(tmp_path, capsys, mo
 @pytest.mark.parametrize("env", TUNED)
 def test_tuned_settings_are_valid_and_shown(env, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "jaxrl_stack.cli.train._train", lambda algo, *rest: [repr(algo.config.minibatch_size)]
-    )
+    monkeypatch.setattr("jaxrl_stack.cli.train._train", lambda algo, *rest: [repr(algo.config.minibatch_size)])
     assert cli.main(["train", "--algo", "PPO", "--env", env]) == 0
     output = capsys.readouterr().out
     assert "tuned example settings num_envs_per_env_runner=64" in output
@@ -328,8 +320,6 @@ def test_speed_and_eta_leave_compilation_out():
     assert StopCriteria(steps).fraction(result) == 0.2 and StopCriteria(goal).fraction(result) is None
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (187, "3:07"), (3600, "1:00:00")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (187, "3:07"), (3600, "1:00:00")])
 def test_duration(seconds, text):
     assert duration(seconds) == text

@@ -40,9 +40,7 @@ def assert_replicated(state):
 
 
 def test_assert_replicated_sees_a_difference():
-    program = jax.pmap(
-        lambda x: {"same": x * 0.0, "other": x}, in_axes=0, out_axes=None, devices=jax.devices()
-    )
+    program = jax.pmap(lambda x: {"same": x * 0.0, "other": x}, in_axes=0, out_axes=None, devices=jax.devices())
     state = program(np.arange(NUM_DEVICES))
     assert len(state["other"].addressable_shards) == NUM_DEVICES
     assert_replicated(state["same"])
@@ -105,9 +103,7 @@ def test_one_device_with_eight_shards_updates_as_eight_devices_do():
             counter = counters.from_int(96 * (seed + 1))
             learner.state, metrics = update(learner.state, rows, learner.placed_settings(), counter)
             assert_replicated(learner.state)
-        results.append(
-            (learner.get_weights(), jax.device_get(host_view(metrics)), learner.get_state("extra"))
-        )
+        results.append((learner.get_weights(), jax.device_get(host_view(metrics)), learner.get_state("extra")))
     (weights, metrics, extra), (weights_of_eight, metrics_of_eight, extra_of_eight) = results
     initial = ppo_learner(1).get_weights()
     for ref in weights:
@@ -115,9 +111,7 @@ def test_one_device_with_eight_shards_updates_as_eight_devices_do():
         assert np.abs(weights[ref] - initial[ref]).max() > 1e-3, ref
     assert metrics.keys() == metrics_of_eight.keys()
     for name in metrics:
-        np.testing.assert_allclose(
-            metrics_of_eight[name], metrics[name], rtol=1e-4, atol=1e-5, err_msg=str(name)
-        )
+        np.testing.assert_allclose(metrics_of_eight[name], metrics[name], rtol=1e-4, atol=1e-5, err_msg=str(name))
     np.testing.assert_allclose(jax.tree.leaves(extra), jax.tree.leaves(extra_of_eight))
 
 
@@ -252,13 +246,8 @@ def test_whole_iterations(num_devices):
     # What a user holds is his own.
     for path, leaf in jax.tree.leaves_with_path(weights):
         np.testing.assert_array_equal(leaf, functools.reduce(lambda node, key: node[key.key], path, kept))
-    assert any(
-        (a != b).any()
-        for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(algo.get_weights()), strict=True)
-    )
-    assert np.isfinite(
-        module.forward_inference({"obs": np.zeros((1, 1), np.float32)})["action_dist_inputs"]
-    ).all()
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(algo.get_weights()), strict=True))
+    assert np.isfinite(module.forward_inference({"obs": np.zeros((1, 1), np.float32)})["action_dist_inputs"]).all()
 
     # Environments are dealt out, each device with draws of its own.
     runner = algo.driver.runner_state
@@ -287,9 +276,7 @@ def test_sizes_that_do_not_fit():
         tiny(8).training(minibatch_size=36).build_algo()
     with pytest.raises(ValueError, match="num_shuffle_shards=32.*num_envs_per_env_runner=16"):
         tiny(1, num_shuffle_shards=32).build_algo()
-    with pytest.raises(
-        ValueError, match="num_shuffle_shards=4 must be a multiple of the number of devices, 8"
-    ):
+    with pytest.raises(ValueError, match="num_shuffle_shards=4 must be a multiple of the number of devices, 8"):
         tiny(8, num_shuffle_shards=4).build_algo()
 
 
@@ -298,13 +285,9 @@ def test_which_devices_a_learner_uses():
     assert learner_devices(PPOConfig()) == cpus[:1]
     assert learner_devices(PPOConfig().learners(num_gpus_per_learner=0)) == cpus[:1]
     assert learner_devices(PPOConfig().learners(num_cpus_per_learner=3)) == cpus[:3]
-    with pytest.raises(
-        ValueError, match="num_gpus_per_learner=1 .* needs that many accelerators; JAX sees 0"
-    ):
+    with pytest.raises(ValueError, match="num_gpus_per_learner=1 .* needs that many accelerators; JAX sees 0"):
         learner_devices(PPOConfig().learners(num_gpus_per_learner=1))
-    with pytest.raises(
-        RuntimeError, match="64 CPU devices are asked for, but .* with 8.*use_cpu_devices\\(64\\)"
-    ):
+    with pytest.raises(RuntimeError, match="64 CPU devices are asked for, but .* with 8.*use_cpu_devices\\(64\\)"):
         learner_devices(PPOConfig().learners(num_cpus_per_learner=64))
     use_cpu_devices(4)
     assert len(jax.devices("cpu")) == NUM_DEVICES

@@ -36,17 +36,13 @@ def unroll(env, num_steps, num_envs=2, action=None):
     @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
     def run(key):
         key, reset_key = jax.random.split(key)
-        first, state = jax.vmap(env.reset, in_axes=(0, None))(
-            jax.random.split(reset_key, num_envs), env.params
-        )
+        first, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), env.params)
 
         def body(carry, key):
             obs, state = carry
             action_key, step_key = jax.random.split(key)
             actions = (
-                spaces.sample(action_key, env.action_space, (num_envs,))
-                if action is None
-                else jax.vmap(action)(obs)
+                spaces.sample(action_key, env.action_space, (num_envs,)) if action is None else jax.vmap(action)(obs)
             )
             after = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
                 jax.random.split(step_key, num_envs), state, actions, env.params
@@ -180,9 +176,9 @@ def test_nested_observations_pay_for_the_mode():
     assert set(mode.ravel()) == {-1, 0, 1}
     np.testing.assert_array_equal(steps.truncated[:, 0], [False, False, False, True] * 4)
     # Independent draws: neither the next step nor the reset repeats an observation.
-    positions = np.concatenate(
-        [steps.obs["body"]["position"], steps.final_obs["body"]["position"][3::4]]
-    ).reshape(-1, 2)
+    positions = np.concatenate([steps.obs["body"]["position"], steps.final_obs["body"]["position"][3::4]]).reshape(
+        -1, 2
+    )
     assert len(np.unique(positions, axis=0)) == len(positions)
 
 
@@ -202,9 +198,7 @@ def test_nested_actions_pay_for_every_part():
         ({**best, "arms": (best["arms"][0] + 0.5, best["arms"][1])}, 1 - 0.25 / 3),
     ]:
         np.testing.assert_allclose(env.reward(x[None], action), reward, rtol=1e-6)
-    np.testing.assert_allclose(
-        env.reward(-x[None], {"move": 2, "arms": (-best["arms"][0], best["arms"][1])}), 1.0
-    )
+    np.testing.assert_allclose(env.reward(-x[None], {"move": 2, "arms": (-best["arms"][0], best["arms"][1])}), 1.0)
 
 
 def test_settings_are_checked_and_reach_a_resolved_class():

@@ -46,9 +46,7 @@ class LogAcrobotAngle(RLlibCallback):
         episode.custom_data["theta1"].append(math.degrees(theta1))
 
     def on_episode_end(self, *, episode, metrics_logger, **kwargs):
-        metrics_logger.log_value(
-            "theta1_mean", np.mean(episode.custom_data["theta1"]), reduce="mean", window=50
-        )
+        metrics_logger.log_value("theta1_mean", np.mean(episode.custom_data["theta1"]), reduce="mean", window=50)
 
 
 def test_a_callback_that_reads_the_environments_and_keeps_data_in_the_episode():
@@ -79,9 +77,7 @@ def test_a_trial_with_an_env_runner_actor_and_acting_with_its_checkpoint(ray_ses
         PPOConfig()
         .environment("CartPole-v1")
         .env_runners(num_env_runners=1)
-        .training(
-            train_batch_size_per_learner=200, minibatch_size=200, num_epochs=1, lr=tune.grid_search([1e-3])
-        )
+        .training(train_batch_size_per_learner=200, minibatch_size=200, num_epochs=1, lr=tune.grid_search([1e-3]))
         .rl_module(model_config={"fcnet_hiddens": [4]})
     )
     results = tune.Tuner(
@@ -95,10 +91,7 @@ def test_a_trial_with_an_env_runner_actor_and_acting_with_its_checkpoint(ray_ses
         ),
     ).fit()
     best = results.get_best_result(metric="env_runners/episode_return_mean", mode="max")
-    assert (
-        best.metrics["training_iteration"] == 2
-        and best.metrics["fault_tolerance"]["num_healthy_workers"] == 1
-    )
+    assert best.metrics["training_iteration"] == 2 and best.metrics["fault_tolerance"]["num_healthy_workers"] == 1
 
     settings = config.copy(copy_frozen=False).env_runners(num_env_runners=0).training(lr=best.config["lr"])
     algo = Algorithm.from_checkpoint(best.checkpoint.path, config=settings)

@@ -276,9 +276,7 @@ def test_estimate_is_what_the_device_samples(device_algo):
         explore=True,
         axis_name=None,
     )
-    _, columns, _ = jax.eval_shape(
-        sample, runner, learner.state.params, learner.state.rest, values, driver.timesteps
-    )
+    _, columns, _ = jax.eval_shape(sample, runner, learner.state.params, learner.state.rest, values, driver.timesteps)
     estimate = device_algo.memory_estimate()["train_batch"]
     assert estimate["columns"] == nbytes(columns)
     assert estimate["num_rows"] == 64 and estimate["counts"] == {"envs": 8, "steps": 8}

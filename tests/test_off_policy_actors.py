@@ -176,8 +176,10 @@ def test_an_iteration_is_as_many_training_steps_as_its_minima_need():
 
 @pytest.mark.parametrize(
     ("intensity", "expected"),
-    [(ROWS / 6 * 3, ["sample", "store"] + ["draw", "update", "prioritise"] * 3 + ["sync"]),
-     (ROWS / 6 / 2, ["sample", "store"] * 2 + ["draw", "update", "prioritise"] + ["sync"])],
+    [
+        (ROWS / 6 * 3, ["sample", "store"] + ["draw", "update", "prioritise"] * 3 + ["sync"]),
+        (ROWS / 6 / 2, ["sample", "store"] * 2 + ["draw", "update", "prioritise"] + ["sync"]),
+    ],
 )
 def test_rounds_follow_the_training_intensity(intensity, expected, monkeypatch):
     algo = config(training_intensity=intensity, learning_starts=0).build_algo()

@@ -155,9 +155,7 @@ def test_the_program_does_what_its_pieces_do(run):
         layout.unpack({"words": jnp.asarray(words)}),
         layout.unpack({"words": jnp.asarray(stored)}),
     )
-    np.testing.assert_allclose(
-        state.replay.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4
-    )
+    np.testing.assert_allclose(state.replay.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4)
     results = run.results[0]["learners"][DEFAULT_MODULE_ID]
     for name, value in nest_metrics(metrics)[DEFAULT_MODULE_ID].items():
         np.testing.assert_allclose(results[name], value, rtol=1e-4, err_msg=name)
@@ -415,9 +413,10 @@ def test_two_devices_share_batch_and_memory(tmp_path):
     assert shards.size.tolist() == [20, 20]
     words = shards.ring.experience["words"]
     assert not np.array_equal(words[0], words[1])
-    assert results[-1]["replay_buffer"] | {"capacity": CAPACITY, "num_env_steps_stored": CAPACITY} == results[-1][
-        "replay_buffer"
-    ]
+    assert (
+        results[-1]["replay_buffer"] | {"capacity": CAPACITY, "num_env_steps_stored": CAPACITY}
+        == results[-1]["replay_buffer"]
+    )
     for leaf in jax.tree.leaves(driver.learner.state.params):
         copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
         np.testing.assert_array_equal(copies[0], copies[1])

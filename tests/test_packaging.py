@@ -47,9 +47,7 @@ def test_the_wheel_holds_the_package_and_nothing_else():
     assert {path.split("/")[0] for path in shipped} == {PACKAGE}
     assert f"{PACKAGE}/py.typed" in shipped
     sources = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / PACKAGE).rglob("*.py*")
-        if path.suffix in (".py", ".pyi")
+        str(path.relative_to(ROOT)) for path in (ROOT / PACKAGE).rglob("*.py*") if path.suffix in (".py", ".pyi")
     }
     assert sources <= shipped
     assert any(path.endswith(".pyi") for path in shipped)
@@ -93,14 +91,10 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    assert (
-        modules_after("import jaxrl_stack") & {"jax", "flax", "numpy", "gymnax", "gymnasium", "ray"} == set()
-    )
+    assert modules_after("import jaxrl_stack") & {"jax", "flax", "numpy", "gymnax", "gymnasium", "ray"} == set()
 
 
-@pytest.mark.parametrize(
-    "module", ["jaxrl_stack.algorithms.ppo", "jaxrl_stack.env.jax_env", "jaxrl_stack.cli.train"]
-)
+@pytest.mark.parametrize("module", ["jaxrl_stack.algorithms.ppo", "jaxrl_stack.env.jax_env", "jaxrl_stack.cli.train"])
 def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
     # gymnax starts the backend at import; after that the number of CPU devices is fixed.
     check = "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
@@ -213,9 +207,7 @@ def test_facades_are_listed_and_imported_by_no_room():
 
 
 def test_imports_make_no_cycle():
-    graph = {
-        module: {name for name, _ in own_imports_of(module) if name in sources()} for module in sources()
-    }
+    graph = {module: {name for name, _ in own_imports_of(module) if name in sources()} for module in sources()}
     # A module never leads back to itself; modules that lead nowhere are taken away until only cycles are left.
     while leaves := {module for module, imported in graph.items() if not imported}:
         graph = {module: imported - leaves for module, imported in graph.items() if module not in leaves}
@@ -239,10 +231,7 @@ def test_ops_import_jax_only():
 def test_top_level_folders_are_imported_by_nobody_in_the_package():
     outside = {"envs", "bench", "tests", "notebooks"}
     wrong = [
-        f"{m}, line {line}: {name}"
-        for m in sources()
-        for name, line in imports_of(m)
-        if name.split(".")[0] in outside
+        f"{m}, line {line}: {name}" for m in sources() for name, line in imports_of(m) if name.split(".")[0] in outside
     ]
     assert wrong == []
 

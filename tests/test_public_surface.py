@@ -88,9 +88,7 @@ def members_missing(cls: Any, facts: dict[str, Any]) -> Iterator[str]:
             if name not in instance_attributes(cls):
                 yield f".{name}"
         elif name in methods and not name.startswith("__"):
-            yield from (
-                f".{name}{missing}" for missing in parameters_missing(getattr(cls, name), methods[name])
-            )
+            yield from (f".{name}{missing}" for missing in parameters_missing(getattr(cls, name), methods[name]))
 
 
 def entries(category: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -146,9 +144,7 @@ def surface() -> dict[str, dict[str, list[str]]]:
 
 def absent() -> list[str]:
     """Every absent name; a class that is absent stands for its members."""
-    return sorted(
-        path + what for rows in surface().values() for path, missing in rows.items() for what in missing
-    )
+    return sorted(path + what for rows in surface().values() for path, missing in rows.items() for what in missing)
 
 
 def settings_tables() -> str:
@@ -179,9 +175,7 @@ def classes_table() -> str:
     for group, rows in surface().items():
         whole = sum(not missing for missing in rows.values())
         gone = sum(missing == [""] for missing in rows.values())
-        partly = [
-            f"`{path.rpartition('.')[2]}`" for path, missing in rows.items() if missing and missing != [""]
-        ]
+        partly = [f"`{path.rpartition('.')[2]}`" for path, missing in rows.items() if missing and missing != [""]]
         lines.append(f"| {group} | {whole} of {len(rows)} | {', '.join(partly)} | {gone or ''} |")
     return "\n".join(lines)
 
@@ -194,10 +188,7 @@ def absent_table() -> str:
         for name in sorted(names):
             owner = max((p for p in paths if name.startswith((f"{p}.", f"{p}("))), key=len, default=name)
             owners.setdefault(owner, []).extend([name[len(owner) :].lstrip(".")] if owner != name else [])
-        shown = [
-            f"`{owner}`" + (f" ({', '.join(members)})" if members else "")
-            for owner, members in owners.items()
-        ]
+        shown = [f"`{owner}`" + (f" ({', '.join(members)})" if members else "") for owner, members in owners.items()]
         blocks.append(f"**{reason}**\n{', '.join(shown)}")
     return "\n\n".join(blocks)
 
@@ -226,9 +217,7 @@ def test_what_is_absent_is_known_by_name():
     print(*found, sep="\n")
     unexplained = [name for name in found if not any(fnmatch.fnmatchcase(name, pattern) for pattern in known)]
     assert not unexplained, "absent: give the reason in tests/reference/absent.json"
-    stale = [
-        pattern for pattern in known if not fnmatch.filter(found, pattern) or fnmatch.filter(present, pattern)
-    ]
+    stale = [pattern for pattern in known if not fnmatch.filter(found, pattern) or fnmatch.filter(present, pattern)]
     assert not stale, "(partly) present: take it out of tests/reference/absent.json"
 
 

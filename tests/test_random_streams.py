@@ -35,11 +35,7 @@ class OneStep(ConfiguredEnv):
 
     @property
     def action_space(self):
-        return (
-            gym.spaces.Discrete(2)
-            if self.settings["discrete"]
-            else gym.spaces.Box(-10.0, 10.0, (1,), np.float32)
-        )
+        return gym.spaces.Discrete(2) if self.settings["discrete"] else gym.spaces.Box(-10.0, 10.0, (1,), np.float32)
 
     def reset_env(self, key, params):
         return jnp.zeros((2,), jnp.float32), jnp.int32(0)
@@ -218,12 +214,8 @@ def test_pipelines_that_are_called_on_their_own_draw_differently():
 
 def test_streams_of_a_seed_are_different_keys():
     keys = [np.asarray(jax.random.key_data(stream_key(0, stream))) for stream in Stream]
-    counted = [
-        np.asarray(jax.random.key_data(jax.random.fold_in(keys_of, 1))) for keys_of in map(_typed, keys)
-    ]
-    names = [
-        np.asarray(jax.random.key_data(named(_typed(keys[0]), name))) for name in ("a", "b", "GetActions")
-    ]
+    counted = [np.asarray(jax.random.key_data(jax.random.fold_in(keys_of, 1))) for keys_of in map(_typed, keys)]
+    names = [np.asarray(jax.random.key_data(named(_typed(keys[0]), name))) for name in ("a", "b", "GetActions")]
     everything = [tuple(key.tolist()) for key in [*keys, *counted, *names]]
     assert len(set(everything)) == len(everything)
 

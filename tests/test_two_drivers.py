@@ -92,9 +92,7 @@ def replayed_episodes(columns, reset_keys, step_keys):
                 info,
                 terminated=terminated,
                 truncated=truncated,
-                extra_model_outputs={
-                    name: row[name] for name in (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
-                },
+                extra_model_outputs={name: row[name] for name in (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)},
             )
             if episode.is_done:
                 episodes.append(episode)

@@ -17,7 +17,7 @@ from jaxrl_stack.algorithms import DQNConfig, PPOConfig, SACConfig
 ROOT = pathlib.Path(__file__).parents[1]
 FACTS = json.loads((ROOT / "tests" / "reference" / "rllib_api.json").read_text())
 
-USE = '''
+USE = """
 from typing import assert_type
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
@@ -66,7 +66,7 @@ DQNConfig().training(lr=0.1).double  # reportArgumentType
 SACConfig().epsilon  # reportArgumentType
 DQNConfig().num_atoms.units  # reportAttributeAccessIssue
 SACConfig().debugging(seed=0).initial_alpha.units  # reportAttributeAccessIssue
-'''
+"""
 
 
 def test_pyright_knows_names_and_types(tmp_path):

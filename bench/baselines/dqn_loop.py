@@ -189,9 +189,7 @@ def make_loop(
         return state, (ended.sum(), episode_returns.sum(), loss)
 
     def run(state: State) -> tuple[State, jax.Array]:
-        state, (num_episodes, return_sum, loss) = jax.lax.scan(
-            iteration, state, None, length=num_steps // num_envs
-        )
+        state, (num_episodes, return_sum, loss) = jax.lax.scan(iteration, state, None, length=num_steps // num_envs)
         return state, jnp.stack([num_episodes.sum().astype(jnp.float32), return_sum.sum(), loss.mean()])
 
     started = time.perf_counter()

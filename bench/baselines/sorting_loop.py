@@ -145,14 +145,12 @@ def make_loop(
         logits, value = forward(params, obs)
         action = jax.random.categorical(action_key, logits)
         log_prob = log_prob_of(jax.nn.log_softmax(logits), action)
-        next_obs, env_state, reward, terminated, truncated, _info = jax.vmap(
-            env.step, in_axes=(0, 0, 0, None)
-        )(jax.random.split(step_key, num_envs), env_state, action, env_params)
+        next_obs, env_state, reward, terminated, truncated, _info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(step_key, num_envs), env_state, action, env_params
+        )
         ended = jnp.logical_or(terminated, truncated)
         running_return = running_return + reward
-        transition = Transition(
-            obs, action, log_prob, value, reward, ended, jnp.where(ended, running_return, 0.0)
-        )
+        transition = Transition(obs, action, log_prob, value, reward, ended, jnp.where(ended, running_return, 0.0))
         return (params, env_state, next_obs, jnp.where(ended, 0.0, running_return), key), transition
 
     def gae(batch: Transition, last_value: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -163,14 +161,10 @@ def make_loop(
             advantage = delta + gamma * lambda_ * alive * advantage
             return (advantage, t.value), advantage
 
-        _, advantages = jax.lax.scan(
-            backward, (jnp.zeros_like(last_value), last_value), batch, reverse=True, unroll=16
-        )
+        _, advantages = jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), batch, reverse=True, unroll=16)
         return advantages, advantages + batch.value
 
-    def loss_fn(
-        params: Any, batch: Transition, advantages: jax.Array, targets: jax.Array
-    ) -> tuple[jax.Array, Any]:
+    def loss_fn(params: Any, batch: Transition, advantages: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
         logits, value = forward(params, batch.obs)
         log_probs = jax.nn.log_softmax(logits)
         ratio = jnp.exp(log_prob_of(log_probs, batch.action) - batch.log_prob)

@@ -107,9 +107,7 @@ def permute(position: jax.Array, num_rows: int, round_keys: jax.Array) -> jax.Ar
     x = network(position)
     if num_rows == 1 << bits:
         return x
-    return jax.lax.while_loop(
-        lambda x: jnp.any(x >= num_rows), lambda x: jnp.where(x >= num_rows, network(x), x), x
-    )
+    return jax.lax.while_loop(lambda x: jnp.any(x >= num_rows), lambda x: jnp.where(x >= num_rows, network(x), x), x)
 
 
 @jax.custom_vjp

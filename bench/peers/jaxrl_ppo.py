@@ -20,9 +20,7 @@ def make(settings: dict[str, Any]) -> protocol.Work:
 
     num_env_runners = settings["env_runners"]["num_env_runners"]
     close = start_ray(num_env_runners + 2) if num_env_runners else lambda: None
-    api = new_stack.Api(
-        PPOConfig, DefaultModelConfig, SingleAgentEpisode, update_rows, update_trajectories, close
-    )
+    api = new_stack.Api(PPOConfig, DefaultModelConfig, SingleAgentEpisode, update_rows, update_trajectories, close)
     return new_stack.make_work(api, settings)
 
 

@@ -87,9 +87,7 @@ def parts_of(result: Mapping[str, Any], config: Any) -> dict[str, float]:
     step of the vector environment (of one runner, the mean over runners).
     """
     runner = result["env_runners"]
-    vector_steps = runner["num_env_steps_sampled"] / (
-        max(1, config.num_env_runners) * config.num_envs_per_env_runner
-    )
+    vector_steps = runner["num_env_steps_sampled"] / (max(1, config.num_env_runners) * config.num_envs_per_env_runner)
     found = {
         "sample": [_at(result, "timers", "env_runner_sampling_timer")],
         "env": [_at(runner, "env_step_timer")],
@@ -219,9 +217,7 @@ def episodes_of(api: Api, data: Mapping[str, np.ndarray], env: Any) -> list[Any]
             action_space=env.action_space,
             rewards=list(data["rewards"][:, i]),
             terminated=True,
-            extra_model_outputs={
-                column: list(data[column][:, i]) for column in ("action_dist_inputs", "action_logp")
-            },
+            extra_model_outputs={column: list(data[column][:, i]) for column in ("action_dist_inputs", "action_logp")},
             len_lookback_buffer=0,
         ).to_numpy()
         for i in range(NUM_ROWS // EPISODE_LENGTH)

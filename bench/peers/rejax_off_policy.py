@@ -59,9 +59,7 @@ def make(settings: dict[str, Any]) -> Work:
             **common,
         )
     num_iterations = settings["reporting"]["min_sample_timesteps_per_iteration"] // num_envs
-    run = jax.jit(
-        lambda state: jax.lax.fori_loop(0, num_iterations, lambda _, s: algo.train_iteration(s), state)
-    )
+    run = jax.jit(lambda state: jax.lax.fori_loop(0, num_iterations, lambda _, s: algo.train_iteration(s), state))
     held = [algo.init_state(jax.random.key(settings["seed"]))]
     result = {"steps": num_iterations * num_envs, "updates": num_iterations}
 

@@ -384,9 +384,7 @@ class HostPolicy:
         matrix, loose = self._pack(results, _all_finite(batch[Columns.OBS], reset.shape[0]), mode)
         return matrix, loose, (env_to_module, module_to_env)
 
-    def _pack(
-        self, results: dict[str, Any], finite: jax.Array, mode: Mode
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    def _pack(self, results: dict[str, Any], finite: jax.Array, mode: Mode) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         leaves, treedef = jax.tree.flatten(results)
         matrix, loose, slots = packing.pack([*leaves, finite])
         assert matrix is not None, "one column says what is finite"
@@ -398,9 +396,7 @@ class HostPolicy:
         )
         return matrix, loose
 
-    def _observe_final(
-        self, params, rest, settings, connectors, key, counts, observations, prev_actions, prev_rewards
-    ):
+    def _observe_final(self, params, rest, settings, connectors, key, counts, observations, prev_actions, prev_rewards):
         context = self._context(
             params,
             rest,

@@ -221,9 +221,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
                 points = len(shape.values) if isinstance(shape, schedules.ScheduleArrays) else 0
                 parts.append((setting.name, "traced", points))
             elif setting.kind == "traced":
-                parts.append(
-                    (setting.name, fingerprint_of(value if setting.name in self._static_settings else None))
-                )
+                parts.append((setting.name, fingerprint_of(value if setting.name in self._static_settings else None)))
         parts += [(name, fingerprint_of(vars(self)[name])) for name in sorted(self._own_names)]
         for module_id in sorted(self.algorithm_config_overrides_per_module):
             parts.append((module_id, self.get_config_for_module(module_id).static_fingerprint()))
@@ -270,12 +268,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     def exploration(self, *args: Any, **kwargs: Any) -> Self:
         """Gone: `env_runners`."""
         raise ValueError(
-            "config.exploration(...) is gone. Use env_runners(explore=...) and "
-            "RLModule._forward_exploration() instead."
+            "config.exploration(...) is gone. Use env_runners(explore=...) and RLModule._forward_exploration() instead."
         )
 
     def get_marl_module_spec(self, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
         """Gone: `get_multi_rl_module_spec`."""
-        raise ValueError(
-            "config.get_marl_module_spec() is gone. Use config.get_multi_rl_module_spec() instead."
-        )
+        raise ValueError("config.get_marl_module_spec() is gone. Use config.get_multi_rl_module_spec() instead.")

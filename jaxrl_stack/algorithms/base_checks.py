@@ -53,9 +53,7 @@ def policies(value: Any) -> str | None:
             return problem
     if isinstance(value, dict):
         for spec in value.values():
-            if not (
-                spec is None or isinstance(spec, PolicySpec) or (isinstance(spec, tuple) and len(spec) == 4)
-            ):
+            if not (spec is None or isinstance(spec, PolicySpec) or (isinstance(spec, tuple) and len(spec) == 4)):
                 return wanted
     return None
 
@@ -183,16 +181,10 @@ def connector(value: Any) -> str | None:
 def clip_rewards(value: Any) -> str | None:
     if isinstance(value, bool) or value is None:
         return None
-    return (
-        None
-        if number(above=0)(value) is None
-        else "None, False, True (sign) or a positive number (clip to ±)"
-    )
+    return None if number(above=0)(value) is None else "None, False, True (sign) or a positive number (clip to ±)"
 
 
 @check_of("Collection[str]")
 def static_names(value: Any) -> str | None:
-    is_names = isinstance(value, (list, tuple, set, frozenset)) and all(
-        isinstance(name, str) for name in value
-    )
+    is_names = isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in value)
     return None if is_names else "a list of names of traced settings"

@@ -52,6 +52,7 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 MAX_SEED = 2**32 - 1
 """JAX makes keys of the lower 32 bits of a seed: larger ones would repeat smaller ones."""
 
+
 @register_class
 def default_policy_mapping_fn(aid: Any, episode: Any = None, worker: Any = None, **kwargs: Any) -> str:
     """Maps every agent to the module "default_policy"."""
@@ -73,9 +74,7 @@ def callback(name: str, doc: str) -> Setting:
 torch = functools.partial(inert, instead="programs are always compiled by XLA; leave it out.")
 offline = functools.partial(later, instead="offline data is not supported yet, leave it out.")
 
-_cache_dir = instance(
-    str, what="a path or 'auto'", also=(None, False), annotation="str | Literal[False] | None"
-)
+_cache_dir = instance(str, what="a path or 'auto'", also=(None, False), annotation="str | Literal[False] | None")
 _runner_class = subclass_of(EnvRunner, "a subclass of EnvRunner, such as SingleAgentEnvRunner")
 _learner_class = subclass_of(Learner, "a subclass of Learner, such as PPOLearner", "type[Learner]")
 

@@ -67,9 +67,7 @@ class ConfigBuilding(ConfigStore):
             ValueError: If a space is known from nowhere.
         """
         if default_policy_class is not None:
-            raise ValueError(
-                f"default_policy_class={default_policy_class!r}: there are no Policy classes here."
-            )
+            raise ValueError(f"default_policy_class={default_policy_class!r}: there are no Policy classes here.")
         specs = self._policy_specs(policies)
         for policy_id, spec in specs.items():
             spec.observation_space, spec.action_space = self._module_spaces(
@@ -205,8 +203,7 @@ class ConfigBuilding(ConfigStore):
         modules = specs.rl_module_specs or {}
         if len(modules) != 1:
             raise ValueError(
-                f"get_rl_module_spec() is for one module; there are {sorted(modules)}. Use "
-                "get_multi_rl_module_spec()."
+                f"get_rl_module_spec() is for one module; there are {sorted(modules)}. Use get_multi_rl_module_spec()."
             )
         return next(iter(modules.values()))
 
@@ -258,11 +255,7 @@ class ConfigBuilding(ConfigStore):
         self, module_id: str, own: RLModuleSpec | None, policy: PolicySpec, env: Any, spaces: Any
     ) -> RLModuleSpec:
         """A module's spec with everything that it leaves open filled in."""
-        spec = (
-            self._with_default_class(own or RLModuleSpec())
-            if own is None or own.module_class is None
-            else own
-        )
+        spec = self._with_default_class(own or RLModuleSpec()) if own is None or own.module_class is None else own
         spec.observation_space, spec.action_space = self._module_spaces(
             module_id,
             spec.observation_space or policy.observation_space,
@@ -279,8 +272,7 @@ class ConfigBuilding(ConfigStore):
         default = self.get_default_rl_module_spec()
         if not isinstance(default, RLModuleSpec):
             raise ValueError(
-                f"{spec}: give module_class=; {type(self).__name__} has no single default module to take it "
-                "from."
+                f"{spec}: give module_class=; {type(self).__name__} has no single default module to take it from."
             )
         default.update(spec)
         return default
@@ -442,8 +434,7 @@ class ConfigBuilding(ConfigStore):
         for piece in pieces:
             if not isinstance(piece, ConnectorV2):
                 raise ValueError(
-                    f"{call}: the function returned {short(piece)}. It must return a ConnectorV2 or a list "
-                    "of them."
+                    f"{call}: the function returned {short(piece)}. It must return a ConnectorV2 or a list of them."
                 )
         return pieces
 
@@ -488,9 +479,7 @@ class ConfigBuilding(ConfigStore):
             spaces: "default_policy" → the module's own spaces, or "__env_single__" → the environment's.
         """
         config: Any = self
-        learner = self.learner_class(
-            config=config, module_spec=self.get_multi_rl_module_spec(env=env, spaces=spaces)
-        )
+        learner = self.learner_class(config=config, module_spec=self.get_multi_rl_module_spec(env=env, spaces=spaces))
         learner.build()
         return learner
 
@@ -521,11 +510,7 @@ class ConfigBuilding(ConfigStore):
 def _is_trained(policies_to_train: Any, module_id: str, batch: Any = None) -> bool:
     if policies_to_train is None:
         return True
-    return (
-        bool(policies_to_train(module_id, batch))
-        if callable(policies_to_train)
-        else module_id in policies_to_train
-    )
+    return bool(policies_to_train(module_id, batch)) if callable(policies_to_train) else module_id in policies_to_train
 
 
 def _num_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:

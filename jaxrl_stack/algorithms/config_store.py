@@ -342,9 +342,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         """The value of a setting as it was given, where the attribute of that name resolves it further."""
         attribute = self._attribute_of(name)
         if attribute is None:
-            raise KeyError(
-                f"{type(self).__name__} has no setting {name!r}.{self._declarations.suggestion(name)}"
-            )
+            raise KeyError(f"{type(self).__name__} has no setting {name!r}.{self._declarations.suggestion(name)}")
         return vars(self)[attribute]
 
     def serialize(self) -> dict[str, Any]:
@@ -391,9 +389,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             name = old.maps_to
         attribute = self._attribute_of(name)
         if attribute is None:
-            raise KeyError(
-                f"{type(self).__name__} has no setting {item!r}.{self._declarations.suggestion(item)}"
-            )
+            raise KeyError(f"{type(self).__name__} has no setting {item!r}.{self._declarations.suggestion(item)}")
         return vars(self)[attribute]
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -494,9 +490,7 @@ def _searchable(value: Any) -> Any:
 def warn_deprecated(message: str) -> None:
     """A DeprecationWarning that points at the caller outside of this package's configs."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
-        "jaxrl_stack.algorithms"
-    ):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("jaxrl_stack.algorithms"):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 

@@ -11,9 +11,7 @@ from jaxrl_stack.algorithms.settings_display import describe
 from jaxrl_stack.utils.from_config import NotProvided
 
 
-def fluent_method(
-    owner: type, declarations: Declarations, section: str, own: Iterable[str]
-) -> Callable[..., Any]:
+def fluent_method(owner: type, declarations: Declarations, section: str, own: Iterable[str]) -> Callable[..., Any]:
     """The method of one section.
 
     Args:
@@ -36,9 +34,7 @@ def fluent_method(
             )
         for name, value in zip(positional, args, strict=False):
             if name in kwargs:
-                raise TypeError(
-                    f"{type(self).__name__}.{section}() got {name!r} twice, by position and by keyword."
-                )
+                raise TypeError(f"{type(self).__name__}.{section}() got {name!r} twice, by position and by keyword.")
             kwargs[name] = value
         mine = kwargs
         if inherited:
@@ -67,9 +63,7 @@ def signature(settings: Iterable[Setting]) -> inspect.Signature:
         parameters.append(
             inspect.Parameter(
                 setting.name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD
-                if setting.positional
-                else inspect.Parameter.KEYWORD_ONLY,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD if setting.positional else inspect.Parameter.KEYWORD_ONLY,
                 default=setting.when_omitted,
                 annotation=setting.type,
             )
@@ -87,8 +81,7 @@ def _docstring(declarations: Declarations, section: str, settings: list[Setting]
         "    This config, so that calls chain. What is not passed stays as it is.",
         "",
         "Raises:",
-        "    TypeError: If an argument is no setting of this section; names the setting that was probably "
-        "meant.",
+        "    TypeError: If an argument is no setting of this section; names the setting that was probably meant.",
         "    ValueError: If a value cannot be right, or a name has been replaced by another.",
         "    AttributeError: If the config is frozen.",
     ]

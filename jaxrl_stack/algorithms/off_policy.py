@@ -237,11 +237,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     def _replay_value(self, name: str) -> Any:
         given = self.replay_buffer_config
-        return (
-            given[name]
-            if name in given
-            else inspect.signature(self.replay_buffer_class).parameters[name].default
-        )
+        return given[name] if name in given else inspect.signature(self.replay_buffer_class).parameters[name].default
 
     # ------------------------------------------------------------------------------------------------ validation
 
@@ -259,13 +255,9 @@ class OffPolicyConfig(AlgorithmConfig):
                     f"training(replay_buffer_config={{{name!r}: {short(value)}}}) is still a search space. Give the "
                     "config to a tuner, or set one value."
                 )
-        problem = replay_buffer_config_problem(
-            {**self.replay_buffer_config, "type": self.replay_buffer_class}
-        )
+        problem = replay_buffer_config_problem({**self.replay_buffer_config, "type": self.replay_buffer_class})
         if problem is not None:
-            self._value_error(
-                f"training(replay_buffer_config={self.replay_buffer_config!r}): must be {problem}."
-            )
+            self._value_error(f"training(replay_buffer_config={self.replay_buffer_config!r}): must be {problem}.")
         self._validate_updates()
 
     def _validate_updates(self) -> None:

@@ -33,7 +33,6 @@ ACTORS = "actors"
 """Who acts on a setting; what only actors read has no effect where the environment runs on the device."""
 
 
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """One setting of a config.

@@ -74,9 +74,7 @@ def stored_config(
         if name not in settings:
             missing[name] = description
     decoder = Decoder(loader, what=what)
-    values = {
-        name: decoder.decode(item) for name, item in node["value"].items() if name not in {**settings, **missing}
-    }
+    values = {name: decoder.decode(item) for name, item in node["value"].items() if name not in {**settings, **missing}}
     try:
         config = config_class.from_plain(values, loader)
     except (ValueError, *DAMAGES) as error:

@@ -55,9 +55,7 @@ class CallbackList:
             _check_name(name)
             for function in _as_list(given):
                 if not callable(function):
-                    raise TypeError(
-                        f"config.callbacks({name}=...) must be a function or a list, not {function!r}."
-                    )
+                    raise TypeError(f"config.callbacks({name}=...) must be a function or a list, not {function!r}.")
                 self._calls[name].append((f"config.callbacks({name}={_name_of(function)})", function))
         for name, calls in self._calls.items():
             for label, function in calls:
@@ -71,9 +69,7 @@ class CallbackList:
             config: An AlgorithmConfig; ``callbacks_class`` and ``callbacks_<hook>`` are read.
         """
         classes = _as_list(config.callbacks_class)
-        return cls(
-            [make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS}
-        )
+        return cls([make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS})
 
     def call(self, name: str, **kwargs: Any) -> None:
         """Call a hook.
@@ -131,16 +127,12 @@ def make_callback(
         (f"{type(callback).__name__}.{callback_name}()", getattr(callback, callback_name))
         for callback in _as_list(callbacks_objects)
     ]
-    calls += [
-        (f"{callback_name}={_name_of(function)}", function) for function in _as_list(callbacks_functions)
-    ]
+    calls += [(f"{callback_name}={_name_of(function)}", function) for function in _as_list(callbacks_functions)]
     for label, function in calls:
         _call(label, function, kwargs or {}, args or ())
 
 
-def _call(
-    label: str, function: Callable[..., Any], kwargs: Mapping[str, Any], args: Sequence[Any] = ()
-) -> None:
+def _call(label: str, function: Callable[..., Any], kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> None:
     try:
         function(*args, **kwargs)
     except Exception as error:

@@ -418,4 +418,3 @@ def _weights(tree: Any, names: tuple[str, ...], is_weights: bool) -> Iterator[tu
             yield from _weights(item, (*names, str(name)), is_weights or name in _WEIGHTS)
     elif is_weights and isinstance(tree, np.ndarray):
         yield "/".join(names), tree
-

@@ -186,9 +186,7 @@ def _stored_metadata(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _lay_out(
-    path: Path, component: Component, state: dict[str, Any], folders: list[_Folder], *, copies: bool
-) -> None:
+def _lay_out(path: Path, component: Component, state: dict[str, Any], folders: list[_Folder], *, copies: bool) -> None:
     parts = {name: state.pop(name) for name in component.parts if name in state}
     encoder = Encoder()
     plain = encoder.encode(state)
@@ -361,9 +359,7 @@ class Stored:
         """What was written of this component, without its parts."""
         content = self._json(CLASS_AND_CTOR_ARGS_FILE)
         ctor, left_out = content.get("ctor_args_and_kwargs"), content.get("left_out")
-        is_ctor = (
-            isinstance(ctor, dict) and isinstance(ctor.get("args"), list) and isinstance(ctor.get("kwargs"), dict)
-        )
+        is_ctor = isinstance(ctor, dict) and isinstance(ctor.get("args"), list) and isinstance(ctor.get("kwargs"), dict)
         if not is_ctor or not isinstance(left_out, dict):
             raise ValueError(f"The checkpoint at {self.path} is damaged: {CLASS_AND_CTOR_ARGS_FILE} is incomplete.")
         assert isinstance(ctor, dict)

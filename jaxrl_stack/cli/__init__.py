@@ -112,22 +112,16 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -
     )
     what = train.add_argument_group("what to train")
     what.add_argument("--algo", metavar="NAME", help="algorithm, such as PPO (`jaxrl list algorithms`)")
-    what.add_argument(
-        "--env", metavar="ENV", help="environment, such as gymnax/CartPole-v1 (`jaxrl list envs`)"
-    )
+    what.add_argument("--env", metavar="ENV", help="environment, such as gymnax/CartPole-v1 (`jaxrl list envs`)")
     what.add_argument("--config", metavar="JSON", help='settings by name: \'{"lr": 0.0003, "gamma": 0.99}\'')
-    what.add_argument(
-        "--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)"
-    )
+    what.add_argument("--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)")
     what.add_argument(
         "--restore",
         metavar="CHECKPOINT",
         help="go on from a checkpoint, with its settings unless --algo and --env or a file give others",
     )
     what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
-    what.add_argument(
-        "--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations"
-    )
+    what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
     until = train.add_argument_group("when to stop")
     until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
     until.add_argument(
@@ -143,9 +137,7 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -
         metavar="DIR",
         help="where to write (default: results/ALGO_ENV_TIME in the working directory)",
     )
-    results.add_argument(
-        "--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too"
-    )
+    results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too")
     results.add_argument(
         "--checkpoint-at-end",
         action=argparse.BooleanOptionalAction,
@@ -173,9 +165,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: _Parser
     evaluate.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="directory that `jaxrl train` or save_to_path() wrote"
     )
-    evaluate.add_argument(
-        "--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)"
-    )
+    evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
     evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
     evaluate.add_argument(
         "--config-file",
@@ -188,9 +178,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: _Parser
         default=None,
         help="draw actions from the policy, or take its best ones (default: as configured)",
     )
-    evaluate.add_argument(
-        "--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)"
-    )
+    evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
 
 

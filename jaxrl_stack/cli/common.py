@@ -51,6 +51,6 @@ def json_object(option: str, text: str, is_file: bool = False) -> dict[str, Any]
         ) from error
     if not isinstance(value, dict):
         if is_file:
-            raise CliError(f"{option}: holds {value!r}, which must be a JSON object: {{\"algo\": \"PPO\", ...}}.")
+            raise CliError(f'{option}: holds {value!r}, which must be a JSON object: {{"algo": "PPO", ...}}.')
         raise CliError(f"{option} {text!r} must be a JSON object: {option} '{{\"name\": value}}'.")
     return value

@@ -145,9 +145,7 @@ def _config_of_file(
     if path.suffix == ".py":
         config, stop = python_experiment(path)
         if arguments.algo not in (None, algo_name(config)):
-            raise CliError(
-                f"--algo {arguments.algo}: {path} configures {algo_name(config)}. Leave --algo out."
-            )
+            raise CliError(f"--algo {arguments.algo}: {path} configures {algo_name(config)}. Leave --algo out.")
         if arguments.env is not None:
             config.environment(arguments.env)
         if settings:

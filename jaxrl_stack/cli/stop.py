@@ -96,8 +96,7 @@ class StopCriteria:
         return {
             path: float(values[path])
             for path in self.targets
-            if path in ("training_iteration", "time_total_s")
-            or (path.endswith("_lifetime") and path in values)
+            if path in ("training_iteration", "time_total_s") or (path.endswith("_lifetime") and path in values)
         }
 
     def __str__(self) -> str:

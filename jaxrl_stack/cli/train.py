@@ -77,9 +77,7 @@ def _result_writer(directory: pathlib.Path, config: AlgorithmConfig) -> ResultWr
     try:
         return ResultWriter(directory, config.to_dict())
     except OSError as error:
-        raise CliError(
-            f"--results-dir {directory}: cannot be written ({error}). Name another directory."
-        ) from error
+        raise CliError(f"--results-dir {directory}: cannot be written ({error}). Name another directory.") from error
 
 
 # ----------------------------------------------------------------------------------------------------------- the run

@@ -50,8 +50,7 @@ def iterate_episodes(
         key = episode_key(episode)
         if key not in zip_with_batch_column:
             raise ValueError(
-                f"zip_with_batch_column has no items for the episode {key}, only for "
-                f"{list(zip_with_batch_column)}."
+                f"zip_with_batch_column has no items for the episode {key}, only for {list(zip_with_batch_column)}."
             )
         yield episode, zip_with_batch_column[key][0]
 
@@ -95,17 +94,14 @@ def _items_for(batch: dict[str, Any], column: str, episode: SingleAgentEpisode |
     return column_data if episode is None else column_data.setdefault(episode_key(episode), [])
 
 
-def change_items_in_place(
-    batch: dict[str, Any], column: str | Sequence[str], func: Callable[..., Any]
-) -> None:
+def change_items_in_place(batch: dict[str, Any], column: str | Sequence[str], func: Callable[..., Any]) -> None:
     """See `ConnectorV2.foreach_batch_item_change_in_place`."""
     is_single = isinstance(column, str)
     names: list[str] = [column] if isinstance(column, str) else list(column)
     missing = [name for name in names if name not in batch]
     if missing:
         raise ValueError(
-            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no {missing}, only "
-            f"{list(batch)}."
+            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no {missing}, only {list(batch)}."
         )
     first = batch[names[0]]
     for key in first if isinstance(first, dict) else [None]:
@@ -168,10 +164,7 @@ def stack_items(items: Sequence[Any], name: str) -> Any:
     """
 
     def join(*leaves: Any) -> np.ndarray:
-        rows = [
-            np.asarray(leaf) if isinstance(leaf, BatchedNdArray) else np.asarray(leaf)[None]
-            for leaf in leaves
-        ]
+        rows = [np.asarray(leaf) if isinstance(leaf, BatchedNdArray) else np.asarray(leaf)[None] for leaf in leaves]
         joined = np.concatenate(rows)
         if joined.dtype.kind not in "biufc":
             raise ValueError(f"a leaf is {type(leaves[0]).__name__}, not a number or an array of numbers")

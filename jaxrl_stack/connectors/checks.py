@@ -88,9 +88,7 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, An
     except _AsksForModule:
         return
     except jax.errors.JAXTypeError as error:
-        where = next(
-            (note for note in getattr(error, "__notes__", ()) if note.startswith("In connector")), ""
-        )
+        where = next((note for note in getattr(error, "__notes__", ()) if note.startswith("In connector")), "")
         reason = str(error).split("\n", 1)[0]
         raise TypeError(
             f"{names} cannot be compiled: {type(error).__name__}: {reason} {where} Python's if, while, int() and NumPy "

@@ -160,17 +160,11 @@ class ConnectorPipelineV2(ConnectorV2):
 
     def _insert(self, index: int, piece: ConnectorV2) -> None:
         if isinstance(piece, type) and issubclass(piece, ConnectorV2):
-            raise TypeError(
-                f"{piece.__name__} is a class; add an instance to the pipeline: {piece.__name__}()."
-            )
+            raise TypeError(f"{piece.__name__} is a class; add an instance to the pipeline: {piece.__name__}().")
         if not isinstance(piece, ConnectorV2):
-            raise TypeError(
-                f"A pipeline's pieces are ConnectorV2 objects, got {piece!r} ({type(piece).__name__})."
-            )
+            raise TypeError(f"A pipeline's pieces are ConnectorV2 objects, got {piece!r} ({type(piece).__name__}).")
         if any(piece is member for member in self):
-            raise ValueError(
-                f"This {type(piece).__name__} object is in the pipeline already; add a second one."
-            )
+            raise ValueError(f"This {type(piece).__name__} object is in the pipeline already; add a second one.")
         base = name = type(piece).__name__
         suffix = 0
         while name in self.names:
@@ -356,9 +350,7 @@ class ConnectorPipelineV2(ConnectorV2):
         try:
             yield
         except Exception as error:
-            error.add_note(
-                f"In connector {name!r}, piece {index + 1} of {len(self)} of {type(self).__name__}."
-            )
+            error.add_note(f"In connector {name!r}, piece {index + 1} of {len(self)} of {type(self).__name__}.")
             raise
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
@@ -367,10 +359,7 @@ class ConnectorPipelineV2(ConnectorV2):
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
         """Every piece's state for another set of environments."""
-        return {
-            name: jax.tree.map(strong_array, piece.rebatch(state[name], num_envs))
-            for name, piece in self._members
-        }
+        return {name: jax.tree.map(strong_array, piece.rebatch(state[name], num_envs)) for name, piece in self._members}
 
     # --- Explaining
 
@@ -432,9 +421,7 @@ class ConnectorPipelineV2(ConnectorV2):
                 lines.append(f"  {mark} {column:<40} {what}")
             lines += [f"  - {column}" for column in before if column not in columns]
             leaves = jax.tree.leaves_with_path(state)
-            lines += [
-                f"    state{jax.tree_util.keystr(path)}: {_dtype_and_shape(leaf)}" for path, leaf in leaves
-            ]
+            lines += [f"    state{jax.tree_util.keystr(path)}: {_dtype_and_shape(leaf)}" for path, leaf in leaves]
         return "\n".join(lines)
 
     def _zero_actions(self, size: int):
@@ -559,9 +546,7 @@ class ConnectorPipelineV2(ConnectorV2):
         for name in [*wanted, *unwanted]:
             self._index_of(name)
         return {
-            name: piece.get_state(**kwargs)
-            for name, piece in self._members
-            if name in wanted and name not in unwanted
+            name: piece.get_state(**kwargs) for name, piece in self._members if name in wanted and name not in unwanted
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -617,8 +602,7 @@ def _checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
     batch = result[1]
     if not isinstance(batch, dict) or not all(isinstance(columns, dict) for columns in batch.values()):
         raise TypeError(
-            f"The batch that a connector returns is a dict {{module_id: {{column: arrays}}}}, got "
-            f"{_outline(batch)}."
+            f"The batch that a connector returns is a dict {{module_id: {{column: arrays}}}}, got {_outline(batch)}."
         )
     return result
 

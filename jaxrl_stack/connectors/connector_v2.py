@@ -293,9 +293,7 @@ class ConnectorV2(Checkpointable, Constructible):
         Returns:
             ``(state, batch)``: state with the structure, shapes and dtypes that came in; a new batch.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}"
-        )
+        raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
         """Merge statistics over the devices of an axis at the end of an iteration; default: the identity."""
@@ -578,9 +576,7 @@ CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "s
 
 def to_host(state: Any) -> Any:
     """A NumPy copy of a pytree of arrays, with the dtypes that JAX gives them."""
-    return jax.tree.map(
-        lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state
-    )
+    return jax.tree.map(lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state)
 
 
 def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
@@ -636,9 +632,7 @@ def restore(template: Any, state: dict[str, Any], name: str) -> Any:
     """What ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
     plain = serialization.to_state_dict(template)
     try:
-        restored = serialization.from_state_dict(
-            template, state if isinstance(plain, dict) else state["state"]
-        )
+        restored = serialization.from_state_dict(template, state if isinstance(plain, dict) else state["state"])
     except (KeyError, ValueError) as error:
         raise ValueError(f"State for {name} does not fit: {error}") from error
     return jax.tree.map(np.asarray, restored)

@@ -202,9 +202,7 @@ def _run_pieces(
             timer = metrics.log_time((*prefix, "timers", "connectors", snake_case(name.rpartition("/")[2])))
         try:
             with timer:
-                batch = piece(
-                    batch=batch, episodes=episodes, shared_data=shared_data, metrics=metrics, **arguments
-                )
+                batch = piece(batch=batch, episodes=episodes, shared_data=shared_data, metrics=metrics, **arguments)
         except Exception as error:
             error.add_note(f"In host piece {name!r} of {type(pipeline).__name__}.")
             raise
@@ -228,13 +226,9 @@ def _observations(
     space = front[-1][1].observation_space if front else pipeline.input_observation_space
     if Columns.OBS in columns:
         source = _written_by(writers, Columns.OBS)
-        return _fitted(
-            space, _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source), source
-        )
+        return _fitted(space, _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source), source)
     # What is in the episodes has gone through all pieces; the last one that declares a new space answers for it.
-    declaring = [
-        name for name, piece in front if piece.observation_space is not piece.input_observation_space
-    ]
+    declaring = [name for name, piece in front if piece.observation_space is not piece.input_observation_space]
     names = declaring[-1:] or [name for name, _ in front]
     source = " and ".join(f"Host piece {name!r}" for name in names) or "The environments"
     if not episodes:

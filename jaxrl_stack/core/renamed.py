@@ -27,9 +27,7 @@ def absent_or_renamed(
         AttributeError: For a name that nobody knows.
     """
     if absent and name in absent:
-        raise ImportError(
-            f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}."
-        )
+        raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}.")
     if renamed and name in renamed:
         replacement = renamed[name]
         warnings.warn(

@@ -81,6 +81,4 @@ def _parts(outcome: Any, names: tuple[str, ...], method: str, name: str) -> tupl
 def _check_observation(obs: Any, info: Any, space: gym.Space, method: str, name: str) -> None:
     spaces.validate_batch(space, obs, 0, f"environment({name!r}): the observation of {method}")
     if not isinstance(info, dict):
-        raise ValueError(
-            f"environment({name!r}): {method} returned the info {info!r}. Return a dict, {{}} if empty."
-        )
+        raise ValueError(f"environment({name!r}): {method} returned the info {info!r}. Return a dict, {{}} if empty.")

@@ -743,9 +743,7 @@ class EnvRunnerGroup:
     def _refs_of_modules(self) -> frozenset[str]:
         """Names of the arrays that the runners' modules hold."""
         if self._module_refs is None:
-            answers = self.foreach_env_runner(
-                _module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1]
-            )
+            answers = self.foreach_env_runner(_module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
             self._module_refs = answers[0]
         assert self._module_refs is not None
         return self._module_refs
@@ -1003,9 +1001,7 @@ def sample_for_evaluation(
     return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
 
 
-def _numbered(
-    runner: Any, *, number: int, sample: Callable[..., Any], share: dict[str, Any]
-) -> tuple[int, Any]:
+def _numbered(runner: Any, *, number: int, sample: Callable[..., Any], share: dict[str, Any]) -> tuple[int, Any]:
     if not runner.is_restored:
         if was_actor_restarted():
             raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
@@ -1044,9 +1040,7 @@ def _weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], in
 
 
 def _only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    return {
-        part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()
-    }
+    return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
@@ -1057,6 +1051,4 @@ def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
 
 
 def _call(runner: Any, func: Any, kwargs: Any) -> Any:
-    return (
-        getattr(runner, func)(**(kwargs or {})) if isinstance(func, str) else func(runner, **(kwargs or {}))
-    )
+    return getattr(runner, func)(**(kwargs or {})) if isinstance(func, str) else func(runner, **(kwargs or {}))

@@ -198,18 +198,14 @@ class AutoResetJaxEnv(JaxEnv):
         first = self.reset(reset_key, params)
         _same_types(self.name, first[1], step.state)
         ended = jnp.logical_or(step.terminated, step.truncated)
-        obs, state = jax.tree.map(
-            lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state)
-        )
+        obs, state = jax.tree.map(lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state))
         return step._replace(obs=obs, state=state)
 
     def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         step = jax.vmap(
             lambda key, state, action: self._step_without_reset(jax.random.split(key)[0], state, action, params)
         )(keys, state, action)
-        return reset_where_ended(
-            step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys)
-        )
+        return reset_where_ended(step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys))
 
 
 class GymnaxEnv(JaxEnv):
@@ -297,11 +293,7 @@ class GymnaxEnv(JaxEnv):
         obs, state, reward, terminated, truncated, info = outcome
         final_obs = self._conform(info["final_observation"])
         reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
-        rest = {
-            name: x
-            for name, x in info.items()
-            if name not in ("terminated", "truncated", "final_observation")
-        }
+        rest = {name: x for name, x in info.items() if name not in ("terminated", "truncated", "final_observation")}
         return JaxStep(
             self._conform(obs),
             strongly_typed(state),
@@ -492,16 +484,13 @@ def strongly_typed(tree: Any) -> Any:
     return jax.tree.map(convert, tree)
 
 
-def _typed_signals(
-    name: str, reward: Any, terminated: Any, truncated: Any
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
         if not isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array):
             raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool.")
         if jnp.shape(value) != ():
             raise ValueError(
-                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a "
-                "scalar."
+                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a scalar."
             )
     return (
         jax.lax.convert_element_type(reward, jnp.float32),
@@ -511,9 +500,7 @@ def _typed_signals(
 
 
 def _same_types(name: str, first: Any, later: Any) -> None:
-    structs = [
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree) for tree in (later, first)
-    ]
+    structs = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree) for tree in (later, first)]
     _expect(name, "step's state", *structs)
 
 
@@ -523,9 +510,7 @@ def _expect(name: str, part: str, given: Any, wanted: Any) -> None:
             f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have that of the "
             f"space or of reset, {jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
         )
-    for (path, leaf), target in zip(
-        jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True
-    ):
+    for (path, leaf), target in zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True):
         if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
             raise ValueError(
                 f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should "

@@ -46,9 +46,7 @@ class GymnasiumFromJax(gym.Env):
         self._next_episode: tuple[Any, Any] | None = None
         self._replayed: list[jax.Array] | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode.
 
         Args:

@@ -201,9 +201,7 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> Resolv
         TypeError: An object that is no environment.
         ImportError: The module of "module:Class" does not import, or envpool or ale-py is not installed.
     """
-    context = (
-        env_config if isinstance(env_config, EnvContext) else EnvContext(env_config or {}, worker_index=0)
-    )
+    context = env_config if isinstance(env_config, EnvContext) else EnvContext(env_config or {}, worker_index=0)
     if env is None:
         raise ValueError("no environment is set: call config.environment('gymnax/CartPole-v1'), for example.")
     if isinstance(env, str):

@@ -104,9 +104,7 @@ def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
     }
 
 
-def resource_bundles(
-    config: AlgorithmConfig, *, main_process: bool = True
-) -> tuple[list[dict[str, float]], str]:
+def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> tuple[list[dict[str, float]], str]:
     """What an algorithm takes in all, one bundle per process.
 
     Args:
@@ -197,9 +195,7 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
         raise ValueError(problem)
 
 
-def misfit(
-    config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False
-) -> str | None:
+def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False) -> str | None:
     """Why these nodes can never hold an algorithm's actors, or None if nothing speaks against it.
 
     Args:
@@ -243,9 +239,7 @@ def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: floa
             setting = "".join(_settings_of(config, role, {name: amount}))
             parts.append(f"{times}{setting}")
     unit = f"{name}s" if name in ("CPU", "GPU") else f"of the resource {name!r}"
-    more = (
-        f"num_{name.lower()}s={wanted:g}" if name in ("CPU", "GPU") else f"resources={{{name!r}: {wanted:g}}}"
-    )
+    more = f"num_{name.lower()}s={wanted:g}" if name in ("CPU", "GPU") else f"resources={{{name!r}: {wanted:g}}}"
     return (
         f"{' plus '.join(parts)} comes to {wanted:g} {unit}; the Ray cluster has {available:g}. Lower these "
         f"settings, start Ray with ray.init({more}) before the algorithm is built, or add nodes."

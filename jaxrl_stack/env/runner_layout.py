@@ -144,4 +144,3 @@ def _dealt_out(leaf: Any, num_devices: int, *, is_per_env: bool) -> np.ndarray:
         return np.reshape(leaf, (num_devices, -1, *np.shape(leaf)[2:]))
     # Merged over the devices behind every rollout, so the same on all of them.
     return np.broadcast_to(leaf[0], (num_devices, *np.shape(leaf)[1:]))
-

@@ -216,9 +216,7 @@ class InfiniteLookbackBuffer:
                 raise IndexError(self._range_error(at_indices))
         size = len(new_data) if isinstance(new_data, list) else batch_size(new_data)
         if size != len(positions):
-            raise IndexError(
-                f"at_indices={at_indices} addresses {len(positions)} items, but new_data has {size}"
-            )
+            raise IndexError(f"at_indices={at_indices} addresses {len(positions)} items, but new_data has {size}")
         if not size:
             return
         if not self.finalized:
@@ -269,9 +267,7 @@ class InfiniteLookbackBuffer:
         """Build the buffer that `get_state()` described."""
         buffer = InfiniteLookbackBuffer(state["data"], state["lookback"], space_from_dict(state["space"]))
         if buffer.finalized != state["finalized"]:
-            raise ValueError(
-                f"finalized={state['finalized']} does not fit data of type {type(state['data']).__name__}"
-            )
+            raise ValueError(f"finalized={state['finalized']} does not fit data of type {type(state['data']).__name__}")
         return buffer
 
     def __getitem__(self, item: Indices) -> Any:
@@ -299,9 +295,7 @@ class InfiniteLookbackBuffer:
 
     def _require_list(self, method: str) -> None:
         if self.finalized:
-            raise RuntimeError(
-                f"{method}() is not possible on a finalized buffer; use concat() or unfinalize()"
-            )
+            raise RuntimeError(f"{method}() is not possible on a finalized buffer; use concat() or unfinalize()")
 
     def _absolute(self, index: int, neg_index_as_lookback: bool) -> int:
         from_start = index >= 0 or neg_index_as_lookback
@@ -338,9 +332,7 @@ class InfiniteLookbackBuffer:
         low, high = (0, size) if span.step > 0 else (-1, size - 1)
         return range(min(max(span.start, low), high), min(max(span.stop, low), high), span.step)
 
-    def _get_slice(
-        self, slice_: slice, neg_index_as_lookback: bool, fill: Any, one_hot_discrete: bool
-    ) -> Any:
+    def _get_slice(self, slice_: slice, neg_index_as_lookback: bool, fill: Any, one_hot_discrete: bool) -> Any:
         if fill is None:
             return self._rows(self._clipped(slice_, neg_index_as_lookback), one_hot_discrete)
         span = self._span(slice_, neg_index_as_lookback)
@@ -410,9 +402,7 @@ class InfiniteLookbackBuffer:
         def fit(leaf: np.ndarray, new: Any) -> np.ndarray:
             new = np.asarray(new)
             if new.shape != leaf[where].shape:
-                raise ValueError(
-                    f"new_data has a leaf of shape {new.shape} where {leaf[where].shape} is stored"
-                )
+                raise ValueError(f"new_data has a leaf of shape {new.shape} where {leaf[where].shape} is stored")
             cast = cast_lossless(new, leaf.dtype)
             if cast is None:
                 raise ValueError(

@@ -33,9 +33,7 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     if isinstance(tree, (tuple, list)):
         for other in rest:
             if not isinstance(other, (tuple, list)) or len(other) != len(tree):
-                raise ValueError(
-                    f"expected a {type(tree).__name__} of {len(tree)} items, got {_describe(other)}"
-                )
+                raise ValueError(f"expected a {type(tree).__name__} of {len(tree)} items, got {_describe(other)}")
         return _rebuild(tree, [tree_map(fn, *items) for items in zip(tree, *rest, strict=True)])
     return fn(tree, *rest)
 
@@ -82,9 +80,7 @@ def batch_size(tree: Any) -> int:
     shapes = [np.shape(leaf) for leaf in tree_leaves(tree)]
     sizes = {shape[0] if shape else None for shape in shapes}
     if len(sizes) != 1 or None in sizes:
-        raise ValueError(
-            f"batched data needs one leading axis of equal size in every leaf, got the shapes {shapes}"
-        )
+        raise ValueError(f"batched data needs one leading axis of equal size in every leaf, got the shapes {shapes}")
     return shapes[0][0]
 
 

@@ -180,9 +180,7 @@ class SingleAgentEpisode:
             rewards=np.asarray(rewards),
             terminated=terminated,
             truncated=truncated,
-            extra_model_outputs={
-                key: _as_structure(values) for key, values in (extra_model_outputs or {}).items()
-            },
+            extra_model_outputs={key: _as_structure(values) for key, values in (extra_model_outputs or {}).items()},
             t_started=t_started,
             len_lookback_buffer=len_lookback_buffer,
         )
@@ -324,9 +322,7 @@ class SingleAgentEpisode:
                     f"{len(column)} extra model outputs {key!r} after {column.lookback}"
                 )
         if self.t != self.t_started + steps:
-            raise ValueError(
-                f"episode {self.id_} has t={self.t}, but t_started={self.t_started} and {steps} steps"
-            )
+            raise ValueError(f"episode {self.id_} has t={self.t}, but t_started={self.t_started} and {steps} steps")
 
     def to_numpy(self) -> SingleAgentEpisode:
         """Turn all columns but the infos into arrays with a leading time axis, in place; returns the episode.
@@ -337,9 +333,7 @@ class SingleAgentEpisode:
             RuntimeError: if the episode has no observation yet.
         """
         if not self.is_reset:
-            raise RuntimeError(
-                f"episode {self.id_} has no data to convert: call add_env_reset() before to_numpy()"
-            )
+            raise RuntimeError(f"episode {self.id_} has no data to convert: call add_env_reset() before to_numpy()")
         for column in self._array_columns():
             column.finalize()
         return self
@@ -406,12 +400,8 @@ class SingleAgentEpisode:
             KeyError: if there is no such column.
         """
         if key not in self.extra_model_outputs:
-            raise KeyError(
-                f"no extra model output {key!r}; the episode has {sorted(self.extra_model_outputs)}"
-            )
-        return self.extra_model_outputs[key].get(
-            indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill
-        )
+            raise KeyError(f"no extra model output {key!r}; the episode has {sorted(self.extra_model_outputs)}")
+        return self.extra_model_outputs[key].get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
@@ -432,15 +422,11 @@ class SingleAgentEpisode:
         """
         self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
-    def set_actions(
-        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
+    def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Overwrite actions in place; arguments and errors as in `set_observations`."""
         self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
-    def set_rewards(
-        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
+    def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Overwrite rewards in place; arguments and errors as in `set_observations`."""
         self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
@@ -471,9 +457,7 @@ class SingleAgentEpisode:
             )
         column = _column(new_data, 0)
         if len(column) != len(self):
-            raise IndexError(
-                f"the new extra model output {key!r} has {len(column)} items for {len(self)} steps"
-            )
+            raise IndexError(f"the new extra model output {key!r} has {len(column)} items for {len(self)} steps")
         if self.is_numpy:
             column.finalize()
         else:
@@ -496,9 +480,7 @@ class SingleAgentEpisode:
             ValueError: if `len_lookback_buffer` is negative.
         """
         if self.is_done:
-            raise RuntimeError(
-                f"episode {self.id_} is done at t={self.t}: there is nothing to continue after a cut()"
-            )
+            raise RuntimeError(f"episode {self.id_} is done at t={self.t}: there is nothing to continue after a cut()")
         successor = self._chunk(len(self), len(self), len_lookback_buffer)
         for column in successor._array_columns():
             column.unfinalize()
@@ -520,9 +502,7 @@ class SingleAgentEpisode:
             ValueError: if the step of the slice is not 1, or `len_lookback_buffer` is negative.
         """
         if not isinstance(slice_, slice):
-            raise TypeError(
-                f"an episode can be sliced, episode[a:b], but not indexed with {slice_!r}; use get_*()"
-            )
+            raise TypeError(f"an episode can be sliced, episode[a:b], but not indexed with {slice_!r}; use get_*()")
         start, stop, step = slice_.indices(len(self))
         if step != 1:
             raise ValueError(f"an episode slice must have step 1, got {slice_}")
@@ -558,9 +538,7 @@ class SingleAgentEpisode:
         if not self.is_reset or not other.is_reset:
             raise ValueError("cannot concatenate: one of the chunks has no observation")
         if not _equal(self.get_observations(-1), other.get_observations(0)):
-            raise ValueError(
-                "cannot concatenate: the last observation of this chunk is not the first one of the other"
-            )
+            raise ValueError("cannot concatenate: the last observation of this chunk is not the first one of the other")
         self.validate()
         other.validate()
         outputs = self._output_columns(other.extra_model_outputs) if len(other) else self.extra_model_outputs
@@ -649,9 +627,7 @@ class SingleAgentEpisode:
             "actions": self.actions.get_state(),
             "rewards": self.rewards.get_state(),
             "infos": self.infos.get_state(),
-            "extra_model_outputs": {
-                key: column.get_state() for key, column in self.extra_model_outputs.items()
-            },
+            "extra_model_outputs": {key: column.get_state() for key, column in self.extra_model_outputs.items()},
             "is_terminated": self.is_terminated,
             "is_truncated": self.is_truncated,
             "t_started": self.t_started,
@@ -697,11 +673,7 @@ class SingleAgentEpisode:
         raise ValueError("get_temporary_timestep_data() was removed: use episode.custom_data[key]")
 
     def __repr__(self) -> str:
-        end = [
-            name
-            for name, flag in (("terminated", self.is_terminated), ("truncated", self.is_truncated))
-            if flag
-        ]
+        end = [name for name, flag in (("terminated", self.is_terminated), ("truncated", self.is_truncated)) if flag]
         return (
             f"SingleAgentEpisode({self.id_}, t={self.t_started}..{self.t}, return={self.get_return():g}, "
             f"{' and '.join(end) or 'running'})"
@@ -737,8 +709,7 @@ class SingleAgentEpisode:
             actions=self.actions.sub_buffer(start, stop, lookback),
             rewards=self.rewards.sub_buffer(start, stop, lookback),
             extra_model_outputs={
-                key: column.sub_buffer(start, stop, lookback)
-                for key, column in self.extra_model_outputs.items()
+                key: column.sub_buffer(start, stop, lookback) for key, column in self.extra_model_outputs.items()
             },
             t_started=self.t_started + start,
             agent_id=self.agent_id,
@@ -762,7 +733,5 @@ def _as_structure(data: Any) -> Any:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    same = tree_map(
-        lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right
-    )
+    same = tree_map(lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right)
     return all(tree_leaves(same))

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
 class ActorDriver(Driver):
     """Trains on gymnasium environments. Subclasses bring the shape of a training step.
 
@@ -207,9 +208,7 @@ class ActorDriver(Driver):
         sampled_steps = sum(sampled.num_env_steps for sampled in samples)
         states: list[dict[str, Any]] = []
         if merges_env_runner_states(self.config):
-            states = group.foreach_env_runner(
-                connector_state, local_env_runner=group.num_remote_env_runners() == 0
-            )
+            states = group.foreach_env_runner(connector_state, local_env_runner=group.num_remote_env_runners() == 0)
         self.num_env_steps += sampled_steps
         self._clock("env_runner_sampling_timer", started)
         return episodes, sampled_steps, [state for state in states if state]
@@ -220,9 +219,7 @@ class ActorDriver(Driver):
         for episodes in ended:
             self._num_episodes += len(episodes.returns)
             self._window.extend(
-                zip(
-                    episodes.returns.tolist(), episodes.lengths.tolist(), episodes.durations.tolist(), strict=True
-                )
+                zip(episodes.returns.tolist(), episodes.lengths.tolist(), episodes.durations.tolist(), strict=True)
             )
 
     def _sync(self, connector_states: list[dict[str, Any]]) -> None:
@@ -281,9 +278,7 @@ class ActorDriver(Driver):
             config = self.config.get_evaluation_config_object()
             assert config is not None
             self._evaluation_module_spec(config)
-            self._eval_group = self._make_group(
-                config, "eval_env_runner", local_env_runner=not config.num_env_runners
-            )
+            self._eval_group = self._make_group(config, "eval_env_runner", local_env_runner=not config.num_env_runners)
         return self._eval_group
 
     @property
@@ -300,18 +295,14 @@ class ActorDriver(Driver):
         connector = self.env_to_module_state()
         if connector:
             state[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
-        self._make_eval_group().sync_weights(
-            from_worker_or_learner_group=self.learner_group, more_state=state
-        )
+        self._make_eval_group().sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
 
     @property
     def _runners_keep_their_own(self) -> bool:
         """Whether actors have statistics that nobody merges: the first one's stand for all then."""
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
-    def evaluate(
-        self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None
-    ) -> dict[str, Any]:
+    def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
         group = self._make_eval_group()
         started = time.perf_counter()
         if is_training is None:
@@ -341,9 +332,7 @@ class ActorDriver(Driver):
                 f"evaluation_error_after_n_consecutive_skips={most}. Wait longer for actors with "
                 f"evaluation(evaluation_unhealthy_workers_timeout_s=...), or repair what ends them."
             ) from reason
-        logger.warning(
-            "The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason
-        )
+        logger.warning("The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason)
 
     def _sample_evaluation(
         self, group: EnvRunnerGroup, iteration: int, call: int, is_training: Callable[[], bool] | None
@@ -369,8 +358,10 @@ class ActorDriver(Driver):
         ids = group.sampling_ids()
         if config.evaluation_duration == "auto":
             assert is_training is not None
-            one_round([(i, {"num_timesteps": config.evaluation_auto_duration_min_env_steps_per_sample}) for i in ids],
-                      reset_seed)
+            one_round(
+                [(i, {"num_timesteps": config.evaluation_auto_duration_min_env_steps_per_sample}) for i in ids],
+                reset_seed,
+            )
             while is_training():
                 rate = num_env_steps / max(time.perf_counter() - started, 1e-9) / len(ids)
                 steps = int(

@@ -475,9 +475,7 @@ class DeviceDriver(Driver):
             timeout_s=config.evaluation_sample_timeout_s,
         )
         seconds = time.perf_counter() - started
-        stats = episode_results(
-            out["returns"], out["lengths"], seconds_per_step=seconds / max(1, out["num_env_steps"])
-        )
+        stats = episode_results(out["returns"], out["lengths"], seconds_per_step=seconds / max(1, out["num_env_steps"]))
         logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         logger.aggregate([out["metrics"]])
         own = {"num_episodes": len(out["returns"]), "num_env_steps_sampled": out["num_env_steps"], "sample": seconds}

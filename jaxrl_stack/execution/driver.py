@@ -187,9 +187,7 @@ class Driver(abc.ABC):
         """Hand the current weights and statistics to the runners that evaluate."""
 
     @abc.abstractmethod
-    def evaluate(
-        self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None
-    ) -> dict[str, Any]:
+    def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
         """Run one evaluation.
 
         Args:
@@ -355,9 +353,7 @@ def episode_results(
     if len(returns) == 0:
         nan = float("nan")
         names = ("episode_return", "episode_len")
-        return {f"{n}_{how}": nan for n in names for how in ("mean", "min", "max")} | {
-            "episode_duration_sec_mean": nan
-        }
+        return {f"{n}_{how}": nan for n in names for how in ("mean", "min", "max")} | {"episode_duration_sec_mean": nan}
     duration = float(np.mean(lengths)) * seconds_per_step if durations is None else float(np.mean(durations))
     return {
         "episode_return_mean": float(np.mean(returns, dtype=np.float64)),

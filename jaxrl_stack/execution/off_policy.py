@@ -115,9 +115,7 @@ def training_step(
         return sample_and_store(state, settings, sample_fn=sample_fn, store_fn=store_fn)
 
     def update(state: TrainState) -> tuple[TrainState, Any]:
-        return draw_and_update(
-            state, settings, draw_fn=draw_fn, update_fn=update_fn, prioritise_fn=prioritise_fn
-        )
+        return draw_and_update(state, settings, draw_fn=draw_fn, update_fn=update_fn, prioritise_fn=prioritise_fn)
 
     state, sampled = repeat_fn(sample, state, num_samples)
     state, learned = repeat_fn(update, state, num_updates) if num_updates else (state, None)

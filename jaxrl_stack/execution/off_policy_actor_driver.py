@@ -169,14 +169,10 @@ class OffPolicyActorDriver(ActorDriver):
         }
         updates_before = self.num_updates
         if self._has_learning_started:
-            self.pure_training_step(
-                state, None, **functions, num_samples=num_samples, num_updates=num_updates
-            )
+            self.pure_training_step(state, None, **functions, num_samples=num_samples, num_updates=num_updates)
         else:
             # Only what was sampled tells whether learning starts behind it.
-            state, _ = self.pure_training_step(
-                state, None, **functions, num_samples=num_samples, num_updates=0
-            )
+            state, _ = self.pure_training_step(state, None, **functions, num_samples=num_samples, num_updates=0)
             if self._has_learning_started:
                 self.pure_training_step(state, None, **functions, num_samples=0, num_updates=num_updates)
         connector_states = newest_connector_states(self._blocks) if self._blocks else self._connector_states
@@ -209,9 +205,7 @@ class OffPolicyActorDriver(ActorDriver):
         if len(blocks) > 1:
             blocks = sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial))
         for block in blocks:
-            replay.add_block(
-                block.columns, stream=block.worker_index, serial=block.serial, starts=block.starts
-            )
+            replay.add_block(block.columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
         self._clock(names.REPLAY_BUFFER_ADD_DATA_TIMER, started)
         return replay
 

@@ -166,9 +166,9 @@ class OffPolicyDeviceDriver(DeviceDriver):
             state = self.rollout.init(key, num_envs)
             values = learner.current_values(settings, timesteps)["modules"]
             keys = jax.random.split(key, (1, 1 + num_envs))
-            return self.rollout.steps(
-                state, keys, params, rest, values, timesteps, explore=bool(self.config.explore)
-            )[1]
+            return self.rollout.steps(state, keys, params, rest, values, timesteps, explore=bool(self.config.explore))[
+                1
+            ]
 
         state = learner.state
         settings = jax.tree.map(jnp.asarray, learner.settings())
@@ -464,9 +464,7 @@ class StoredReplay(Checkpointable):
     def __init__(self, driver: OffPolicyDeviceDriver):
         self._driver = driver
 
-    def get_state(
-        self, components: Any = None, *, not_components: Any = None, **kwargs: Any
-    ) -> dict[str, Any]:
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """What the memories hold, by name, leaves ``[D, ...]``."""
         return named_leaves(all_shards(self._driver.replay_state))
 
@@ -546,5 +544,3 @@ def _is_flag(path: tuple[str, ...]) -> bool:
 
 def _combined_metrics(before: dict[Any, jax.Array], result: dict[Any, jax.Array]) -> dict[Any, jax.Array]:
     return {p: jnp.maximum(before[p], value) if _is_flag(p) else value for p, value in result.items()}
-
-

@@ -262,9 +262,7 @@ def support(v_min: float, v_max: float, num_atoms: int) -> jax.Array:
         ValueError: If they are fewer than two, or not ascending.
     """
     if num_atoms < 2:
-        raise ValueError(
-            f"A distribution over returns needs num_atoms of at least 2, got num_atoms={num_atoms}."
-        )
+        raise ValueError(f"A distribution over returns needs num_atoms of at least 2, got num_atoms={num_atoms}.")
     if not v_min < v_max:
         raise ValueError(f"v_min must lie below v_max, got v_min={v_min} and v_max={v_max}.")
     return v_min + jnp.arange(num_atoms, dtype=jnp.float32) * ((v_max - v_min) / (num_atoms - 1))
@@ -389,9 +387,7 @@ def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
     return jax.tree.map(update, online, target)
 
 
-def target_update_due(
-    num_steps: Any, last_update: Any, target_network_update_freq: jax.Array | int
-) -> jax.Array:
+def target_update_due(num_steps: Any, last_update: Any, target_network_update_freq: jax.Array | int) -> jax.Array:
     """Whether at least ``target_network_update_freq`` steps were sampled since the last update.
 
     Exact at any age of a run: the counters are subtracted as integers.

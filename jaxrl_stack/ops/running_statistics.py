@@ -37,9 +37,7 @@ def init(shape: tuple[int, ...]) -> RunningStatistics:
     Args:
         shape: Shape of one row.
     """
-    return RunningStatistics(
-        jnp.zeros(2, jnp.uint32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-    )
+    return RunningStatistics(jnp.zeros(2, jnp.uint32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
 
 def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
@@ -88,15 +86,11 @@ def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
     return RunningStatistics(
         count=count,
         mean=a.mean + weight_b * difference,
-        variance=a.variance
-        + weight_b * (b.variance - a.variance)
-        + (weight_a * weight_b) * jnp.square(difference),
+        variance=a.variance + weight_b * (b.variance - a.variance) + (weight_a * weight_b) * jnp.square(difference),
     )
 
 
-def update(
-    statistics: RunningStatistics, batch: jax.Array, mask: jax.Array | None = None
-) -> RunningStatistics:
+def update(statistics: RunningStatistics, batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
     """Statistics with the rows of a batch added.
 
     Args:
@@ -107,9 +101,7 @@ def update(
     return merge(statistics, of_batch(batch, mask))
 
 
-def merge_over_axis(
-    base: RunningStatistics, delta: RunningStatistics, axis_name: str | None
-) -> RunningStatistics:
+def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name: str | None) -> RunningStatistics:
     """``base`` with the rows of every device's ``delta`` added, each once.
 
     The deltas are gathered and folded in the order of the devices, so the result is the same on all of them,

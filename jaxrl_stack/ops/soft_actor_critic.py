@@ -44,9 +44,7 @@ def minimum(q: jax.Array, q_twin: jax.Array | None) -> jax.Array:
 
 
 # ------------------------------------------------------------------------------------------------ critics
-def soft_values(
-    *, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array, log_alpha: jax.Array
-) -> jax.Array:
+def soft_values(*, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array, log_alpha: jax.Array) -> jax.Array:
     """``min(Q_1, Q_2)(s, a) - alpha * log pi(a | s)`` of a drawn action (Haarnoja et al., 2018, equation 3).
 
     Args:
@@ -104,15 +102,11 @@ def critic_rows(
     if q_twin is not None:
         distance = 0.5 * (distance + jnp.abs(q_twin - targets))
         twin_loss = weights * td_loss(q_twin, targets, td_error_loss_fn)
-    return CriticRows(
-        weights * td_loss(q, targets, td_error_loss_fn), twin_loss, jax.lax.stop_gradient(distance)
-    )
+    return CriticRows(weights * td_loss(q, targets, td_error_loss_fn), twin_loss, jax.lax.stop_gradient(distance))
 
 
 # -------------------------------------------------------------------------------------------------- actor
-def actor_rows(
-    *, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array, log_alpha: jax.Array
-) -> jax.Array:
+def actor_rows(*, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array, log_alpha: jax.Array) -> jax.Array:
     """``alpha * log pi(a | s) - min(Q_1, Q_2)(s, a)`` (Haarnoja et al., 2018, equation 9); to be minimised.
 
     The gradient reaches the actor through the reparameterised action, that is through ``logp`` and through the
@@ -172,9 +166,7 @@ def discrete_target_entropy(num_actions: int, ratio: float | None = None) -> flo
     return -1.0 if ratio is None else ratio * math.log(num_actions)
 
 
-def temperature_rows(
-    *, log_alpha: jax.Array, logp: jax.Array, target_entropy: jax.Array | float
-) -> jax.Array:
+def temperature_rows(*, log_alpha: jax.Array, logp: jax.Array, target_entropy: jax.Array | float) -> jax.Array:
     """``-log alpha * (log pi(a | s) + target entropy)`` (Haarnoja et al., 2018, equation 18, in log alpha).
 
     The equation has alpha in front. Its logarithm has a gradient of the same sign whose size does not shrink with

@@ -145,9 +145,7 @@ def write_stablehlo(
         "seed": seed,
         "observation_space": space_to_dict(observation_space),
         "action_space": space_to_dict(action_space),
-        "weights": [
-            {"name": names[index], **_shape_and_dtype(arrays[f"weight_{i}"])} for i, index in enumerate(used)
-        ],
+        "weights": [{"name": names[index], **_shape_and_dtype(arrays[f"weight_{i}"])} for i, index in enumerate(used)],
         "state": [{"is_batched": row.is_batched, **_shape_and_dtype(row.first)} for row in rows],
         "outputs": _described(jax.tree.unflatten(final.out_tree, final.out_avals)),
     }

@@ -206,9 +206,7 @@ class Policy(Acting[PolicyState], Checkpointable):
                     "policy.initial_state(num_envs)."
                 )
             running = episodes.extended(observations, rewards, resets)
-            columns = run_host_front(
-                program.env_to_module, episodes=running, rl_module=self.module, explore=explore
-            )
+            columns = run_host_front(program.env_to_module, episodes=running, rl_module=self.module, explore=explore)
         after: PolicyState
         actions, after, outputs, inputs = program.act(
             arrays,

@@ -50,9 +50,7 @@ class AlgorithmTrainable:
         new = cls.algorithm_class().get_default_config().copy(copy_frozen=False)
         defaults = new.to_dict()
         # What is at its default was set by nobody.
-        new.update_from_dict(
-            {k: v for k, v in config.items() if k not in defaults or not same(defaults[k], v)}
-        )
+        new.update_from_dict({k: v for k, v in config.items() if k not in defaults or not same(defaults[k], v)})
         new.validate()
         new.freeze()
         return new
@@ -159,9 +157,7 @@ def trainable(algorithm: type[Algorithm] | str) -> type[AlgorithmTrainable]:
             f"trainable({algorithm!r}) takes an Algorithm class or the name of one: trainable(PPO) or trainable('PPO')."
         )
     name = algorithm if isinstance(algorithm, str) else algorithm.__name__
-    is_own = name in ALGORITHMS and (
-        isinstance(algorithm, str) or algorithm.__module__ == ALGORITHMS[name][0]
-    )
+    is_own = name in ALGORITHMS and (isinstance(algorithm, str) or algorithm.__module__ == ALGORITHMS[name][0])
     if is_own:
         # One class per name, which other processes find by its path.
         return getattr(sys.modules[__name__], name + _SUFFIX)

@@ -452,10 +452,7 @@ class FaultTolerantActorManager:
             mark_healthy=mark_healthy,
         )
         self.handle_remote_call_result_errors(results, ignore_ray_errors=ignore_ray_errors)
-        return [
-            (call.actor_id, call.get()) if return_actor_ids else call.get()
-            for call in results.ignore_errors()
-        ]
+        return [(call.actor_id, call.get()) if return_actor_ids else call.get() for call in results.ignore_errors()]
 
     # --------------------------------------------------------------------------------------------------------- health
 
@@ -548,9 +545,7 @@ class FaultTolerantActorManager:
         all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)
         for name, values in (("func", funcs), ("kwargs", all_kwargs)):
             if len(values) != len(ids):
-                raise ValueError(
-                    f"{name} is a list of {len(values)} for {len(ids)} actors ({ids}): give one each."
-                )
+                raise ValueError(f"{name} is a list of {len(values)} for {len(ids)} actors ({ids}): give one each.")
         calls: dict[Any, _Request] = {}
         new: Counter[int] = Counter()
         for actor_id, one_func, one_kwargs in zip(ids, funcs, all_kwargs, strict=True):
@@ -584,9 +579,7 @@ class FaultTolerantActorManager:
         import ray
 
         refs = list(requests)
-        ready, _ = ray.wait(
-            refs, num_returns=len(refs), timeout=timeout_seconds, fetch_local=not return_obj_refs
-        )
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=timeout_seconds, fetch_local=not return_obj_refs)
         is_ready = set(ready)
         fetched = [ref for ref in refs if ref in is_ready]
         for ref in fetched:

@@ -96,9 +96,7 @@ def zeros(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
     Returns:
         Pytree that mirrors `space`; leaves ``[*batch_shape, *leaf.shape]``.
     """
-    return jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape_dtype_struct(space, batch_shape)
-    )
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape_dtype_struct(space, batch_shape))
 
 
 def shape_dtype_struct(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
@@ -182,9 +180,7 @@ def sample(key: jax.Array, space: Space, batch_shape: tuple[int, ...] = ()) -> A
     return map_leaves(lambda leaf: _sample_leaf(next(keys), leaf, tuple(batch_shape)), space)
 
 
-def validate_batch(
-    space: Space, batch: Any, batch_dims: int | None = None, name: str = "batch"
-) -> tuple[int, ...]:
+def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name: str = "batch") -> tuple[int, ...]:
     """Checks structure, shapes and dtype kinds of a batch of `space`'s elements. Values are not looked at.
 
     Args:
@@ -217,14 +213,11 @@ def validate_batch(
         if batch_shape is None:
             batch_shape, first = leading, path
         elif leading != batch_shape:
-            raise ValueError(
-                f"{path} has batch shape {leading}, but {first} has {batch_shape}: they must agree."
-            )
+            raise ValueError(f"{path} has batch shape {leading}, but {first} has {batch_shape}: they must agree.")
         target = _leaf_dtype(leaf)
         if not _casts(dtype, target):
             raise ValueError(
-                f"{path} has dtype {dtype}, which does not convert to the {target} of {leaf} without loss "
-                "of meaning."
+                f"{path} has dtype {dtype}, which does not convert to the {target} of {leaf} without loss of meaning."
             )
     return batch_shape or ()
 
@@ -489,20 +482,12 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
                 shown = f"is a {type(value).__name__}" if parts is None else f"holds {list(parts)}"
                 raise ValueError(f"{path} should hold exactly {names}, as its space says, but {shown}.")
             return [
-                item
-                for name in names
-                for item in _zip_leaves(space.spaces[name], parts[name], f"{path}[{name!r}]")
+                item for name in names for item in _zip_leaves(space.spaces[name], parts[name], f"{path}[{name!r}]")
             ]
         case Tuple():
             if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-                what = (
-                    f"{len(value)} entries"
-                    if isinstance(value, (tuple, list))
-                    else f"a {type(value).__name__}"
-                )
-                raise ValueError(
-                    f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}."
-                )
+                what = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
+                raise ValueError(f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}.")
             return [
                 item
                 for i, (child, part) in enumerate(zip(space.spaces, value, strict=True))

@@ -379,9 +379,7 @@ def test_repr_shows_what_differs():
 
 def test_a_subclass_declares_or_assigns_its_settings():
     class MyConfig(PPOConfig):
-        _sections = (
-            Section("training", "", (traced("beta", 0.5, number(0), "A factor."),)),
-        )
+        _sections = (Section("training", "", (traced("beta", 0.5, number(0), "A factor."),)),)
         _defaults = {"lr": 0.25}
 
         def __init__(self, algo_class=None):
@@ -548,7 +546,5 @@ def test_a_config_takes_the_creators_of_its_environments_to_other_processes():
         "import pickle, sys; config = pickle.loads(sys.stdin.buffer.read()); "
         "from jaxrl_stack.env.registry import resolve_env; print(resolve_env(config.env).is_jax)"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(config), capture_output=True, check=True
-    )
+    out = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(config), capture_output=True, check=True)
     assert out.stdout.decode().strip() == "False"

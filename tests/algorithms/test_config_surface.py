@@ -29,10 +29,7 @@ CURRENT = [
     if not fact.get("deprecated")
 ]
 OLD = [
-    (section, name)
-    for section, settings in GROUPS.items()
-    for name, fact in settings.items()
-    if fact.get("deprecated")
+    (section, name) for section, settings in GROUPS.items() for name, fact in settings.items() if fact.get("deprecated")
 ]
 
 

@@ -108,9 +108,7 @@ def test_a_checkpoint_imports_no_buffer_that_was_not_named():
 # ----------------------------------------------------------------------------------------------- rounds and n-step
 
 
-@pytest.mark.parametrize(
-    ("n_step", "length", "largest"), [(1, 1, 1), (3, 3, 3), ((2, 5), 5, 4), ([2, 5], 5, 4)]
-)
+@pytest.mark.parametrize(("n_step", "length", "largest"), [(1, 1, 1), (3, 3, 3), ((2, 5), 5, 4), ([2, 5], 5, 4)])
 def test_fragments_are_as_long_as_the_returns(n_step, length, largest):
     config = config_of(n_step=n_step)
     assert (config.get_rollout_fragment_length(), config.max_n_step) == (length, largest)

@@ -148,9 +148,7 @@ def test_a_spec_of_the_users_own_wins():
     completed = open_spec.get_rl_module_spec(spaces=FLAT)
     assert completed.module_class is DefaultPPORLModule
     assert completed.model_config["fcnet_hiddens"] == [4]
-    two = MultiRLModuleSpec(
-        rl_module_specs={"default_policy": spec, "shared": RLModuleSpec(module_class=MyModule)}
-    )
+    two = MultiRLModuleSpec(rl_module_specs={"default_policy": spec, "shared": RLModuleSpec(module_class=MyModule)})
     config = PPOConfig().rl_module(rl_module_spec=two)
     spaces = {"default_policy": (BOX, DISCRETE), "shared": (BOX, DISCRETE)}
     assert set(config.get_multi_rl_module_spec(spaces=spaces).rl_module_specs) == {"default_policy", "shared"}

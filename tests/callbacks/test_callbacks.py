@@ -80,9 +80,7 @@ def test_one_class_one_function_and_nothing():
 
 
 def test_every_user_of_a_config_has_its_own_instances():
-    config = types.SimpleNamespace(
-        **{f"callbacks_{hook}": None for hook in HOOKS}, callbacks_class=recorder([], "A")
-    )
+    config = types.SimpleNamespace(**{f"callbacks_{hook}": None for hook in HOOKS}, callbacks_class=recorder([], "A"))
     first, second = CallbackList.from_config(config), CallbackList.from_config(config)
     assert first.callbacks[0] is not second.callbacks[0]
 
@@ -117,9 +115,7 @@ def test_errors_go_through_and_name_the_hook():
 @pytest.mark.parametrize("name", EPISODE_HOOKS)
 def test_episode_hooks_are_noticed(name):
     assert overrides_episode_hooks(CallbackList((), {name: lambda **kwargs: None}))
-    assert overrides_episode_hooks(
-        CallbackList([type("A", (RLlibCallback,), {name: lambda self, **kw: None})()])
-    )
+    assert overrides_episode_hooks(CallbackList([type("A", (RLlibCallback,), {name: lambda self, **kw: None})()]))
     base = type("Base", (RLlibCallback,), {name: lambda self, **kw: None})
     assert overrides_episode_hooks(CallbackList([RLlibCallback(), type("Heir", (base,), {})()]))
 

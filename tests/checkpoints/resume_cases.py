@@ -203,9 +203,7 @@ def with_everything() -> PPOConfig:
 
 def noisy() -> PPOConfig:
     """A module with random layers and batch statistics, on two devices."""
-    return (
-        on_device().learners(num_cpus_per_learner=2).rl_module(rl_module_spec=RLModuleSpec(module_class=Noisy))
-    )
+    return on_device().learners(num_cpus_per_learner=2).rl_module(rl_module_spec=RLModuleSpec(module_class=Noisy))
 
 
 def on_host(**env_runners) -> PPOConfig:

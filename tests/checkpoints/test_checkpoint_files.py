@@ -95,9 +95,7 @@ def test_arrays_go_through_files_bit_for_bit(tmp_path):
     back = holds(tmp_path / "it")
 
     def bits(leaf):
-        leaf = np.asarray(
-            jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-        )
+        leaf = np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
         return leaf.dtype, leaf.shape, leaf.tobytes()
 
     assert jax.tree.map(bits, back) == jax.tree.map(bits, state)
@@ -761,9 +759,7 @@ def module_spec(space: gym.Space = OBS, **kwargs: Any) -> RLModuleSpec:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    left, right = (
-        {jax.tree_util.keystr(p): x for p, x in jax.tree.leaves_with_path(t)} for t in (one, other)
-    )
+    left, right = ({jax.tree_util.keystr(p): x for p, x in jax.tree.leaves_with_path(t)} for t in (one, other))
     assert set(left) == set(right)
     assert [n for n in left if np.asarray(left[n]).tobytes() != np.asarray(right[n]).tobytes()] == []
 

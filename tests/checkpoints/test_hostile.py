@@ -91,9 +91,7 @@ def run(good_run, tmp_path):
 def module(run):
     """A copy of a module's checkpoint alone."""
     return Path(
-        shutil.copytree(
-            run / "learner_group" / "learner" / "rl_module" / "default_policy", run.parent / "module"
-        )
+        shutil.copytree(run / "learner_group" / "learner" / "rl_module" / "default_policy", run.parent / "module")
     )
 
 
@@ -183,8 +181,7 @@ def refused(*words: str, evil: Path):
 def _differences(state: Any, other: Any) -> list[str]:
     """Names of leaves that are not the same bit for bit."""
     names, others = (
-        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
-        for tree in (state, other)
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)} for tree in (state, other)
     )
     if set(names) != set(others):
         return sorted(set(names) ^ set(others))
@@ -411,9 +408,7 @@ def nested(depth: int) -> str:
 
 
 LAYOUT = [
-    pytest.param(
-        put(META, "components", value=["../module2"]), ["components", "../module2"], id="component-up"
-    ),
+    pytest.param(put(META, "components", value=["../module2"]), ["components", "../module2"], id="component-up"),
     pytest.param(put(META, "components", value=[".."]), ["components"], id="component-dots"),
     pytest.param(put(META, "components", value=["/etc"]), ["components", "/etc"], id="component-absolute"),
     pytest.param(put(META, "components", value=["a/../../b"]), ["components"], id="component-through"),
@@ -421,9 +416,7 @@ LAYOUT = [
     pytest.param(put(META, "components", value=["\ud800"]), ["components"], id="component-surrogate"),
     pytest.param(put(META, "components", value="learner"), ["components"], id="components-text"),
     pytest.param(put(META, "components", value=[5]), ["components"], id="components-number"),
-    pytest.param(
-        put(META, "components", value=["gone"]), ["No checkpoint at", "gone"], id="component-missing"
-    ),
+    pytest.param(put(META, "components", value=["gone"]), ["No checkpoint at", "gone"], id="component-missing"),
     pytest.param(put(META, "state_file", value="../module/module_state"), ["leads out"], id="state-file-up"),
     pytest.param(put(META, "state_file", value="/etc/passwd"), ["leads out"], id="state-file-absolute"),
     pytest.param(put(META, "state_file", value=".hidden"), ["leads out"], id="state-file-hidden"),
@@ -432,9 +425,7 @@ LAYOUT = [
     pytest.param(drop(META, "state_file"), ["state_file"], id="state-file-not-named"),
     pytest.param(put(META, "state_file", value="other"), ["other.json"], id="state-file-missing"),
     pytest.param(put(META, "state_file", value=CTOR[:-5]), ["does not fit"], id="state-file-is-another"),
-    pytest.param(
-        put(META, "checkpoint_version", value="99.0"), ["version '99.0'", "release"], id="version-newer"
-    ),
+    pytest.param(put(META, "checkpoint_version", value="99.0"), ["version '99.0'", "release"], id="version-newer"),
     pytest.param(put(META, "checkpoint_version", value=[[]]), ["version [[]]"], id="version-list"),
     pytest.param(drop(META, "checkpoint_version"), ["version None"], id="version-missing"),
     pytest.param(linked(META), ["leads out"], id="link-metadata"),
@@ -553,70 +544,71 @@ ARGUMENTS = [
     pytest.param(put(CTOR, *KWARGS, value=[]), ["incomplete"], id="arguments-list"),
     pytest.param(drop(CTOR, "ctor_args_and_kwargs"), ["incomplete"], id="arguments-missing"),
     pytest.param(put(CTOR, "left_out", value=[]), ["incomplete"], id="left-out-list"),
-    pytest.param(
-        put(CTOR, "ctor_args_and_kwargs", "args", value=[1, 2]), ["does not fit"], id="arguments-more"
-    ),
+    pytest.param(put(CTOR, "ctor_args_and_kwargs", "args", value=[1, 2]), ["does not fit"], id="arguments-more"),
     pytest.param(kwarg("evil", 1), ["does not fit", "evil"], id="argument-unknown"),
 ]
 
-SIZES = [
-    pytest.param(kwarg("observation_space", value), words, id=f"size-{name}")
-    for name, value, words in [
-        ("box", space(**box([10**12])), ["entries"]),
-        ("boxes", space(type="Tuple", spaces=[box([10**7])] * 100), ["entries"]),
-        ("box-product", space(**box([10**6] * 40)), ["entries"]),
-        ("box-negative", space(**box([-4])), ["damaged"]),
-        ("box-fraction", space(**box([4.5])), ["damaged"]),
-        ("box-other", space(**box([5])), ["does not fit"]),
-        ("box-of-objects", space(**(box([4]) | {"dtype": "object"})), ["checkpoint"]),
-        ("box-bounds", space(**(box([4]) | {"low": [1, 2]})), ["damaged"]),
-        ("discrete", space(type="Discrete", n=10**15, start=0, dtype="int64"), ["does not fit"]),
-        ("discrete-zero", space(type="Discrete", n=0, start=0, dtype="int64"), ["damaged"]),
-        ("discrete-text", space(type="Discrete", n="many", start=0, dtype="int64"), ["damaged"]),
-        ("bits", space(type="MultiBinary", n=10**12), ["entries"]),
-        ("choices", space(type="MultiDiscrete", nvec=[10**15], start=[0], dtype="int64"), ["does not fit"]),
-        ("deep", nested_dict_space(25), ["does not fit"]),
-        ("too-deep", nested_dict_space(45), ["nested too deeply"]),
-        ("unknown", space(type="Evil"), ["Evil"]),
-        ("number", 5, ["does not fit"]),
-        ("null", None, ["does not fit"]),
+SIZES = (
+    [
+        pytest.param(kwarg("observation_space", value), words, id=f"size-{name}")
+        for name, value, words in [
+            ("box", space(**box([10**12])), ["entries"]),
+            ("boxes", space(type="Tuple", spaces=[box([10**7])] * 100), ["entries"]),
+            ("box-product", space(**box([10**6] * 40)), ["entries"]),
+            ("box-negative", space(**box([-4])), ["damaged"]),
+            ("box-fraction", space(**box([4.5])), ["damaged"]),
+            ("box-other", space(**box([5])), ["does not fit"]),
+            ("box-of-objects", space(**(box([4]) | {"dtype": "object"})), ["checkpoint"]),
+            ("box-bounds", space(**(box([4]) | {"low": [1, 2]})), ["damaged"]),
+            ("discrete", space(type="Discrete", n=10**15, start=0, dtype="int64"), ["does not fit"]),
+            ("discrete-zero", space(type="Discrete", n=0, start=0, dtype="int64"), ["damaged"]),
+            ("discrete-text", space(type="Discrete", n="many", start=0, dtype="int64"), ["damaged"]),
+            ("bits", space(type="MultiBinary", n=10**12), ["entries"]),
+            ("choices", space(type="MultiDiscrete", nvec=[10**15], start=[0], dtype="int64"), ["does not fit"]),
+            ("deep", nested_dict_space(25), ["does not fit"]),
+            ("too-deep", nested_dict_space(45), ["nested too deeply"]),
+            ("unknown", space(type="Evil"), ["Evil"]),
+            ("number", 5, ["does not fit"]),
+            ("null", None, ["does not fit"]),
+        ]
     ]
-] + [
-    pytest.param(
-        kwarg("action_space", space(type="Discrete", n=10**15, start=0, dtype="int64")),
-        ["fit"],
-        id="size-head",
-    ),
-    pytest.param(kwarg("model_config", {"fcnet_hiddens": [10**12]}), ["does not fit"], id="size-layer"),
-    pytest.param(
-        kwarg("model_config", {"fcnet_hiddens": [10**40]}), ["does not fit"], id="size-layer-overflow"
-    ),
-    pytest.param(kwarg("model_config", {"fcnet_hiddens": [-4]}), ["does not fit"], id="size-layer-negative"),
-    pytest.param(kwarg("model_config", {"fcnet_hiddens": ["4"]}), ["does not fit"], id="size-layer-text"),
-    pytest.param(kwarg("model_config", {"fcnet_hiddens": [4] * 50}), ["does not fit"], id="size-layers"),
-    pytest.param(kwarg("model_config", {"fcnet_activation": "os.system"}), ["does not fit"], id="activation"),
-    pytest.param(put(STATE, BIAS, "shape", value=[10**12]), ["memory"], id="array-of-terabytes"),
-    pytest.param(put(STATE, BIAS, "shape", value=[10**30]), ["memory"], id="array-overflow"),
-] + [
-    pytest.param(header(change), [ARRAYS, "does not hold"], id=f"header-{name}")
-    for name, change in [
-        ("empty", lambda entries: {}),
-        ("list", lambda entries: [1]),
-        ("deep", lambda entries: {"a": json.loads(nested(900))}),
-        ("missing", lambda entries: {k: v for k, v in entries.items() if k != BIAS}),
-        ("more", lambda entries: {**entries, "evil": entries[BIAS]}),
-        ("metadata", lambda entries: {"__metadata__": {"format": "pt"}, **entries}),
-        ("shape", lambda entries: entries[BIAS].update(shape=[10**12])),
-        ("dtype", lambda entries: entries[BIAS].update(dtype="I32")),
-        ("overlap", lambda entries: entries[BIAS].update(data_offsets=entries[KERNEL]["data_offsets"])),
-        ("beyond", lambda entries: entries[BIAS].update(data_offsets=[0, 10**12])),
-        ("negative", lambda entries: entries[BIAS].update(data_offsets=[-16, 0])),
-        ("order", lambda entries: dict(reversed(entries.items()))),
+    + [
+        pytest.param(
+            kwarg("action_space", space(type="Discrete", n=10**15, start=0, dtype="int64")),
+            ["fit"],
+            id="size-head",
+        ),
+        pytest.param(kwarg("model_config", {"fcnet_hiddens": [10**12]}), ["does not fit"], id="size-layer"),
+        pytest.param(kwarg("model_config", {"fcnet_hiddens": [10**40]}), ["does not fit"], id="size-layer-overflow"),
+        pytest.param(kwarg("model_config", {"fcnet_hiddens": [-4]}), ["does not fit"], id="size-layer-negative"),
+        pytest.param(kwarg("model_config", {"fcnet_hiddens": ["4"]}), ["does not fit"], id="size-layer-text"),
+        pytest.param(kwarg("model_config", {"fcnet_hiddens": [4] * 50}), ["does not fit"], id="size-layers"),
+        pytest.param(kwarg("model_config", {"fcnet_activation": "os.system"}), ["does not fit"], id="activation"),
+        pytest.param(put(STATE, BIAS, "shape", value=[10**12]), ["memory"], id="array-of-terabytes"),
+        pytest.param(put(STATE, BIAS, "shape", value=[10**30]), ["memory"], id="array-overflow"),
     ]
-] + [
-    pytest.param(header_length(length), [ARRAYS, "does not hold"], id=f"header-length-{length}")
-    for length in (0, 1, 1 << 40, (1 << 64) - 1)
-]
+    + [
+        pytest.param(header(change), [ARRAYS, "does not hold"], id=f"header-{name}")
+        for name, change in [
+            ("empty", lambda entries: {}),
+            ("list", lambda entries: [1]),
+            ("deep", lambda entries: {"a": json.loads(nested(900))}),
+            ("missing", lambda entries: {k: v for k, v in entries.items() if k != BIAS}),
+            ("more", lambda entries: {**entries, "evil": entries[BIAS]}),
+            ("metadata", lambda entries: {"__metadata__": {"format": "pt"}, **entries}),
+            ("shape", lambda entries: entries[BIAS].update(shape=[10**12])),
+            ("dtype", lambda entries: entries[BIAS].update(dtype="I32")),
+            ("overlap", lambda entries: entries[BIAS].update(data_offsets=entries[KERNEL]["data_offsets"])),
+            ("beyond", lambda entries: entries[BIAS].update(data_offsets=[0, 10**12])),
+            ("negative", lambda entries: entries[BIAS].update(data_offsets=[-16, 0])),
+            ("order", lambda entries: dict(reversed(entries.items()))),
+        ]
+    ]
+    + [
+        pytest.param(header_length(length), [ARRAYS, "does not hold"], id=f"header-length-{length}")
+        for length in (0, 1, 1 << 40, (1 << 64) - 1)
+    ]
+)
 
 CONTENT = [
     pytest.param(written(STATE, '{"a": '), ["module_state.json", "cannot be read"], id="json-truncated"),
@@ -784,18 +776,14 @@ BUILDS = [
     pytest.param(put(RUN_META, "components", value=[RUNNER]), ["learner_group"], id="component-not-named"),
     pytest.param(put(CTOR, *CONFIG, value=None), ["no config"], id="config-null"),
     pytest.param(put(CTOR, *CONFIG, "class", value="evil:Config"), ["evil:Config"], id="config-class"),
-    pytest.param(
-        put(CTOR, *CONFIG, "class", value=f"{RL_MODULE}:RLModule"), ["AlgorithmConfig"], id="config-base"
-    ),
+    pytest.param(put(CTOR, *CONFIG, "class", value=f"{RL_MODULE}:RLModule"), ["AlgorithmConfig"], id="config-base"),
     pytest.param(put(CTOR, "class", value="evil:Algorithm"), ["evil:Algorithm"], id="algorithm-class"),
     pytest.param(
         put(CTOR, "class", value="jaxrl_stack.algorithms.ppo.ppo:PPOConfig"),
         ["PPOConfig"],
         id="algorithm-base",
     ),
-    pytest.param(
-        put(CTOR, "left_out", value={"config/env": "a lambda"}), ["env", "a lambda"], id="config-left-out"
-    ),
+    pytest.param(put(CTOR, "left_out", value={"config/env": "a lambda"}), ["env", "a lambda"], id="config-left-out"),
     pytest.param(
         put(f"{DEFAULT_POLICY}/{CTOR}", *KWARGS, "observation_space", value=space(**box([10**12]))),
         ["entries"],
@@ -895,9 +883,7 @@ STATES = [
     pytest.param(put(f"{LEARNER}/state.json", "evil", value=1), ["evil"], id="learner-more"),
     pytest.param(meant(put(f"{RUNNER}/state.json", "rollout", value={})), ["does not fit"], id="rollout-empty"),
     pytest.param(
-        stored(
-            RUNNER, "state.json", lambda a: a.update({k: v[:, :3] for k, v in a.items() if is_per_env(k, v)})
-        ),
+        stored(RUNNER, "state.json", lambda a: a.update({k: v[:, :3] for k, v in a.items() if is_per_env(k, v)})),
         ["environments"],
         id="rollout-shapes",
     ),

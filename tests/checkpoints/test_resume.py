@@ -61,9 +61,7 @@ def without_evaluations(state):
 def test_another_process_goes_on_as_if_nothing_had_been(run):
     assert run.results_of_other == run.results[5:]
     assert len(run.results) == 10 and run.results[0] != run.results[5]
-    cases.assert_same(
-        without_evaluations(cases.stored(run.folder / "other")), without_evaluations(run.state)
-    )
+    cases.assert_same(without_evaluations(cases.stored(run.folder / "other")), without_evaluations(run.state))
 
 
 def test_saves_and_evaluations_leave_no_trace(run):
@@ -112,9 +110,7 @@ def envs_in_order(state):
     rollout = state["env_runner"]["rollout"]
     per_env = ("env_state", "obs", "reset", "prev_", "episode_", "env_to_module/FrameStacking", "env_to_module/Prev")
     return {
-        name: np.reshape(leaf, (-1, *np.shape(leaf)[2:]))
-        for name, leaf in rollout.items()
-        if name.startswith(per_env)
+        name: np.reshape(leaf, (-1, *np.shape(leaf)[2:])) for name, leaf in rollout.items() if name.startswith(per_env)
     }
 
 
@@ -254,9 +250,17 @@ def test_watched_episodes_are_whole_wherever_the_run_was_interrupted():
         def call(hook, index, episode):
             if hook == "on_episode_created":
                 episode.custom_data.update(made_in=index, unknown=object())
-            log.append((hook, index, episode.id_, str(episode.get_observations()), str(episode.get_rewards()),
-                        str(episode.get_extra_model_outputs("action_logp")) if len(episode) else "",
-                        episode.custom_data["made_in"]))
+            log.append(
+                (
+                    hook,
+                    index,
+                    episode.id_,
+                    str(episode.get_observations()),
+                    str(episode.get_rewards()),
+                    str(episode.get_extra_model_outputs("action_logp")) if len(episode) else "",
+                    episode.custom_data["made_in"],
+                )
+            )
 
         return EpisodeReplay(call, *spaces)
 

@@ -82,9 +82,7 @@ def test_an_algorithm_that_has_trained_elsewhere_takes_it_over(local):
 
 
 def test_statistics_alone_leave_running_episodes_as_they_are(local):
-    config = cases.on_host(
-        num_envs_per_env_runner=2, rollout_fragment_length=6, env_to_module_connector=cases.pieces
-    )
+    config = cases.on_host(num_envs_per_env_runner=2, rollout_fragment_length=6, env_to_module_connector=cases.pieces)
     algo = config.training(train_batch_size_per_learner=36, minibatch_size=None).build_algo()
     algo.train()
     before = algo.env_runner.get_state()["env_to_module_connector"]
@@ -101,9 +99,7 @@ def test_statistics_alone_leave_running_episodes_as_they_are(local):
 
 def test_pieces_that_keep_something_themselves(tmp_path):
     """On the host, in front of the module; and behind it."""
-    config = cases.on_host(
-        env_to_module_connector=cases.counting_calls, module_to_env_connector=cases.counting_steps
-    )
+    config = cases.on_host(env_to_module_connector=cases.counting_calls, module_to_env_connector=cases.counting_steps)
     algo = config.build_algo()
     algo.train()
     path = algo.save_to_path(tmp_path / "checkpoint")

@@ -98,9 +98,7 @@ def test_each_module_has_a_noise_of_its_own():
         "one": {"actions": np.zeros((4, 2), np.float32)},
         "two": {"actions": np.zeros((4, 3), np.float32)},
     }
-    state, out = piece.apply(
-        piece.init(4), batch, ConnectorContext(key=jax.random.key(0), reset=np.zeros(4, bool))
-    )
+    state, out = piece.apply(piece.init(4), batch, ConnectorContext(key=jax.random.key(0), reset=np.zeros(4, bool)))
     assert state["two"].shape == (4, 3)
     assert np.abs(out["one"]["actions"] - out["two"]["actions"][:, :2]).min() > 1e-6
 
@@ -194,9 +192,7 @@ def test_both_drivers_do_record_and_replay_the_noisy_actions(env):
     assert np.isfinite(result["learners"]["default_policy"]["qf_loss"])
     actions, observations = replayed(algo, 8)
     assert np.abs(actions).max() > 0
-    np.testing.assert_allclose(
-        observations, SPACE.low + (actions + 1) * 0.5 * (SPACE.high - SPACE.low), atol=1e-5
-    )
+    np.testing.assert_allclose(observations, SPACE.low + (actions + 1) * 0.5 * (SPACE.high - SPACE.low), atol=1e-5)
 
     episodes = algo.env_runner.sample(num_episodes=200)
     noise = np.stack([episode.get_actions() for episode in episodes])
@@ -221,9 +217,7 @@ def test_both_drivers_do_record_and_replay_the_noisy_actions(env):
 
 def test_settings_that_do_not_go_with_noise_are_refused():
     noisy = {"num_env_runners": 0, "module_to_env_connector": lambda env: [OrnsteinUhlenbeckNoise()]}
-    with pytest.raises(
-        ValueError, match="connector 'OrnsteinUhlenbeckNoise'.*log-probabilities.*entropy_coeff"
-    ):
+    with pytest.raises(ValueError, match="connector 'OrnsteinUhlenbeckNoise'.*log-probabilities.*entropy_coeff"):
         PPOConfig().environment(Echo).env_runners(**noisy).build_algo()
     config = SACConfig().environment(Echo, normalize_actions=False).env_runners(**noisy)
     with pytest.raises(ValueError, match="normalize_actions=False.*'OrnsteinUhlenbeckNoise'"):

@@ -22,9 +22,7 @@ OBS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 class Scale(ConnectorV2):
-    def __init__(
-        self, input_observation_space=None, input_action_space=None, *, factor: float = 2.0, **kwargs
-    ):
+    def __init__(self, input_observation_space=None, input_action_space=None, *, factor: float = 2.0, **kwargs):
         super().__init__(input_observation_space, input_action_space, **kwargs)
         self.factor = factor
 
@@ -34,9 +32,7 @@ class Scale(ConnectorV2):
 
     def apply(self, state, batch, ctx):
         for columns in batch.values():
-            columns["obs"] = (
-                columns["obs"] * self.factor
-            )  # in place on purpose: the caller's batch must not change
+            columns["obs"] = columns["obs"] * self.factor  # in place on purpose: the caller's batch must not change
         return state, batch
 
 
@@ -400,9 +396,7 @@ def test_states_that_do_not_fit_are_refused():
         pipeline.set_state({"CountSteps": {"steps": good["steps"]}})
     with pytest.raises(ValueError, match=r"'total'.*expected float32\[\], got float32\[1\]"):
         pipeline.set_state({"CountSteps": {**good, "total": np.zeros(1, np.float32)}})
-    pipeline.set_state(
-        {"CountSteps": {**good, "steps": np.zeros(5, np.int32)}}
-    )  # another number of environments
+    pipeline.set_state({"CountSteps": {**good, "steps": np.zeros(5, np.int32)}})  # another number of environments
     pipeline.set_state({})
     assert pipeline.get_state()["CountSteps"]["steps"].shape == (5,)
 

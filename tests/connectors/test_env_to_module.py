@@ -210,9 +210,7 @@ class Polar(ObservationPreprocessor):
 
     def preprocess(self, observation):
         assert observation.shape == (2,)  # one environment at a time
-        return jnp.stack(
-            [jnp.hypot(observation[0], observation[1]), jnp.arctan2(observation[1], observation[0])]
-        )
+        return jnp.stack([jnp.hypot(observation[0], observation[1]), jnp.arctan2(observation[1], observation[0])])
 
 
 class WithEpisode(SingleAgentObservationPreprocessor):
@@ -231,9 +229,7 @@ def test_what_preprocess_returns_must_fit_the_declared_space():
         def preprocess(self, observation):
             return jnp.sum(observation)
 
-    with pytest.raises(
-        ValueError, match="does not fit the declared output space.*recompute_output_observation"
-    ):
+    with pytest.raises(ValueError, match="does not fit the declared output space.*recompute_output_observation"):
         apply(Wrong(BOX), (), np.zeros((3, 2), np.float32))
 
 

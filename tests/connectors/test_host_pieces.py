@@ -71,9 +71,7 @@ class DecodeMessage(ConnectorV2):
         self._multi_agent = multi_agent
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
-        for sa_episode in self.single_agent_episode_iterator(
-            episodes=episodes, agents_that_stepped_only=True
-        ):
+        for sa_episode in self.single_agent_episode_iterator(episodes=episodes, agents_that_stepped_only=True):
             message = bytes.fromhex(sa_episode.get_observations(-1))
             observation = np.array(struct.unpack("<2f", message), np.float32)
             sa_episode.set_observations(new_data=observation, at_indices=-1)
@@ -179,9 +177,7 @@ def test_the_whole_pipeline_can_be_called_like_any_other():
         ACTIONS,
         connectors=[DecodeMessage(), FrameStackingEnvToModule(num_frames=2), MeanStdFilter()],
     )
-    plain = EnvToModulePipeline(
-        PHYSICS, ACTIONS, connectors=[FrameStackingEnvToModule(num_frames=2), MeanStdFilter()]
-    )
+    plain = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[FrameStackingEnvToModule(num_frames=2), MeanStdFilter()])
     env = MessageEnv(4, 1.0)
     texts, arrays = running(env.reset()[0]), running(Unpacked(env).observation(env.reset()[0]))
     for _ in range(3):
@@ -399,9 +395,7 @@ def test_the_pure_part_shares_names_and_states():
     )
     pure.state = state
     saved = pipeline.get_state()
-    np.testing.assert_array_equal(
-        saved["MeanStdFilter"][DEFAULT_MODULE_ID]["delta"]["obs"]["count"], np.array([0, 3])
-    )
+    np.testing.assert_array_equal(saved["MeanStdFilter"][DEFAULT_MODULE_ID]["delta"]["obs"]["count"], np.array([0, 3]))
     twin = EnvToModulePipeline(
         MESSAGE,
         ACTIONS,
@@ -448,9 +442,7 @@ class AddIndex(ConnectorV2):
     def __call__(self, *, rl_module, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             self.add_n_batch_items(batch, "index", np.arange(len(episode)), len(episode), episode)
-            self.add_n_batch_items(
-                batch, "text", [{"n": k} for k in range(len(episode))], len(episode), episode
-            )
+            self.add_n_batch_items(batch, "text", [{"n": k} for k in range(len(episode))], len(episode), episode)
             episode.set_rewards(new_data=[2.0 * reward for reward in episode.get_rewards()])
         return batch
 
@@ -467,9 +459,7 @@ def chunk(id_, num_steps, t_started=0):
 
 
 def test_a_learner_host_piece_adds_a_column_and_rewrites_episodes():
-    pipeline = LearnerConnectorPipeline(
-        PHYSICS, ACTIONS, connectors=[AddIndex(), ComputeReturnsToGo(gamma=0.5)]
-    )
+    pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[AddIndex(), ComputeReturnsToGo(gamma=0.5)])
     assert pipeline.pure_part().names == ["ComputeReturnsToGo"] and pipeline.pure_part().env_axis == 1
     # Two chunks of one episode share a key, in the order in which they come.
     episodes = [chunk("a", 2), chunk("b", 3), chunk("a", 1, t_started=2), chunk("c", 0)]

@@ -42,27 +42,19 @@ def test_a_discount_outside_its_range_is_refused():
 
 
 def test_frame_stacking_declares_the_space_and_checks_the_recorded_observations():
-    pipeline = LearnerConnectorPipeline(
-        BOX, gym.spaces.Discrete(2), connectors=[FrameStackingLearner(num_frames=3)]
-    )
+    pipeline = LearnerConnectorPipeline(BOX, gym.spaces.Discrete(2), connectors=[FrameStackingLearner(num_frames=3)])
     assert isinstance(pipeline[0], FrameStacking)
     assert pipeline.observation_space.shape == (4, 3)
     stacked = {DEFAULT_MODULE_ID: {"obs": np.ones((5, 2, 4, 3), np.float32)}}
     _, out = pipeline.apply(pipeline.init(2), stacked, ConnectorContext())
     np.testing.assert_array_equal(out[DEFAULT_MODULE_ID]["obs"], stacked[DEFAULT_MODULE_ID]["obs"])
     raw = {DEFAULT_MODULE_ID: {"obs": np.ones((5, 2, 4, 1), np.float32)}}
-    with pytest.raises(
-        ValueError, match=r"Add FrameStackingEnvToModule\(num_frames=3\) to the env-to-module"
-    ):
+    with pytest.raises(ValueError, match=r"Add FrameStackingEnvToModule\(num_frames=3\) to the env-to-module"):
         pipeline.apply(pipeline.init(2), raw, ConnectorContext())
 
 
 def test_explain_takes_the_environments_from_the_second_axis():
-    pipeline = LearnerConnectorPipeline(
-        BOX, gym.spaces.Discrete(2), connectors=[ComputeReturnsToGo(gamma=0.9)]
-    )
+    pipeline = LearnerConnectorPipeline(BOX, gym.spaces.Discrete(2), connectors=[ComputeReturnsToGo(gamma=0.9)])
     flags = np.zeros((5, 2), bool)
-    text = pipeline.describe(
-        {"rewards": np.zeros((5, 2), np.float32), "terminateds": flags, "truncateds": flags}
-    )
+    text = pipeline.describe({"rewards": np.zeros((5, 2), np.float32), "terminateds": flags, "truncateds": flags})
     assert "2 environments" in text and "+ default_policy/returns_to_go" in text

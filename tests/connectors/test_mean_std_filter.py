@@ -35,9 +35,7 @@ def statistics(state, path="obs"):
     parts = [state[DEFAULT_MODULE_ID][name][path] for name in ("base", "delta")]
     counts = [int(np.asarray(part.count)[0]) * 2**32 + int(np.asarray(part.count)[1]) for part in parts]
     means = [np.asarray(part.mean, np.float64) for part in parts]
-    squares = [
-        np.asarray(part.variance, np.float64) + mean**2 for part, mean in zip(parts, means, strict=True)
-    ]
+    squares = [np.asarray(part.variance, np.float64) + mean**2 for part, mean in zip(parts, means, strict=True)]
     total = max(sum(counts), 1)
     mean = sum(c * m for c, m in zip(counts, means, strict=True)) / total
     return sum(counts), mean, sum(c * s for c, s in zip(counts, squares, strict=True)) / total - mean**2
@@ -121,8 +119,7 @@ def test_nested_spaces_keep_their_discrete_parts():
     np.testing.assert_allclose(out["y"][1], (pixels - pixels.mean()) / pixels.std(ddof=1), rtol=1e-4)
     assert set(state[DEFAULT_MODULE_ID]["base"]) == {"obs/x", "obs/y/1"}
     assert piece.observation_space.contains(
-        jax.tree.map(lambda leaf: np.asarray(leaf[0]), out)
-        | {"y": (int(out["y"][0][0]), np.asarray(out["y"][1][0]))}
+        jax.tree.map(lambda leaf: np.asarray(leaf[0]), out) | {"y": (int(out["y"][0][0]), np.asarray(out["y"][1][0]))}
     )
 
 

@@ -73,8 +73,7 @@ def test_sampled_actions_come_with_their_log_probability(pure):
 
 def test_draws_follow_the_key(pure):
     first, again, other = (
-        get_actions(pure, BATCH, explore=True, key=jax.random.key(seed))["gauss"]["actions"]
-        for seed in (1, 1, 2)
+        get_actions(pure, BATCH, explore=True, key=jax.random.key(seed))["gauss"]["actions"] for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.1
@@ -137,9 +136,7 @@ def test_integer_boxes_are_shifted():
 @pytest.mark.parametrize("normalize", [True, False])
 def test_discrete_actions_get_the_offset_of_their_space(normalize):
     actions = np.arange(3, dtype=np.int32)
-    np.testing.assert_array_equal(
-        for_env(gym.spaces.Discrete(3, start=-1), actions, normalize=normalize), [-1, 0, 1]
-    )
+    np.testing.assert_array_equal(for_env(gym.spaces.Discrete(3, start=-1), actions, normalize=normalize), [-1, 0, 1])
     np.testing.assert_array_equal(for_env(gym.spaces.Discrete(3), actions, normalize=normalize), actions)
     multi = gym.spaces.MultiDiscrete([2, 3], start=[5, 0])
     np.testing.assert_array_equal(for_env(multi, np.array([[1, 2]]), normalize=normalize), [[6, 2]])
@@ -177,9 +174,7 @@ def test_the_default_pipeline_on_its_own(modules):
     )
     out = pipeline(rl_module=modules["cat"], batch={"action_dist_inputs": LOGITS[:4]}, explore=False)
     np.testing.assert_array_equal(out["actions_for_env"], LOGITS[:4].argmax(-1) + 2)
-    draws = [
-        pipeline(rl_module=modules["cat"], batch={"action_dist_inputs": LOGITS})["actions"] for _ in range(2)
-    ]
+    draws = [pipeline(rl_module=modules["cat"], batch={"action_dist_inputs": LOGITS})["actions"] for _ in range(2)]
     assert np.any(draws[0] != draws[1])
     text = pipeline.describe({"action_dist_inputs": LOGITS}, rl_module=modules["cat"])
     assert "actions_for_env" in text and "action_logp" in text

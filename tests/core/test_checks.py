@@ -110,9 +110,7 @@ def returns(**columns):
             r"\['logits'\]: expected 'action_dist_inputs' or 'actions'",
         ),
         (
-            returns(
-                action_dist_inputs=lambda m, b: m.pi(b["obs"]), vf_preds=lambda m, b: m.pi(b["obs"])[..., :1]
-            ),
+            returns(action_dist_inputs=lambda m, b: m.pi(b["obs"]), vf_preds=lambda m, b: m.pi(b["obs"])[..., :1]),
             r"vf_preds: expected the shape \(7,\), got \(7, 1\). Drop the last axis",
         ),
         (
@@ -146,15 +144,11 @@ def test_more_mistakes():
         def compute_values(self, batch, embeddings=None):
             return self.pi(batch["obs"])[..., :1]
 
-    with pytest.raises(
-        ValueError, match=r"Values.compute_values\(\) returned the values.*Drop the last axis"
-    ):
+    with pytest.raises(ValueError, match=r"Values.compute_values\(\) returned the values.*Drop the last axis"):
         check(Values)
     with pytest.raises(ValueError, match=r"\['embeddings'\] too, which the loss needs"):
         check(Mine, train_keys=("embeddings",))
-    with pytest.raises(
-        ValueError, match=r"Mine \(module 'p'\)._forward_inference.*the width 4 that DiagGaussian"
-    ):
+    with pytest.raises(ValueError, match=r"Mine \(module 'p'\)._forward_inference.*the width 4 that DiagGaussian"):
         check(Mine, action_space=gym.spaces.Box(-1, 1, (2,)), module_id="p")
     with pytest.raises(ValueError, match="no observation_space"):
         check(Mine, observation_space=None)

@@ -170,9 +170,7 @@ def test_squashed_gaussian_greedy_action_is_the_squashed_mean_and_clamps():
     far = SquashedGaussian(jnp.array([30.0]), jnp.array([0.1]))
     value, logp = far.rsample_and_logp(key=KEY)
     assert value == 1.0 and np.isfinite(logp)
-    assert np.isfinite(
-        jax.grad(lambda m: SquashedGaussian(m, 0.1).rsample_and_logp(key=KEY)[1].sum())(far.normal.loc)
-    )
+    assert np.isfinite(jax.grad(lambda m: SquashedGaussian(m, 0.1).rsample_and_logp(key=KEY)[1].sum())(far.normal.loc))
     with pytest.raises(ValueError, match="no closed-form entropy"):
         dist.entropy()
     with pytest.raises(ValueError, match="no closed-form KL"):

@@ -168,9 +168,7 @@ def test_a_shared_part_belongs_to_its_own_module_id():
     assert bound["a_first"].encoder is bound["z_last"].encoder
 
     def total(params):
-        outputs = pure.bind(params, pure.rest).forward_train(
-            {"a_first": {"obs": OBS}, "z_last": {"obs": OBS}}
-        )
+        outputs = pure.bind(params, pure.rest).forward_train({"a_first": {"obs": OBS}, "z_last": {"obs": OBS}})
         return sum(out["action_dist_inputs"].sum() for out in outputs.values())
 
     gradient = jax.grad(total)(pure.params)

@@ -145,9 +145,7 @@ def test_build_twice_changes_nothing():
     assert learner.get_optimizers_for_module() == optimizers
 
 
-SPEC_WITH_SPACES = RLModuleSpec(
-    module_class=TwoVectors, observation_space=OBS_SPACE, action_space=ACTION_SPACE
-)
+SPEC_WITH_SPACES = RLModuleSpec(module_class=TwoVectors, observation_space=OBS_SPACE, action_space=ACTION_SPACE)
 
 
 def test_a_module_or_its_spec():
@@ -314,9 +312,7 @@ class VectorLoss(SquaresLearner):
 
 
 def test_a_loss_that_is_no_scalar_is_refused():
-    with pytest.raises(
-        ValueError, match="loss of module 'default_policy' in VectorLoss has the shape.*masked_mean"
-    ):
+    with pytest.raises(ValueError, match="loss of module 'default_policy' in VectorLoss has the shape.*masked_mean"):
         make(VectorLoss).update(batch=rows())
 
 
@@ -448,9 +444,7 @@ def test_norms_of_gradients_are_reported_without_clipping():
     learner, batch = make(), rows()
     own = gradients(learner.get_weights(), batch)
     norm = np.sqrt(sum(np.square(gradient).sum() for gradient in own.values()))
-    assert assert_step(learner, batch)["gradients_default_optimizer_global_norm"] == pytest.approx(
-        norm, rel=1e-5
-    )
+    assert assert_step(learner, batch)["gradients_default_optimizer_global_norm"] == pytest.approx(norm, rel=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------- hooks
@@ -469,14 +463,10 @@ class Hooks(SquaresLearner):
         self.metrics.log_value("of_before", 7.0, window=1)
 
     def pre_update(self, state, batch):
-        return state.replace(
-            extra={"count": {DEFAULT_MODULE_ID: state.extra["count"][DEFAULT_MODULE_ID] + 1.0}}
-        )
+        return state.replace(extra={"count": {DEFAULT_MODULE_ID: state.extra["count"][DEFAULT_MODULE_ID] + 1.0}})
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        loss = super().compute_loss_for_module(
-            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
-        )
+        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
         return loss, {"count": self.extra["count"][module_id], "double": 2.0 * loss}
 
     def post_update(self, state, *, metrics, settings):
@@ -539,9 +529,7 @@ class Logging(SquaresLearner):
         self.metrics.log_value((module_id, "window"), mean, reduce="mean", window=1)
         self.metrics.log_value("top", 3)
         self.metrics.log_dict({"x": mean, "deep": {"y": 2.0 * mean}}, key=(module_id, "nested"))
-        return super().compute_loss_for_module(
-            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
-        )
+        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
 
 
 def test_every_reduction_over_the_minibatches():
@@ -603,12 +591,8 @@ def test_branching_on_a_traced_setting_names_it_and_static_settings_helps():
 
 class ReadsConfig(SquaresLearner):
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        loss = super().compute_loss_for_module(
-            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
-        )
-        assert (
-            config.num_epochs == 30 and config.use_critic is True and config["grad_clip_by"] == "global_norm"
-        )
+        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        assert config.num_epochs == 30 and config.use_critic is True and config["grad_clip_by"] == "global_norm"
         assert config.get("no such setting", 5) == 5
         with pytest.raises(AttributeError, match="read-only"):
             config.gamma = 0.5
@@ -625,9 +609,7 @@ def test_the_config_of_the_loss_has_current_values():
     metrics = learner.update(batch=rows(), timesteps=25)[DEFAULT_MODULE_ID]
     assert metrics["gamma"] == metrics["gamma_again"] == pytest.approx(0.95)
     assert metrics["clip_param"] == pytest.approx(0.125) and metrics["entropy_coeff"] == 1.0
-    assert learner.update(batch=rows(), timesteps=50)[DEFAULT_MODULE_ID]["entropy_coeff"] == pytest.approx(
-        0.75
-    )
+    assert learner.update(batch=rows(), timesteps=50)[DEFAULT_MODULE_ID]["entropy_coeff"] == pytest.approx(0.75)
 
 
 # ------------------------------------------------------------------------------------------------- several modules
@@ -689,9 +671,7 @@ def test_modules_learn_each_from_its_own_rows():
         np.testing.assert_allclose(in_minibatches[ref], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "wanted", [["q"], lambda module_id, batch: module_id == "q"], ids=["names", "function"]
-)
+@pytest.mark.parametrize("wanted", [["q"], lambda module_id, batch: module_id == "q"], ids=["names", "function"])
 def test_policies_to_train(wanted):
     learner, batch = make_two(policies_to_train=wanted), two_batches()
     before = learner.get_weights()
@@ -974,12 +954,8 @@ def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
     for rows_per_piece in (None, 8):
         monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices, n=rows_per_piece: n)
         learner = ppo_config(minibatch_size=32).build_learner()
-        assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (
-            1 if rows_per_piece is None else 4
-        )
-        metrics = learner.update(
-            batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True
-        )
+        assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (1 if rows_per_piece is None else 4)
+        metrics = learner.update(batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
         results.append((learner.get_weights(), metrics[DEFAULT_MODULE_ID]))
     (weights, metrics), (weights_in_pieces, metrics_in_pieces) = results
     for ref in weights:
@@ -1186,9 +1162,7 @@ def test_modules_with_random_layers_statistics_or_linen_networks_train(module_cl
     before = learner.get_state()
     losses = []
     for _ in range(4):
-        metrics = learner.update(
-            batch=ppo_rows(), minibatch_size=32, num_epochs=4, shuffle_batch_per_epoch=True
-        )
+        metrics = learner.update(batch=ppo_rows(), minibatch_size=32, num_epochs=4, shuffle_batch_per_epoch=True)
         losses.append(metrics[DEFAULT_MODULE_ID]["total_loss"])
     after = learner.get_state()
     assert np.isfinite(losses).all()
@@ -1201,9 +1175,7 @@ def test_modules_with_random_layers_statistics_or_linen_networks_train(module_cl
     if module_class is Noisy:
         others = {f"{DEFAULT_MODULE_ID}/{name}" for name in states[1]} - set(learner.get_weights())
         assert others == {"default_policy/norm/mean", "default_policy/norm/var"}
-        batch_mean = (
-            ppo_rows()["obs"] @ np.asarray(learner.module[DEFAULT_MODULE_ID].first.kernel[...])
-        ).mean(0)
+        batch_mean = (ppo_rows()["obs"] @ np.asarray(learner.module[DEFAULT_MODULE_ID].first.kernel[...])).mean(0)
         batch_mean += np.asarray(learner.module[DEFAULT_MODULE_ID].first.bias[...])
         np.testing.assert_allclose(states[1]["norm/mean"], batch_mean, atol=0.2)
     # A state goes on as the learner itself does, random streams included.
@@ -1228,9 +1200,7 @@ def test_random_layers_draw_anew_in_every_minibatch_and_update():
     batch = {k: np.ones_like(v) for k, v in rows(32).items()}
     losses = [learner.update(batch=batch)[DEFAULT_MODULE_ID]["total_loss"] for _ in range(3)]
     # Two passes over the same rows: the second one's loss is with other draws than a single pass's.
-    learner.set_state(
-        {"counters": make(WithMetrics, RLModuleSpec(module_class=DropoutOnly)).get_state()["counters"]}
-    )
+    learner.set_state({"counters": make(WithMetrics, RLModuleSpec(module_class=DropoutOnly)).get_state()["counters"]})
     losses.append(learner.update(batch=batch, num_epochs=2)[DEFAULT_MODULE_ID]["total_loss"])
     assert len(set(losses)) == 4
 
@@ -1349,16 +1319,10 @@ def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):
 
 
 def test_sizes_that_do_not_fit():
-    with pytest.raises(
-        ValueError, match="num_shuffle_shards=3 must be a multiple of the number of devices, 2"
-    ):
-        make_config().learners(num_cpus_per_learner=2, num_shuffle_shards=3).build_learner().update(
-            batch=rows()
-        )
+    with pytest.raises(ValueError, match="num_shuffle_shards=3 must be a multiple of the number of devices, 2"):
+        make_config().learners(num_cpus_per_learner=2, num_shuffle_shards=3).build_learner().update(batch=rows())
     learner = make_config().learners(num_shuffle_shards=4).build_learner()
-    with pytest.raises(
-        ValueError, match="minibatch_size=6 does not divide by the 4 shuffle shards.*minibatch_size=4"
-    ):
+    with pytest.raises(ValueError, match="minibatch_size=6 does not divide by the 4 shuffle shards.*minibatch_size=4"):
         learner.update(batch=rows(), minibatch_size=6)
 
 

@@ -467,9 +467,7 @@ def test_sharding_of_training_data():
     ((head,), (tail,)) = (first.episodes, second.episodes)
     assert (len(head), head.is_done, len(tail), tail.is_terminated) == (3, False, 2, True)
     np.testing.assert_array_equal(tail.get_observations(0), head.get_observations(-1))
-    np.testing.assert_array_equal(
-        tail.get_rewards([-1, -2], neg_index_as_lookback=True), episode.get_rewards([2, 1])
-    )
+    np.testing.assert_array_equal(tail.get_rewards([-1, -2], neg_index_as_lookback=True), episode.get_rewards([2, 1]))
     with pytest.raises(ValueError, match="5 steps in the episodes cannot be dealt out to 6 learners"):
         TrainingData(episodes=[episode]).shard(6)
 

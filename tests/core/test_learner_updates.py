@@ -148,9 +148,7 @@ def test_rows_are_laid_out_shard_after_shard():
     out = lay_out_rows(columns, num_devices=2, num_shards=4, size=3, mask=True)
     # Two rows per shard; the eighth is none, and the third of every shard only fills up.
     np.testing.assert_array_equal(out["x"].reshape(4, 3)[:, :2], [[0, 1], [2, 3], [4, 5], [6, 6]])
-    np.testing.assert_array_equal(
-        out[Columns.LOSS_MASK].reshape(4, 3), [[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]]
-    )
+    np.testing.assert_array_equal(out[Columns.LOSS_MASK].reshape(4, 3), [[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]])
     assert out["x"].shape == (2, 1, 6) and out["y"]["z"].shape == (2, 1, 6, 2)
     given = columns | {Columns.LOSS_MASK: np.arange(7) != 2}
     mask = lay_out_rows(given, num_devices=1, num_shards=1, size=8, mask=True)[Columns.LOSS_MASK]
@@ -394,9 +392,7 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
     learner = block_learners[1]
     update = functools.partial(learner.pure_update, plan=learner.plan(**BLOCK_SETTINGS), axis_name=None)
     as_float32 = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(np.float32), data)
-    state, metrics = jax.jit(update)(
-        host_view(learner.state), as_float32, learner.settings(), counters.from_int(40)
-    )
+    state, metrics = jax.jit(update)(host_view(learner.state), as_float32, learner.settings(), counters.from_int(40))
     state, metrics = jax.device_get((state, metrics))
     clock = CompileClock()
     for learner in block_learners.values():

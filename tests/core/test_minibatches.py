@@ -38,26 +38,20 @@ def test_number_of_minibatches():
     assert num_minibatches(10, 64, 1) == 1
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "size", "num_epochs"), [(138, 64, 2), (96, 32, 3), (10, 64, 1), (7, 3, 5)]
-)
+@pytest.mark.parametrize(("num_rows", "size", "num_epochs"), [(138, 64, 2), (96, 32, 3), (10, 64, 1), (7, 3, 5)])
 def test_row_p_of_the_stream_is_row_p_mod_n_of_the_epochs_permutation(num_rows, size, num_epochs):
     rows, keys = stream(num_rows, size, num_epochs)
     assert rows.shape == (num_minibatches(num_rows, size, num_epochs), 1, size)
     flat = rows.reshape(-1)
     permutations = {
-        epoch: np.asarray(
-            permutation.permute(jnp.arange(num_rows, dtype=jnp.uint32), num_rows, keys[epoch, 0])
-        )
+        epoch: np.asarray(permutation.permute(jnp.arange(num_rows, dtype=jnp.uint32), num_rows, keys[epoch, 0]))
         for epoch in range(-(-len(flat) // num_rows))
     }
     expected = [permutations[p // num_rows][p % num_rows] for p in range(len(flat))]
     np.testing.assert_array_equal(flat, expected)
     # Every epoch covers every row once; only what fills up the last minibatch comes on top.
     for epoch in range(num_epochs):
-        np.testing.assert_array_equal(
-            np.sort(flat[epoch * num_rows : (epoch + 1) * num_rows]), np.arange(num_rows)
-        )
+        np.testing.assert_array_equal(np.sort(flat[epoch * num_rows : (epoch + 1) * num_rows]), np.arange(num_rows))
     assert 0 <= len(flat) - num_epochs * num_rows < size
     if num_epochs > 1:
         assert (permutations[0] != permutations[1]).any()

@@ -31,10 +31,7 @@ def rngs():
 
 
 def test_model_config_has_rllibs_fields_and_defaults_and_a_compute_dtype():
-    fields = {
-        field.name: getattr(DefaultModelConfig(), field.name)
-        for field in dataclasses.fields(DefaultModelConfig)
-    }
+    fields = {field.name: getattr(DefaultModelConfig(), field.name) for field in dataclasses.fields(DefaultModelConfig)}
     assert len(fields) == 39
     named = {
         "fcnet_hiddens": [256, 256],
@@ -121,9 +118,7 @@ def test_initialisation_is_the_same_eager_jitted_and_vmapped():
     ],
 )
 def test_named_initializers(name, kwargs, std):
-    values = np.asarray(
-        get_initializer(name, kwargs, "fcnet_kernel_initializer")(KEY, (60, 200), jnp.float32)
-    )
+    values = np.asarray(get_initializer(name, kwargs, "fcnet_kernel_initializer")(KEY, (60, 200), jnp.float32))
     assert values.shape == (60, 200)
     if std is None:
         assert set(np.unique(values)) == {-1.0, 1.0}
@@ -303,9 +298,7 @@ def test_heads_have_gains_of_their_own_as_the_ppo_page_shows():
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     names: dict = {}
     exec(example, names)
-    config = names["config"].training(
-        train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1, grad_clip=0.5
-    )
+    config = names["config"].training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1, grad_clip=0.5)
     algo = config.env_runners(num_envs_per_env_runner=2).build_algo()
     module = algo.get_module()
     for head, gain in ((module.pi, 0.01), (module.vf, 1.0)):

@@ -192,9 +192,10 @@ def test_a_frequency_of_zero_updates_targets_behind_every_update():
 
 def test_target_networks_are_state_but_no_parameters(learner):
     module = learner.module[MID]
-    assert all(isinstance(leaf, TargetParam) for leaf in jax.tree.leaves(
-        nnx.state(module.target_q), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
-    ))
+    assert all(
+        isinstance(leaf, TargetParam)
+        for leaf in jax.tree.leaves(nnx.state(module.target_q), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    )
     assert {"q/kernel", "target_q/kernel"} <= module.get_state().keys()
     assert sorted(module.get_state(inference_only=True)) == ["pi/bias", "pi/kernel"]
     assert not any("target" in ref for ref in learner.get_weights())

@@ -135,9 +135,7 @@ def test_forward_passes_inside_a_trace_and_without_gradients(linear):
 
     module = build(Plain)
     gradient = jax.grad(lambda obs: module.forward_train({"obs": obs})["action_dist_inputs"].sum())(OBS)
-    np.testing.assert_allclose(
-        gradient[0], (np.diag(module.scale) @ module.pi.kernel[...]).sum(-1), rtol=1e-5
-    )
+    np.testing.assert_allclose(gradient[0], (np.diag(module.scale) @ module.pi.kernel[...]).sum(-1), rtol=1e-5)
     for forward in (module.forward_inference, module.forward_exploration):
         assert not jax.grad(lambda obs, f=forward: f({"obs": obs})["action_dist_inputs"].sum())(OBS).any()
     with pytest.raises(RuntimeError, match="bind and unbind it inside"):
@@ -308,9 +306,7 @@ def test_inference_only_leaves_out_what_only_training_needs(shared):
 def test_gaussian_policies():
     box = gym.spaces.Box(-1, 1, (2,))
     for free in (False, True):
-        module = ppo_spec(action_space=box, model_config={"fcnet_hiddens": [4], "free_log_std": free}).build(
-            seed=0
-        )
+        module = ppo_spec(action_space=box, model_config={"fcnet_hiddens": [4], "free_log_std": free}).build(seed=0)
         assert module.get_train_action_dist_cls() is DiagGaussian
         outputs = module.forward_train({"obs": OBS})[Columns.ACTION_DIST_INPUTS]
         assert outputs.shape == (5, 4)
@@ -328,9 +324,7 @@ def test_default_module_refuses_unknown_settings_and_missing_spaces():
             super().setup()
             self.extra = self.model_config["extra"]
 
-    mine = RLModuleSpec(Mine, OBS_SPACE, ACTION_SPACE, model_config={"fcnet_hiddens": [4], "extra": 7}).build(
-        seed=0
-    )
+    mine = RLModuleSpec(Mine, OBS_SPACE, ACTION_SPACE, model_config={"fcnet_hiddens": [4], "extra": 7}).build(seed=0)
     assert mine.extra == 7
 
 
@@ -350,9 +344,7 @@ def test_torch_and_old_names():
 
 
 def test_spec_round_trips():
-    spec = ppo_spec(
-        model_config=DefaultModelConfig(fcnet_hiddens=[4], fcnet_activation="relu"), learner_only=True
-    )
+    spec = ppo_spec(model_config=DefaultModelConfig(fcnet_hiddens=[4], fcnet_activation="relu"), learner_only=True)
     data = spec.to_dict()
     assert data["module_class"] == "jaxrl_stack.algorithms.ppo.default_ppo_rl_module:DefaultPPORLModule"
     again = RLModuleSpec.from_dict(data)

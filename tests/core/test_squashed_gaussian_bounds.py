@@ -62,9 +62,7 @@ def test_logp_and_its_gradients_next_to_the_bounds(low, high):
         step = 1e-4 * part * (1 - part) * (exact[3] - exact[2])
         wide = values.astype(np.float64)
         quotient = (log_density(wide + step, *exact) - log_density(wide - step, *exact)) / (2 * step)
-        np.testing.assert_allclose(
-            gradients[0][inner], quotient[inner], rtol=2e-3, atol=1e-3 * np.abs(quotient).max()
-        )
+        np.testing.assert_allclose(gradients[0][inner], quotient[inner], rtol=2e-3, atol=1e-3 * np.abs(quotient).max())
 
 
 @pytest.mark.parametrize(("low", "high"), BOUNDS)

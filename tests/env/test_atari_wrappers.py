@@ -117,11 +117,7 @@ def test_images_are_shrunk_gray_and_scaled():
     np.testing.assert_array_equal(small[..., 0], np.rint(luma))
     colours = WarpFrame(Game(shape=image.shape), 2, grayscale=False)
     small = colours.observation(image)
-    assert (
-        small in colours.observation_space
-        and small.shape == (2, 2, 3)
-        and small[1, 1].tolist() == [10, 20, 30]
-    )
+    assert small in colours.observation_space and small.shape == (2, 2, 3) and small[1, 1].tolist() == [10, 20, 30]
     gray = GrayScaleAndResize(Game(shape=(4, 8)), 2)
     assert gray.observation(image[..., 0])[0, 0].tolist() == [255]
     scaled = NormalizedImageEnv(colours)

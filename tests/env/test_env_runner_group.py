@@ -175,9 +175,7 @@ def test_what_a_late_runner_leaves_open_is_sampled_by_the_others(group):
 def test_runners_that_never_answer_in_time_are_an_error_that_names_the_setting(group, monkeypatch):
     monkeypatch.setattr(group, "config", fake_config().env_runners(sample_timeout_s=0.05))
     group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2))
-    with pytest.raises(
-        TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds in a row"
-    ):
+    with pytest.raises(TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds in a row"):
         group.sample_blocks(2, num_steps=1, timeout_seconds=0.05)
     assert MAX_ROUNDS_WITHOUT_DATA == 3
     group.foreach_env_runner("ping")  # Waits until the late ones are through.
@@ -194,9 +192,7 @@ def ping_often(group):
 
 
 def params(group):
-    return group.foreach_env_runner(
-        lambda runner: {k: v[0] for k, v in runner.state["rl_module"]["params"].items()}
-    )
+    return group.foreach_env_runner(lambda runner: {k: v[0] for k, v in runner.state["rl_module"]["params"].items()})
 
 
 def test_weights_reach_all_runners_as_one_object(group, ray_session, monkeypatch):
@@ -207,9 +203,7 @@ def test_weights_reach_all_runners_as_one_object(group, ray_session, monkeypatch
     group.sync_weights(weights=weights, weights_seq_no=5, more_state={"num_env_steps_sampled_lifetime": 9})
     assert params(group) == [{"a/w": 1.0, "b/w": 1.0}] * 3 and len(puts) == 1
     assert isinstance(puts[0]["rl_module"]["params"]["a/w"], np.ndarray)
-    more = group.foreach_env_runner(
-        lambda r: (r.state["weights_seq_no"], r.state["num_env_steps_sampled_lifetime"])
-    )
+    more = group.foreach_env_runner(lambda r: (r.state["weights_seq_no"], r.state["num_env_steps_sampled_lifetime"]))
     assert more == [(5, 9)] * 3
 
 
@@ -218,9 +212,9 @@ def test_weights_of_a_runner_of_some_modules_and_to_some_actors(group):
         {"rl_module": {"params": {"a/w": np.full(2, 2.0)}, "rest": {}}, "weights_seq_no": 6}
     )
     group.sync_weights(to_worker_indices=[2], policies=["a"], timeout_seconds=None)
-    assert group.foreach_env_runner(
-        "get_state", kwargs={"components": ["weights_seq_no"]}, remote_worker_ids=[2]
-    )[1] == {"weights_seq_no": 6}
+    assert group.foreach_env_runner("get_state", kwargs={"components": ["weights_seq_no"]}, remote_worker_ids=[2])[
+        1
+    ] == {"weights_seq_no": 6}
     assert params(group)[2] == {"a/w": 2.0}
     both = {"params": {"a/w": np.full(2, 3.0), "critic/w": np.ones(2)}, "rest": {}}
     group.sync_weights(weights=both, inference_only=True)
@@ -248,9 +242,7 @@ def test_a_state_that_does_not_fit_is_reported_though_nobody_waits_for_it(group)
 # ------------------------------------------------------------------------------------------------------ lost actors
 
 
-def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(
-    group, ray_session
-):
+def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(group, ray_session):
     group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
     group.sync_weights(
         weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}},
@@ -267,11 +259,7 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     assert group.recreated == [[2]]
     assert group.foreach_env_runner("pid", local_env_runner=False)[1] != pid
     state = group.foreach_env_runner("get_state", remote_worker_ids=[2])[1]
-    assert (
-        state["rl_module"]["params"]["a/w"][0] == 8.0
-        and state["weights_seq_no"] == 2
-        and state[OBS]["F"][0] == 1.0
-    )
+    assert state["rl_module"]["params"]["a/w"][0] == 8.0 and state["weights_seq_no"] == 2 and state[OBS]["F"][0] == 1.0
     # max_num_env_runner_restarts=1 are used up.
     os.kill(group.foreach_env_runner("pid", local_env_runner=False)[1], signal.SIGKILL)
     with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
@@ -285,9 +273,7 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
 
 
 def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_session):
-    with pytest.raises(
-        ray_session.exceptions.ActorDiedError, match="LookupError: no such environment"
-    ) as caught:
+    with pytest.raises(ray_session.exceptions.ActorDiedError, match="LookupError: no such environment") as caught:
         EnvRunnerGroup(
             config=fake_config(),
             local_env_runner=False,
@@ -307,8 +293,7 @@ def test_a_group_of_the_local_runner_alone_needs_no_ray():
     assert group.sampling_ids() == [0] and group.get_spaces() == {"__env__": 0}
     assert group.sample_blocks(2, num_steps=4) == [(0, 1, 4), (0, 2, 4)]
     assert (
-        group.foreach_env_runner("ping") == ["pong"]
-        and group.foreach_env_runner("ping", local_env_runner=False) == []
+        group.foreach_env_runner("ping") == ["pong"] and group.foreach_env_runner("ping", local_env_runner=False) == []
     )
     group.sync_weights(weights={"params": {"a/w": np.full(2, 5.0)}, "rest": {}})
     assert params(group) == [{"a/w": 5.0}]
@@ -376,17 +361,12 @@ def test_no_observation_is_counted_twice(real_group):
         seen += [block.columns["obs"].reshape(-1, 4) for block in blocks]
         # Each runner's state once, as it comes with its last block, or asked for.
         states = [{OBS: block.connector_state} for block in blocks[-2:]] if i % 2 else None
-        group.sync_env_runner_states(
-            config=one_config, connector_states=states, env_steps_sampled=64 * (i + 1)
-        )
+        group.sync_env_runner_states(config=one_config, connector_states=states, env_steps_sampled=64 * (i + 1))
         num_rows, mean, num_new = statistics(group)
         assert (num_rows, num_new) == (64 * (i + 1), 0)
         np.testing.assert_allclose(mean, np.concatenate(seen).mean(0), rtol=1e-5, atol=1e-7)
     lifetime = {"components": ["num_env_steps_sampled_lifetime"]}
-    assert (
-        group.foreach_env_runner("get_state", kwargs=lifetime)
-        == [{"num_env_steps_sampled_lifetime": 320}] * 3
-    )
+    assert group.foreach_env_runner("get_state", kwargs=lifetime) == [{"num_env_steps_sampled_lifetime": 320}] * 3
     # Every runner keeps its own where states are not to be merged.
     off = config.copy(copy_frozen=False).env_runners(merge_env_runner_states=False)
     group.sample_blocks(2)
@@ -444,9 +424,7 @@ def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
     assert strategy == "SPREAD"
     assert bundles == [{"CPU": 1.0}, runner, runner, {"CPU": 2.0, "fast": 1.0}, {"GPU": 0.5}, {"GPU": 0.5}]
     assert resources.resource_bundles(config, main_process=False)[0] == bundles[1:]
-    indices = {
-        role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")
-    }
+    indices = {role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")}
     assert indices == {"env_runner": 0, "eval_env_runner": 2, "learner": 3}
     assert resources.bundle_index(config, "learner", 1) == 4
     assert resources.actor_options(config, "env_runner") == {
@@ -477,9 +455,7 @@ NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
             "num_env_runners=2 times num_cpus_per_env_runner=3 comes to 6 CPUs; the Ray cluster has 4. ",
         ),
         (
-            lambda c: c.env_runners(num_cpus_per_env_runner=2).learners(
-                num_learners=1, num_cpus_per_learner=2
-            ),
+            lambda c: c.env_runners(num_cpus_per_env_runner=2).learners(num_learners=1, num_cpus_per_learner=2),
             [NODE],
             "num_cpus_per_env_runner=2 plus num_learners=1 times num_cpus_per_learner=2 comes to 6 CPUs",
         ),
@@ -517,9 +493,7 @@ def test_what_a_cluster_can_never_hold_is_said_with_settings_and_numbers(change,
 
 def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
     config = fake_config().learners(num_learners=1)
-    with pytest.raises(
-        ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"
-    ):
+    with pytest.raises(ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"):
         resources.create_placement_group(fake_config().env_runners(num_cpus_per_env_runner=50))
     group = resources.create_placement_group(config, timeout_seconds=10.0)
     assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}, {"CPU": 1.0}]
@@ -559,9 +533,7 @@ def test_in_a_trial_the_actors_go_into_the_trials_bundles(ray_session, monkeypat
     trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1
     assert resources.create_placement_group(config) is None
     trial.bundle_specs = [{"CPU": 0.5}]
-    with pytest.raises(
-        ValueError, match="need 1 CPU, but this process belongs to a placement group of 0.5 CPU"
-    ):
+    with pytest.raises(ValueError, match="need 1 CPU, but this process belongs to a placement group of 0.5 CPU"):
         resources.create_placement_group(config)
 
 

@@ -128,9 +128,9 @@ def test_whole_episodes_are_as_many_as_wanted_although_an_environment_fails(tmp_
 
     # Fails in the second chunk of recorded steps, when some episodes of the first one are complete.
     runner = SingleAgentEnvRunner(
-        config=config(
-            after=70, length=30, marker=str(tmp_path / "failed"), fault_tolerance=RESTARTS
-        ).callbacks(on_episode_end=on_episode_end)
+        config=config(after=70, length=30, marker=str(tmp_path / "failed"), fault_tolerance=RESTARTS).callbacks(
+            on_episode_end=on_episode_end
+        )
     )
     runner.sample(num_timesteps=2)
     assert runner.take_ended_episodes().lengths.tolist() == []
@@ -335,9 +335,7 @@ def by_value(ray_session):
     ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay_and_not_too_often(
-    ray_session, caplog
-):
+def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay_and_not_too_often(ray_session, caplog):
     group = group_of(
         2,
         {(2, False): (2,), (2, True): (2,)},

@@ -212,9 +212,7 @@ class NestedEnv(gym.Env):
             "gears": MultiDiscrete([5, 5]),
         }
     )
-    action_space = Dict(
-        {"move": Discrete(9), "arms": Tuple((Box(-1, 1, (2,), np.float32), MultiDiscrete([5, 5])))}
-    )
+    action_space = Dict({"move": Discrete(9), "arms": Tuple((Box(-1, 1, (2,), np.float32), MultiDiscrete([5, 5])))})
 
     def __init__(self, config):
         self.t = 0
@@ -505,9 +503,7 @@ def test_gymnasiums_own_vectors_of_both_modes_work_when_a_creator_makes_them():
 
 def test_a_vector_entry_point_of_gymnasium_keeps_its_autoreset_mode():
     vector = make_vector_env(
-        settings(
-            "CartPole-v1", mode=gym.VectorizeMode.VECTOR_ENTRY_POINT, env_config={"max_episode_steps": 2}
-        )
+        settings("CartPole-v1", mode=gym.VectorizeMode.VECTOR_ENTRY_POINT, env_config={"max_episode_steps": 2})
     )
     assert type(vector.env).__name__ == "CartPoleVectorEnv"
     vector.reset(seed=0)
@@ -588,9 +584,7 @@ def test_copies_with_different_spaces():
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_creator_that_makes_no_environment(mode):
     register_env("none", lambda config: None)
-    with pytest.raises(
-        TypeError, match="environment\\('none'\\): its creator returned None .* gymnasium.Env"
-    ):
+    with pytest.raises(TypeError, match="environment\\('none'\\): its creator returned None .* gymnasium.Env"):
         make_vector_env(settings("none", mode=mode))
 
 

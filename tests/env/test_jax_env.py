@@ -81,9 +81,7 @@ def unroll(env: JaxEnv, step, reset, num_steps: int = NUM_STEPS):
 
     first, steps = run(jax.random.key(0), env.params)
     # Walk's state holds a key, which has no NumPy form.
-    return jax.tree.map(
-        lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else np.asarray(x), (first, steps)
-    )
+    return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else np.asarray(x), (first, steps))
 
 
 def gymnax_reference(env: GymnaxEnv):
@@ -228,9 +226,7 @@ def test_wrong_settings_of_classes_and_instances_are_named():
 
 
 def test_unknown_ids_and_old_interfaces_are_refused():
-    with pytest.raises(
-        ValueError, match="gymnax has no environment 'CartPole-v2'. Did you mean 'gymnax/CartPole-v1'"
-    ):
+    with pytest.raises(ValueError, match="gymnax has no environment 'CartPole-v2'. Did you mean 'gymnax/CartPole-v1'"):
         GymnaxEnv("CartPole-v2")
     with pytest.raises(TypeError, match="LegacyStepAPIWrapper"):
         GymnaxEnv(LegacyStepAPIWrapper(gymnax.make("CartPole-v1")[0]))
@@ -274,12 +270,8 @@ def test_gymnax_spaces_become_gymnasium_spaces():
     np.testing.assert_array_equal(box.low, [-np.inf, 0.0])
     np.testing.assert_array_equal(box.high, [np.inf, 1.0])
     assert not box.is_bounded()
-    assert convert(gymnax_spaces.Box(jnp.array([0.0]), 255, (4, 4), jnp.uint8)) == Box(
-        0, 255, (4, 4), np.uint8
-    )
-    assert convert(gymnax_spaces.Box(-jnp.inf, 1e12, (2,), jnp.int32)) == Box(
-        -(2**31), 2**31 - 1, (2,), np.int32
-    )
+    assert convert(gymnax_spaces.Box(jnp.array([0.0]), 255, (4, 4), jnp.uint8)) == Box(0, 255, (4, 4), np.uint8)
+    assert convert(gymnax_spaces.Box(-jnp.inf, 1e12, (2,), jnp.int32)) == Box(-(2**31), 2**31 - 1, (2,), np.int32)
     assert convert(gymnax_spaces.Box(0, 1, (2,), jnp.bool_)).dtype == bool
     nested = gymnax_spaces.Dict(
         {"b": gymnax_spaces.Discrete(3), "a": gymnax_spaces.Tuple([gymnax_spaces.Box(0, 1, ())])}
@@ -326,10 +318,7 @@ def test_auto_reset_and_types_of_a_users_env():
     np.testing.assert_array_equal(steps.terminated[:, 0], [False, False, True, False])
     np.testing.assert_array_equal(steps.reward, np.ones((4, NUM_ENVS), np.float32))
     # The next episode's key comes from the step that ended the last one: no two are the same.
-    assert (
-        len({tuple(k) for k in np.asarray(jax.random.key_data(steps.state.key)).reshape(-1, 2)})
-        == 4 * NUM_ENVS
-    )
+    assert len({tuple(k) for k in np.asarray(jax.random.key_data(steps.state.key)).reshape(-1, 2)}) == 4 * NUM_ENVS
 
 
 class BrokenEnv(JaxEnv):
@@ -346,9 +335,7 @@ class BrokenEnv(JaxEnv):
         return jnp.zeros(2), {"t": jnp.int32(0)}
 
     def step(self, key, state, action, params):
-        good = JaxStep(
-            jnp.zeros(2), state, jnp.float32(0), jnp.bool_(False), jnp.bool_(False), jnp.zeros(2), {}
-        )
+        good = JaxStep(jnp.zeros(2), state, jnp.float32(0), jnp.bool_(False), jnp.bool_(False), jnp.zeros(2), {})
         return good._replace(**self.replaced)
 
 

@@ -104,9 +104,7 @@ def test_one_hot_values():
     np.testing.assert_array_equal(
         one_hot(np.array([[0, 2], [1, 0]]), spaces.MultiDiscrete([2, 3])), [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0]]
     )
-    np.testing.assert_array_equal(
-        one_hot(np.array([[1], [0]]), spaces.MultiDiscrete([[2], [2]])), [0, 1, 1, 0]
-    )
+    np.testing.assert_array_equal(one_hot(np.array([[1], [0]]), spaces.MultiDiscrete([[2], [2]])), [0, 1, 1, 0])
     assert one_hot(np.array([1, 0], np.uint8), spaces.Discrete(2)).dtype == np.float32
 
 

@@ -219,9 +219,7 @@ def test_a_filter_sees_every_observation_once_and_the_module_gets_what_is_record
     np.testing.assert_allclose(state["mean"], raw.mean(0), rtol=1e-5)
     last = blocks[-1].columns
     out = runner.module.forward_exploration({Columns.OBS: last[Columns.OBS][-1]})
-    np.testing.assert_allclose(
-        last[Columns.ACTION_DIST_INPUTS][-1], out[Columns.ACTION_DIST_INPUTS], atol=1e-5
-    )
+    np.testing.assert_allclose(last[Columns.ACTION_DIST_INPUTS][-1], out[Columns.ACTION_DIST_INPUTS], atol=1e-5)
     assert np.abs(last[Columns.OBS]).max() < 5 and np.isfinite(last[Columns.FINAL_OBS]).all()
     # Merged statistics come back as a base; the history of running episodes goes on.
     merged = runner._env_to_module.merge_states([blocks[-1].connector_state])
@@ -262,9 +260,7 @@ def test_actions_reach_the_bounds_of_the_space():
     runner = SingleAgentEnvRunner(config=config_for(Target))
     columns = runner.sample_block(num_steps=50).columns
     actions = columns[Columns.ACTIONS]
-    np.testing.assert_allclose(
-        columns[Columns.REWARDS], np.clip(2 + (actions[..., 0] + 1), 2, 4), rtol=1e-5
-    )
+    np.testing.assert_allclose(columns[Columns.REWARDS], np.clip(2 + (actions[..., 0] + 1), 2, 4), rtol=1e-5)
     assert np.abs(actions).max() > 1  # recorded as the module gave them
     runner.stop()
 

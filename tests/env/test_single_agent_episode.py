@@ -98,11 +98,7 @@ def assert_window(episode: SingleAgentEpisode, start: int, stop: int, lookback: 
             assert same(get(-1), item(times[-1]))
             with pytest.raises(IndexError):
                 get(-lookback - 1, neg_index_as_lookback=True)
-    infos = (
-        episode.get_infos(slice(-lookback, None), neg_index_as_lookback=True)
-        if lookback
-        else episode.get_infos()
-    )
+    infos = episode.get_infos(slice(-lookback, None), neg_index_as_lookback=True) if lookback else episode.get_infos()
     assert infos == [{"t": t} for t in frames]
 
 
@@ -308,9 +304,7 @@ def test_extra_model_outputs_have_the_same_keys_within_a_chunk():
     episode.validate()
     # The module of the next chunk may have other outputs; what both have keeps its look-back.
     successor = episode.cut(1)
-    successor.add_env_step(
-        observation(2), action(1), reward(1), extra_model_outputs={"logp": -1.0, "vf": 3.0}
-    )
+    successor.add_env_step(observation(2), action(1), reward(1), extra_model_outputs={"logp": -1.0, "vf": 3.0})
     successor.validate()
     assert successor.get_extra_model_outputs("logp", [-2, -1]) == [0.0, -1.0]
     assert successor.get_extra_model_outputs("vf", slice(-2, None), fill=0.0) == [0.0, 3.0]

@@ -37,9 +37,7 @@ def test_neighbours_are_separated():
     """The distance between the images of two neighbours is distributed as between random rows."""
     size = 8192
     out = np.asarray(
-        permutation.permute(
-            jnp.arange(size, dtype=jnp.uint32), size, permutation.round_keys(jax.random.key(1))
-        )
+        permutation.permute(jnp.arange(size, dtype=jnp.uint32), size, permutation.round_keys(jax.random.key(1)))
     ).astype(np.int64)
     gaps = np.abs(np.diff(out))
     assert abs(gaps.mean() / (size / 3) - 1) < 0.05

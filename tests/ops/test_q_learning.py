@@ -144,9 +144,7 @@ def test_q_learning_equals_a_loop(double_q, masked):
             n_step=data["n_step"],
             gamma=gamma,
         )
-        return ql.q_rows(
-            q_values=data["q"], actions=data["actions"], targets=targets, weights=data["weights"]
-        )
+        return ql.q_rows(q_values=data["q"], actions=data["actions"], targets=targets, weights=data["weights"])
 
     out = ours(data)
     for i in range(len(data["q"])):
@@ -342,15 +340,11 @@ def test_update_target_moves_only_what_is_due():
     target = {"w": jnp.array([3.0, 5.0]), "n": jnp.array(2)}
     update = jax.jit(ql.update_target)
     settings = {"target_network_update_freq": 10, "tau": 0.25}
-    kept, last, due = update(
-        online, target, num_steps=counters.from_int(9), last_update=counters.zero(), **settings
-    )
+    kept, last, due = update(online, target, num_steps=counters.from_int(9), last_update=counters.zero(), **settings)
     assert not due and counters.to_int(last) == 0
     np.testing.assert_array_equal(kept["w"], [3.0, 5.0])
     assert kept["n"] == 2
-    moved, last, due = update(
-        online, target, num_steps=counters.from_int(10), last_update=counters.zero(), **settings
-    )
+    moved, last, due = update(online, target, num_steps=counters.from_int(10), last_update=counters.zero(), **settings)
     assert due and counters.to_int(last) == 10
     np.testing.assert_array_equal(moved["w"], [2.5, np.inf])
     assert moved["n"] == 7
@@ -399,9 +393,7 @@ def test_losses_and_gradients_equal_rllibs(case):
             out = ql.q_rows(
                 q_values=output,
                 actions=batch["actions"],
-                targets=ql.n_step_targets(
-                    next_values=ql.select(forward["qf_target_next_preds"], chosen), **transition
-                ),
+                targets=ql.n_step_targets(next_values=ql.select(forward["qf_target_next_preds"], chosen), **transition),
                 weights=batch["weights"],
                 td_error_loss_fn=settings["td_error_loss_fn"],
             )

@@ -93,9 +93,7 @@ def test_discrete_equals_a_loop():
     rng = np.random.default_rng(1)
     logits, q, twin = rng.normal(size=(3, 20, 4)).astype(np.float32) * 2
     arguments = {"q": q, "q_twin": twin, "log_probs": jax.nn.log_softmax(logits), "log_alpha": LOG_ALPHA}
-    values, actor = jax.jit(lambda x: (sac.soft_values_discrete(**x), sac.actor_rows_discrete(**x)))(
-        arguments
-    )
+    values, actor = jax.jit(lambda x: (sac.soft_values_discrete(**x), sac.actor_rows_discrete(**x)))(arguments)
     for n in range(20):
         weights = [math.exp(x) for x in logits[n]]
         probs = [w / sum(weights) for w in weights]
@@ -113,9 +111,7 @@ def test_an_action_of_probability_zero_adds_nothing(masked):
     def losses(logits, q):
         log_probs = jax.nn.log_softmax(logits)
         given = {"q": q, "log_probs": log_probs, "log_alpha": log_alpha}
-        temperature = sac.temperature_rows_discrete(
-            log_alpha=log_alpha, log_probs=log_probs, target_entropy=0.5
-        )
+        temperature = sac.temperature_rows_discrete(log_alpha=log_alpha, log_probs=log_probs, target_entropy=0.5)
         return sac.soft_values_discrete(**given), sac.actor_rows_discrete(**given), temperature
 
     both = jax.jit(lambda x, q: (losses(x, q), jax.jacobian(lambda y: losses(y, q)[1])(x)))
@@ -128,9 +124,7 @@ def test_an_action_of_probability_zero_adds_nothing(masked):
 
 def test_what_is_not_a_number_shows():
     log_probs = jnp.array([[-0.5, jnp.nan]])
-    assert np.isnan(
-        sac.soft_values_discrete(q=jnp.zeros((1, 2)), log_probs=log_probs, log_alpha=LOG_ALPHA)
-    ).all()
+    assert np.isnan(sac.soft_values_discrete(q=jnp.zeros((1, 2)), log_probs=log_probs, log_alpha=LOG_ALPHA)).all()
 
 
 # ------------------------------------------------------------------------------------------------ RLlib
@@ -149,9 +143,7 @@ def assert_golden(golden, losses, gradients, td_error):
     for name, loss in losses.items():
         np.testing.assert_allclose(loss, golden["losses"][name], **CLOSE, err_msg=name)
     for name, (of, gradient) in gradients.items():
-        np.testing.assert_allclose(
-            gradient, golden["gradients"][name][of], **CLOSE, err_msg=f"{name} by {of}"
-        )
+        np.testing.assert_allclose(gradient, golden["gradients"][name][of], **CLOSE, err_msg=f"{name} by {of}")
     np.testing.assert_allclose(td_error, golden["td_error"], **CLOSE)
 
 
@@ -162,9 +154,7 @@ def test_box_losses_and_gradients_equal_rllibs(case):
     assert sac.box_target_entropy((2,)) == golden["target_entropy"]
 
     def losses(x):
-        next_values = sac.soft_values(
-            q=x["q_target_next"], logp=x["logp_next_resampled"], log_alpha=x["log_alpha"]
-        )
+        next_values = sac.soft_values(q=x["q_target_next"], logp=x["logp_next_resampled"], log_alpha=x["log_alpha"])
         targets = ql.n_step_targets(
             rewards=batch["rewards"],
             next_values=next_values,

@@ -87,9 +87,7 @@ SAC_CASES = {
 
 
 def weights_of(module: Any) -> dict[str, torch.Tensor]:
-    return {
-        name: t for name, t in module.state_dict().items() if name.rpartition(".")[2] in ("weight", "bias")
-    }
+    return {name: t for name, t in module.state_dict().items() if name.rpartition(".")[2] in ("weight", "bias")}
 
 
 def make_learner(config: Any, action_space: gym.Space, rng: np.random.Generator) -> Any:
@@ -179,11 +177,7 @@ def dqn_case(settings: dict[str, Any]) -> dict[str, Any]:
         batch=columns,
         fwd_out=forward,
     )
-    by = (
-        {"qf_preds": forward["qf_preds"]}
-        if settings["num_atoms"] == 1
-        else {"qf_logits": forward["qf_logits"]}
-    )
+    by = {"qf_preds": forward["qf_preds"]} if settings["num_atoms"] == 1 else {"qf_logits": forward["qf_logits"]}
     with torch.no_grad():
         embedding = module.encoder({"obs": columns["obs"]})["encoder_out"]
         heads = {"af": module.af(embedding)}

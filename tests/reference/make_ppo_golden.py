@@ -194,9 +194,7 @@ def make_weights(shapes: dict[str, tuple[int, ...]], rng: np.random.Generator) -
     return weights
 
 
-def make_learner(
-    kind: str, weights: dict[str, np.ndarray] | None = None, **settings: Any
-) -> RecordingLearner:
+def make_learner(kind: str, weights: dict[str, np.ndarray] | None = None, **settings: Any) -> RecordingLearner:
     """A built local learner with the given weights."""
     config = (
         PPOConfig()
@@ -301,9 +299,7 @@ def terms_of(results: Any) -> dict[str, float]:
 
 
 # --------------------------------------------------------------------------------------------- sections
-def forward_section(
-    kind: str, weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def forward_section(kind: str, weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> dict[str, Any]:
     module = make_learner(kind, weights).module[MODULE_ID]
     columns = tensors(batch)[MODULE_ID]
     with torch.no_grad():
@@ -467,9 +463,7 @@ def row_order_section() -> list[dict[str, Any]]:
         (100, 1, 30),
     ):
         batch = MultiAgentBatch({MODULE_ID: SampleBatch({"row": np.arange(rows)})}, env_steps=rows)
-        iterator = MiniBatchCyclicIterator(
-            batch, num_epochs=epochs, minibatch_size=size, shuffle_batch_per_epoch=False
-        )
+        iterator = MiniBatchCyclicIterator(batch, num_epochs=epochs, minibatch_size=size, shuffle_batch_per_epoch=False)
         indices = [step.policy_batches[MODULE_ID]["row"].tolist() for step in iterator]
         entry: dict[str, Any] = {
             "rows": rows,
@@ -746,9 +740,7 @@ def make_golden() -> dict[str, Any]:
         }
     discrete, batch = weights["discrete"], without_mask(batches["discrete"])
     steps = five_updates(discrete, batch)
-    nudged = five_updates(
-        {name: np.nextafter(array, np.float32(np.inf)) for name, array in discrete.items()}, batch
-    )
+    nudged = five_updates({name: np.nextafter(array, np.float32(np.inf)) for name, array in discrete.items()}, batch)
     drift = max(
         np.abs(leaves(one["parameters"]) - leaves(two["parameters"])).max()
         for one, two in zip(steps, nudged, strict=True)

@@ -47,9 +47,7 @@ def test_it_calls_back_once_when_the_code_of_the_module_has_run(watch):
 
     assert seen == [2]
     assert "exec_module" not in vars(hooked_a.__loader__), "the loader is as it was"
-    assert type(hooked_a.__loader__) is type(hooked_b.__loader__) and hooked_a.__spec__.origin.endswith(
-        "hooked_a.py"
-    )
+    assert type(hooked_a.__loader__) is type(hooked_b.__loader__) and hooked_a.__spec__.origin.endswith("hooked_a.py")
     importlib.import_module("hooked_a")
     assert seen == [2]
 
@@ -70,9 +68,7 @@ def test_it_calls_back_for_a_submodule_and_leaves_its_package_alone(watch):
 
 def test_a_module_that_fails_or_does_not_exist_raises_what_it_raises_without_it(watch):
     seen = []
-    watch(
-        {"hooked_bad.py": "1 / 0"}, {name: lambda: seen.append(1) for name in ("hooked_bad", "hooked_absent")}
-    )
+    watch({"hooked_bad.py": "1 / 0"}, {name: lambda: seen.append(1) for name in ("hooked_bad", "hooked_absent")})
     with pytest.raises(ZeroDivisionError):
         importlib.import_module("hooked_bad")
     with pytest.raises(ModuleNotFoundError, match="hooked_absent"):

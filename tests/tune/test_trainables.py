@@ -105,12 +105,8 @@ def test_unknown_settings_are_refused():
 
 
 def test_search_spaces_are_where_tune_finds_them():
-    config = tiny(
-        lr=tune.loguniform(1e-4, 1e-2), gamma=tune.grid_search([0.9, 0.99]), num_epochs=tune.choice([1, 2])
-    )
-    config.rl_module(
-        model_config=DefaultModelConfig(fcnet_hiddens=tune.choice([[8], [16]]), vf_share_layers=True)
-    )
+    config = tiny(lr=tune.loguniform(1e-4, 1e-2), gamma=tune.grid_search([0.9, 0.99]), num_epochs=tune.choice([1, 2]))
+    config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=tune.choice([[8], [16]]), vf_share_layers=True))
     config.environment("gymnax/CartPole-v1", env_config={"max_steps_in_episode": tune.randint(10, 20)})
     variants = [v for _, v in tune.search.variant_generator.generate_variants({"config": config.to_dict()})]
     assert [variant["config"]["gamma"] for variant in variants] == [0.9, 0.99]
@@ -118,9 +114,7 @@ def test_search_spaces_are_where_tune_finds_them():
         made = trainable(PPO).as_config(variant["config"])
         assert 1e-4 <= made.lr <= 1e-2 and made.num_epochs in (1, 2)
         assert 10 <= made.env_config["max_steps_in_episode"] < 20
-        assert (
-            made.model_config["fcnet_hiddens"] in ([8], [16]) and made.model_config["vf_share_layers"] is True
-        )
+        assert made.model_config["fcnet_hiddens"] in ([8], [16]) and made.model_config["vf_share_layers"] is True
 
 
 def test_a_trial_asks_for_the_resources_of_its_config():

@@ -82,9 +82,7 @@ def test_a_name_a_config_with_a_grid_a_stop_on_a_nested_key_and_the_best_checkpo
         assert metrics["num_env_steps_sampled_lifetime"] == 16 * metrics["training_iteration"]
         assert metrics["trial_id"] in str(result.path) and metrics["config"]["seed"] == 3
         assert {"timers", "time_total_s", "hostname", "node_ip", "pid"} <= metrics.keys()
-        assert {"result.json", "progress.csv", "params.json"} <= {
-            p.name for p in pathlib.Path(result.path).iterdir()
-        }
+        assert {"result.json", "progress.csv", "params.json"} <= {p.name for p in pathlib.Path(result.path).iterdir()}
         history = result.metrics_dataframe
         assert history[RETURN].isna().iloc[0] and history["training_iteration"].tolist()[0] == 1
     assert [r.metrics["learners"]["default_policy"]["default_optimizer_learning_rate"] for r in results] == [
@@ -172,9 +170,7 @@ def test_an_interrupted_run_goes_on_from_its_last_checkpoint(tmp_path):
 
 def test_successive_halving_stops_trials_and_reuses_their_processes(tmp_path):
     config = tiny(lr=tune.grid_search([1e-3, 1e-2, 1e-4])).callbacks(CountCompilations)
-    scheduler = tune.schedulers.ASHAScheduler(
-        metric=RETURN, mode="max", grace_period=1, max_t=4, reduction_factor=2
-    )
+    scheduler = tune.schedulers.ASHAScheduler(metric=RETURN, mode="max", grace_period=1, max_t=4, reduction_factor=2)
     results = fit(
         "PPO",
         config,

@@ -17,9 +17,7 @@ API = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.j
 
 
 def is_for_ppo_with_one_agent(name, condition):
-    if condition not in ("all", "single-agent", "") and not condition.startswith(
-        ("all with", "log_gradients")
-    ):
+    if condition not in ("all", "single-agent", "") and not condition.startswith(("all with", "log_gradients")):
         return False
     # Timers of single connectors depend on the pipeline, which is one compiled program here.
     return "<snake_case_class>" not in name

@@ -81,16 +81,12 @@ def test_flatten_takes_scalars_images_and_other_integer_types():
         spaces.flatten_observation(Discrete(3, start=5), np.uint8([5, 7]), 1), [[1, 0, 0], [0, 0, 1]]
     )
     # An index outside the space selects nothing, rather than a neighbour.
-    np.testing.assert_array_equal(
-        spaces.flatten_observation(MultiDiscrete([2, 2]), np.array([2, 1])), [0, 0, 0, 1]
-    )
+    np.testing.assert_array_equal(spaces.flatten_observation(MultiDiscrete([2, 2]), np.array([2, 1])), [0, 0, 0, 1])
     assert spaces.flatten_observation(LEAVES["image"], jnp.full((4, 4, 2), 255, jnp.uint8)).max() == 255.0
 
 
 def test_flatten_compiles_and_vmaps_under_strict_promotion():
-    space = Dict(
-        {**NESTED["deep"].spaces, "m": LEAVES["matrix multi discrete"], "d": LEAVES["shifted discrete"]}
-    )
+    space = Dict({**NESTED["deep"].spaces, "m": LEAVES["matrix multi discrete"], "d": LEAVES["shifted discrete"]})
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         drawn = jax.jit(lambda key: spaces.sample(key, space, (4,)))(jax.random.key(0))
         once = jax.jit(lambda x: spaces.flatten_observation(space, x, 1))(drawn)

@@ -18,9 +18,7 @@ class FakeConfig:
 
 
 def test_traced_settings_are_the_arrays_and_the_rest_is_the_config():
-    view = TracedConfigView(
-        FakeConfig(), {"clip_param": jnp.float32(0.1)}, {"a": {"clip_param": jnp.float32(0.2)}}
-    )
+    view = TracedConfigView(FakeConfig(), {"clip_param": jnp.float32(0.1)}, {"a": {"clip_param": jnp.float32(0.2)}})
     assert view.use_critic is True
     assert view.traced_reads == ()
     assert float(view.clip_param) == pytest.approx(0.1)

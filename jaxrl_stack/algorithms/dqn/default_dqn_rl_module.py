@@ -109,9 +109,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             leading = jax.tree.leaves(self._observations(batch))[0].shape[:-1]
             noise = draw_noise(noise_key, (*leading, self._noise_dim()))
         q_values = self._with_noise(self.compute_q_values, batch, noise)[QF_PREDS]
-        return {
-            Columns.ACTIONS: q_learning.epsilon_greedy(key, q_values, epsilon, mask_of(batch[Columns.OBS]))
-        }
+        return {Columns.ACTIONS: q_learning.epsilon_greedy(key, q_values, epsilon, mask_of(batch[Columns.OBS]))}
 
     # ---------------------------------------------------------------------------------------------------- training
 

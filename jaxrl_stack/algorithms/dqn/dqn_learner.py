@@ -94,9 +94,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
     ) -> Any:
         q_target_next = fwd_out[QF_TARGET_NEXT_PREDS]
         next_mask = mask_of(batch[Columns.NEXT_OBS])
-        best = q_learning.next_actions(
-            q_target_next, fwd_out[QF_NEXT_PREDS] if config.double_q else None, next_mask
-        )
+        best = q_learning.next_actions(q_target_next, fwd_out[QF_NEXT_PREDS] if config.double_q else None, next_mask)
         transition = {
             "rewards": batch[Columns.REWARDS],
             "terminateds": batch[Columns.TERMINATEDS],
@@ -119,9 +117,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
             rows = q_learning.q_rows(
                 q_values=fwd_out[QF_PREDS],
                 actions=batch[Columns.ACTIONS],
-                targets=q_learning.n_step_targets(
-                    next_values=q_learning.select(q_target_next, best), **transition
-                ),
+                targets=q_learning.n_step_targets(next_values=q_learning.select(q_target_next, best), **transition),
                 weights=batch["weights"],
                 td_error_loss_fn=config.td_error_loss_fn,
             )

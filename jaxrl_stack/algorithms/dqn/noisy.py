@@ -41,9 +41,7 @@ class NoisyDense(Dense):
         """Numbers that one draw of the weights takes."""
         return self.in_features + self.out_features
 
-    def __call__(
-        self, inputs: jax.Array, out_sharding: Any = None, *, noise: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None, *, noise: jax.Array | None = None) -> jax.Array:
         """Float ``[..., in]`` -> ``[..., out]``.
 
         Args:

@@ -83,9 +83,7 @@ class PPOConfig(AlgorithmConfig):
 
     def _default_learner_pieces(self) -> list[ConnectorV2]:
         return [
-            GeneralAdvantageEstimation(
-                gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_")
-            ),
+            GeneralAdvantageEstimation(gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_")),
         ]
 
     def _check_action_noise(self, name: str, piece: ActionNoise) -> None:

@@ -61,8 +61,7 @@ class PPOCatalog(Catalog):
         free_log_std = self.model_config_dict["free_log_std"]
         if free_log_std and not is_gaussian:
             raise ValueError(
-                f"model_config free_log_std=True needs a Box action space, got {self.action_space}: set it "
-                "to False."
+                f"model_config free_log_std=True needs a Box action space, got {self.action_space}: set it to False."
             )
         config_cls = FreeLogStdMLPHeadConfig if free_log_std else MLPHeadConfig
         return config_cls(

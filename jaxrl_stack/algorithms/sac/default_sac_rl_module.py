@@ -201,9 +201,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return nnx.merge(graphdef, jax.lax.stop_gradient(state))
 
 
-_ABSENT = {
-    name: "`DefaultSACRLModule`" for name in ("SACTorchRLModule", "SACRLModule", "DefaultSACTorchRLModule")
-}
+_ABSENT = {name: "`DefaultSACRLModule`" for name in ("SACTorchRLModule", "SACRLModule", "DefaultSACTorchRLModule")}
 
 
 def __getattr__(name: str) -> Any:

@@ -109,9 +109,7 @@ class SACConfig(OffPolicyConfig):
                 "temperature. Set actor_lr, critic_lr and alpha_lr, and leave lr at None."
             )
         if self.grad_clip is not None and self.grad_clip <= 0:
-            self._value_error(
-                f"training(grad_clip={self.grad_clip!r}) must be above 0; None switches clipping off."
-            )
+            self._value_error(f"training(grad_clip={self.grad_clip!r}) must be above 0; None switches clipping off.")
         for name in ("twin_q", "initial_alpha"):
             in_module = self.model_config[name]
             if in_module != vars(self)[name]:

@@ -68,11 +68,7 @@ class SACCatalog(Catalog):
         space = self.action_space
         if isinstance(space, gym.spaces.Discrete):
             return False
-        if (
-            isinstance(space, gym.spaces.Box)
-            and len(space.shape) == 1
-            and np.issubdtype(space.dtype, np.floating)
-        ):
+        if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
             return True
         raise ValueError(
             f"SAC acts in Discrete spaces and in Boxes of floats of rank 1, not in {space}. Flatten a Box of another "
@@ -158,9 +154,7 @@ class SACCatalog(Catalog):
     def _initializers(self, part: str, layer: str) -> dict[str, Any]:
         """The initializers of one part of the settings, as arguments for the hidden or the output layers."""
         return {
-            f"{layer}_layer_{ours}_initializer{suffix}": self.model_config_dict[
-                f"{part}_{name}_initializer{given}"
-            ]
+            f"{layer}_layer_{ours}_initializer{suffix}": self.model_config_dict[f"{part}_{name}_initializer{given}"]
             for ours, name in (("weights", "kernel"), ("bias", "bias"))
             for suffix, given in (("", ""), ("_config", "_kwargs"))
         }

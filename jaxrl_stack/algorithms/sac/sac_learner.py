@@ -215,9 +215,7 @@ def _continuous_terms(
     )
     rows = {
         "policy": soft_actor_critic.actor_rows(q=q_curr, logp=logp, log_alpha=log_alpha),
-        "alpha": soft_actor_critic.temperature_rows(
-            log_alpha=log_alpha, logp=logp, target_entropy=target_entropy
-        ),
+        "alpha": soft_actor_critic.temperature_rows(log_alpha=log_alpha, logp=logp, target_entropy=target_entropy),
         LOGPS_KEY: logp,
         QF_MEAN_KEY: q_curr,
     }

@@ -80,8 +80,7 @@ class FlattenObservations(ConnectorV2):
         for module_id, data in batch.items():
             space = self._space_of(spaces, module_id)
             batch[module_id] = {
-                name: self._flatten(space, value) if name in columns else value
-                for name, value in data.items()
+                name: self._flatten(space, value) if name in columns else value for name, value in data.items()
             }
         return state, batch
 

@@ -145,9 +145,7 @@ class MeanStdFilter(ConnectorV2):
         """
         if not states:
             return {}
-        restored = [
-            jax.tree.map(jnp.asarray, restore(self.state, state, type(self).__name__)) for state in states
-        ]
+        restored = [jax.tree.map(jnp.asarray, restore(self.state, state, type(self).__name__)) for state in states]
         merged = {}
         for key, space in self._observation_spaces().items():
             newest = max((state[key]["base"] for state in restored), key=_num_rows)
@@ -165,9 +163,7 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
     import gymnasium as gym
 
     if isinstance(space, gym.spaces.Dict):
-        return {
-            key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()
-        }
+        return {key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()}
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_map_boxes(function, sub, observation[i], f"{path}/{i}") for i, sub in enumerate(space))
     return function(path, observation) if isinstance(space, gym.spaces.Box) else observation

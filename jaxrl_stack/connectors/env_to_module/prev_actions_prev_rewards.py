@@ -55,9 +55,7 @@ class PrevActionsPrevRewards(ConnectorV2):
         self.n_prev_actions = n_prev_actions
         self.n_prev_rewards = n_prev_rewards
 
-    def recompute_output_observation_space(
-        self, input_observation_space: Any, input_action_space: Any
-    ) -> Any:
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         """A Dict of the original space and one Box each for actions and rewards."""
         if not self._multi_agent:
             action_space = self._spaces_by_module(input_action_space, "action")
@@ -66,10 +64,7 @@ class PrevActionsPrevRewards(ConnectorV2):
 
         action_spaces = self._spaces_by_module(input_action_space, "action")
         return gym.spaces.Dict(
-            {
-                key: self._extended_space(sub, action_spaces[key])
-                for key, sub in input_observation_space.items()
-            }
+            {key: self._extended_space(sub, action_spaces[key]) for key, sub in input_observation_space.items()}
         )
 
     def _extended_space(self, observation_space, action_space):
@@ -82,9 +77,7 @@ class PrevActionsPrevRewards(ConnectorV2):
             width = self.n_prev_actions * _width(action_space)
             spaces[self.PREV_ACTIONS_KEY] = gym.spaces.Box(*bounds, (width,), np.float32)
         if self.n_prev_rewards:
-            spaces[self.PREV_REWARDS_KEY] = gym.spaces.Box(
-                -np.inf, np.inf, (self.n_prev_rewards,), np.float32
-            )
+            spaces[self.PREV_REWARDS_KEY] = gym.spaces.Box(-np.inf, np.inf, (self.n_prev_rewards,), np.float32)
         return gym.spaces.Dict(spaces)
 
     def init(self, num_envs: int) -> Any:

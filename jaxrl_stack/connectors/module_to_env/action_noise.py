@@ -63,10 +63,7 @@ class ActionNoise(ConnectorV2):
 
     def init(self, num_envs: int) -> Any:
         """``{module_id: state of the noise}``."""
-        return {
-            key: self.initial((num_envs, *self._box(space).shape))
-            for key, space in self._action_spaces().items()
-        }
+        return {key: self.initial((num_envs, *self._box(space).shape)) for key, space in self._action_spaces().items()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces ACTIONS ``[B, ...]`` and drops ACTION_LOGP; reads ``ctx.reset`` and ``ctx.key``.
@@ -77,9 +74,7 @@ class ActionNoise(ConnectorV2):
         if not ctx.explore:
             return state, batch
         if ctx.key is None or ctx.reset is None:
-            raise ValueError(
-                f"{type(self).__name__} needs `ctx.key` and `ctx.reset` when exploring; one is None."
-            )
+            raise ValueError(f"{type(self).__name__} needs `ctx.key` and `ctx.reset` when exploring; one is None.")
         spaces = self._action_spaces()
         state, batch = dict(state), dict(batch)
         todo = self._state_keys(batch)

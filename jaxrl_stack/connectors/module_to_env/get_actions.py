@@ -33,9 +33,7 @@ class GetActions(ConnectorV2):
         modules = ctx.module
         batch = dict(batch)
         for module_id, key in zip(todo, self._keys(ctx, len(todo)), strict=True):
-            batch[module_id] = self._with_actions(
-                module_id, batch[module_id], modules[module_id], key, ctx.explore
-            )
+            batch[module_id] = self._with_actions(module_id, batch[module_id], modules[module_id], key, ctx.explore)
         return state, batch
 
     @staticmethod

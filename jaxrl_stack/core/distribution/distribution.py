@@ -60,16 +60,12 @@ class Distribution(abc.ABC):
     def to_deterministic(self) -> Distribution:
         """The distribution that always returns this one's greedy action."""
 
-    def sample_and_logp(
-        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
-    ) -> tuple[Any, jax.Array]:
+    def sample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
         """A draw as in `sample`, with its log-probability."""
         value = self.sample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)
 
-    def rsample_and_logp(
-        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
-    ) -> tuple[Any, jax.Array]:
+    def rsample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
         """A draw as in `rsample`, with its log-probability."""
         value = self.rsample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)

@@ -211,9 +211,7 @@ class SquashedGaussian(Distribution):
         self.high = jnp.asarray(high, self.normal.loc.dtype)
 
     @classmethod
-    def from_logits(
-        cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, **kwargs: Any
-    ) -> SquashedGaussian:
+    def from_logits(cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, **kwargs: Any) -> SquashedGaussian:
         """From `[mean, log std]` on the last axis; the log standard deviation is clamped to [-5, 2]."""
         loc, log_scale = jnp.split(logits, 2, axis=-1)
         return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high)
@@ -261,9 +259,7 @@ class SquashedGaussian(Distribution):
         raise ValueError("SquashedGaussian has no closed-form entropy: estimate it as -logp of a sample.")
 
     def kl(self, other: Any) -> jax.Array:
-        raise ValueError(
-            "SquashedGaussian has no closed-form KL: estimate it as logp - other.logp of a sample."
-        )
+        raise ValueError("SquashedGaussian has no closed-form KL: estimate it as logp - other.logp of a sample.")
 
     @staticmethod
     def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
@@ -293,9 +289,7 @@ class Deterministic(Distribution):
     def sample(self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
 
-    def rsample(
-        self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()
-    ) -> jax.Array:
+    def rsample(self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         return jnp.broadcast_to(self.loc, (*(sample_shape or ()), *self.loc.shape))
 
     def logp(self, value: jax.Array) -> jax.Array:
@@ -362,9 +356,7 @@ class MultiCategorical(Distribution):
     def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         """Concatenated one-hot draws `[..., sum(input_lens)]`, straight-through gradients."""
         keys = jax.random.split(key, len(self.categoricals))
-        draws = [
-            c.rsample(key=k, sample_shape=sample_shape) for c, k in zip(self.categoricals, keys, strict=True)
-        ]
+        draws = [c.rsample(key=k, sample_shape=sample_shape) for c, k in zip(self.categoricals, keys, strict=True)]
         return jnp.concatenate(draws, axis=-1)
 
     def logp(self, value: jax.Array) -> jax.Array:
@@ -435,15 +427,11 @@ class MultiDistribution(Distribution):
     def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
         return jax.tree.unflatten(self.structure, self._draw("rsample", key, sample_shape))
 
-    def sample_and_logp(
-        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
-    ) -> tuple[Any, jax.Array]:
+    def sample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
         draws = self._draw("sample_and_logp", key, sample_shape)
         return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
 
-    def rsample_and_logp(
-        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
-    ) -> tuple[Any, jax.Array]:
+    def rsample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
         draws = self._draw("rsample_and_logp", key, sample_shape)
         return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
 

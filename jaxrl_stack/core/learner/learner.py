@@ -214,10 +214,7 @@ class Learner(TracedUpdate, Checkpointable):
     def _initial_state(self) -> LearnerState:
         params, rest = self._pure.params, self._pure.rest
         optimizers = {
-            module_id: {
-                name: opt.init(params)
-                for name, opt in by_name.items()
-            }
+            module_id: {name: opt.init(params) for name, opt in by_name.items()}
             for module_id, by_name in self._optimizers.items()
         }
         return LearnerState(
@@ -508,7 +505,6 @@ class Learner(TracedUpdate, Checkpointable):
         """The entries of `param_dict` that `optimizer` updates."""
         return {ref: param_dict[ref] for ref in optimizer.refs if ref in param_dict}
 
-
     # ---------------------------------------------------------------------------------------------- host hooks
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
@@ -767,9 +763,7 @@ class Learner(TracedUpdate, Checkpointable):
             rows = concatenate([self._as_multi_module_batch(b) for b in parts])
         return self._fit_rows(rows, counter, plan)
 
-    def _fit_rows(
-        self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan
-    ) -> dict[str, Any]:
+    def _fit_rows(self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
         num_rows = {mid: num_rows_of(mid, columns) for mid, columns in rows.items()}
         per_shard = {mid: rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
@@ -1141,9 +1135,7 @@ class Learner(TracedUpdate, Checkpointable):
             )
         # Optimizers have no part in it.
         state = dataclasses.replace(self.state, optimizers={})
-        connector, batch = self._compiled[key](
-            state, as_arrays(block, self.axis_name), self.placed_settings(), counter
-        )
+        connector, batch = self._compiled[key](state, as_arrays(block, self.axis_name), self.placed_settings(), counter)
         batch = all_shards(batch)  # Waits, and raises if the program has failed.
         self._replace_in_state(connector=connector)
         return {

@@ -393,9 +393,7 @@ class LearnerGroup(Checkpointable):
             return getattr(self._local, method)(**kwargs)
         return self._actors.change_modules(method, kwargs)
 
-    def get_weights(
-        self, module_ids: Collection[str] | None = None, *, inference_only: bool = False
-    ) -> dict[str, Any]:
+    def get_weights(self, module_ids: Collection[str] | None = None, *, inference_only: bool = False) -> dict[str, Any]:
         """Copies of weights.
 
         Args:

@@ -51,4 +51,3 @@ def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
     if isinstance(fresh, dict) and isinstance(kept, dict):
         return {key: kept_where_it_fits(kept.get(key), value) for key, value in fresh.items()}
     return kept_or_fresh(kept, fresh)
-

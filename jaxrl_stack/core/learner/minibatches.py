@@ -67,9 +67,9 @@ class PackedRows:
 
     def take_column(self, name: str, index: jax.Array) -> jax.Array:
         """One column at the rows ``index`` ``[S, m]``, shards laid end to end."""
-        return jax.vmap(lambda shard, i: shard.at[i].get(mode="promise_in_bounds"))(
-            self.columns[name], index
-        ).reshape(-1, *self.columns[name].shape[2:])
+        return jax.vmap(lambda shard, i: shard.at[i].get(mode="promise_in_bounds"))(self.columns[name], index).reshape(
+            -1, *self.columns[name].shape[2:]
+        )
 
     def take(self, index: jax.Array) -> Any:
         """The rows ``index[s]`` of every shard ``s``, shards laid end to end.
@@ -149,9 +149,7 @@ def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array
     return permutation.derive_keys(seed, epochs[:, None, None], shards[None, :, None])
 
 
-def minibatch_index(
-    step: jax.Array, size: int, num_rows: int, keys: jax.Array | None
-) -> jax.Array:
+def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array | None) -> jax.Array:
     """Row numbers of one minibatch in every local shard.
 
     Args:

@@ -77,9 +77,7 @@ def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
     return reductions.ravel(params)
 
 
-def clip_gradients(
-    gradients: ParamDict, grad_clip: Any, grad_clip_by: str
-) -> tuple[ParamDict, jax.Array]:
+def clip_gradients(gradients: ParamDict, grad_clip: Any, grad_clip_by: str) -> tuple[ParamDict, jax.Array]:
     """Clip gradients as RLlib does.
 
     Args:

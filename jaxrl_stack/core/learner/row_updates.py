@@ -42,9 +42,7 @@ class RowUpdates:
         self._is_mapped = axis_name is not None and len(joined_devices(devices)) > 1
         axis_of_step = axis_name if self._is_mapped else None
 
-        def program(
-            params: Any, others: Any, bits: Any, batch: Any, settings: Any, counter: Any
-        ) -> tuple[Any, ...]:
+        def program(params: Any, others: Any, bits: Any, batch: Any, settings: Any, counter: Any) -> tuple[Any, ...]:
             keys = jax.tree.map(jax.random.wrap_key_data, bits)
             state = _joined(params, others, keys)
             state, metrics, rows = pure_step(state, batch, settings, counter, axis_name=axis_of_step)

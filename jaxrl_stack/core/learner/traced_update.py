@@ -281,9 +281,7 @@ class TracedUpdate:
         """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
         scalars = [mid for mid, loss in losses.items() if not isinstance(loss, dict)]
         if scalars:
-            gradients = linearized.gradients(
-                lambda found: sum(found[mid] for mid in scalars), linearized.params
-            )
+            gradients = linearized.gradients(lambda found: sum(found[mid] for mid in scalars), linearized.params)
         else:
             gradients = {ref: jnp.zeros_like(leaf) for ref, leaf in linearized.params.items()}
         for module_id, loss in losses.items():
@@ -384,7 +382,6 @@ class TracedUpdate:
         return state
 
     # ---------------------------------------------------------------------------------------------------- pure update
-
 
     def _config_view(self, module_id: ModuleID) -> TracedConfigView:
         assert self._trace is not None
@@ -542,9 +539,7 @@ class TracedUpdate:
             for mid in rows:
                 own = jnp.broadcast_to(rows_of_step(mid, step), (local_shards, sizes[mid]))
                 index[mid] = jnp.moveaxis(own.reshape(local_shards, pieces, -1), 1, 0)
-            params, rest, optimizers, logged = self._gradient_step(
-                hooks, unpack(params), rest, optimizers, rows, index
-            )
+            params, rest, optimizers, logged = self._gradient_step(hooks, unpack(params), rest, optimizers, rows, index)
             vector, back = reductions.ravel(logged.collect())
             unravel.append(back)
             return (as_vector(params)[0], rest, optimizers), vector

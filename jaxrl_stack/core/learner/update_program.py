@@ -26,9 +26,7 @@ class UpdateProgram:
         num_mapped: Further arguments behind the counter, ``[D, ...]`` as the batch.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], devices: list[Device], axis_name: str | None, num_mapped: int = 0
-    ):
+    def __init__(self, function: Callable[..., Any], devices: list[Device], axis_name: str | None, num_mapped: int = 0):
         def program(*args: Any) -> tuple[Any, jax.Array]:
             state, metrics = function(*args)
             vector, self.unravel = reductions.ravel(metrics)

@@ -108,9 +108,7 @@ class _MLPConfig(ModelConfig):
     def _log_std_bound(self) -> float | None:
         return float(self.log_std_clip_param) if self.clip_log_std else None
 
-    def _layers(
-        self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, *, is_head: bool = False, **kwargs: Any
-    ) -> Any:
+    def _layers(self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, *, is_head: bool = False, **kwargs: Any) -> Any:
         dims = [int(dim) for dim in self.hidden_layer_dims]
         if min([*dims, 1 if output_dim is None else int(output_dim)], default=1) < 1:
             raise ValueError(f"{type(self).__name__}: layer widths {dims}, {output_dim} must be at least 1.")
@@ -257,9 +255,7 @@ class MultiStreamEncoderConfig(ModelConfig):
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MultiStreamEncoder:
         _check_framework(framework)
-        encoders = {
-            name: self._streams()[name].build(framework, rngs=rngs) for name in sorted(self._streams())
-        }
+        encoders = {name: self._streams()[name].build(framework, rngs=rngs) for name in sorted(self._streams())}
         embedding_dim = self._embedding_dim()
         kinds = ["hidden"] * len(self.hidden_layer_dims)
         widths = [int(dim) for dim in self.hidden_layer_dims]
@@ -277,10 +273,8 @@ class MultiStreamEncoderConfig(ModelConfig):
                     width,
                     use_bias=getattr(self, f"{kind}_layer_use_bias"),
                     dtype=_layer_dtype(self.compute_dtype),
-                    kernel_init=self._initializer(f"{kind}_layer_weights_initializer")
-                    or torch_default_kernel(),
-                    bias_init=self._initializer(f"{kind}_layer_bias_initializer")
-                    or torch_default_bias(fan_in),
+                    kernel_init=self._initializer(f"{kind}_layer_weights_initializer") or torch_default_kernel(),
+                    bias_init=self._initializer(f"{kind}_layer_bias_initializer") or torch_default_bias(fan_in),
                     rngs=rngs,
                 )
             )
@@ -307,9 +301,7 @@ class ActorCriticEncoderConfig(ModelConfig):
 
     def _base(self) -> ModelConfig:
         if self.base_encoder_config is None:
-            raise ValueError(
-                "ActorCriticEncoderConfig needs a base_encoder_config, such as an MLPEncoderConfig."
-            )
+            raise ValueError("ActorCriticEncoderConfig needs a base_encoder_config, such as an MLPEncoderConfig.")
         return self.base_encoder_config
 
     @property

@@ -51,9 +51,7 @@ class MultiStreamEncoder(nnx.Module):
         activations: One for each of them: names or callables.
     """
 
-    def __init__(
-        self, base_encoders: Mapping[str, Any], fusion_layers: Sequence[Any], *, activations: Sequence[Any]
-    ):
+    def __init__(self, base_encoders: Mapping[str, Any], fusion_layers: Sequence[Any], *, activations: Sequence[Any]):
         self.columns = tuple(sorted(base_encoders))
         self.base_encoders = nnx.Dict({column: base_encoders[column] for column in self.columns})
         self.fusion_layers = nnx.List(list(fusion_layers))
@@ -62,10 +60,7 @@ class MultiStreamEncoder(nnx.Module):
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:
         embeddings = jnp.concatenate(
-            [
-                self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT]
-                for column in self.columns
-            ],
+            [self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT] for column in self.columns],
             axis=-1,
         )
         out = embeddings

@@ -42,9 +42,7 @@ def on_host(draw: Draw) -> Initializer:
             return np.asarray(draw(generator, shape), dtype)
 
         if isinstance(words, Tracer):
-            return jax.pure_callback(
-                host, jax.ShapeDtypeStruct(shape, dtype), words, vmap_method="sequential"
-            )
+            return jax.pure_callback(host, jax.ShapeDtypeStruct(shape, dtype), words, vmap_method="sequential")
         return jnp.asarray(host(words))
 
     return initializer
@@ -76,9 +74,7 @@ def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict |
     kwargs = dict(kwargs or {})
     if initializer is None:
         if kwargs:
-            raise ValueError(
-                f"{setting}_kwargs={kwargs} without {setting}: name the initializer that they are for."
-            )
+            raise ValueError(f"{setting}_kwargs={kwargs} without {setting}: name the initializer that they are for.")
         return None
     if not isinstance(initializer, str):
         name = _name_of_jax_factory(initializer)
@@ -132,9 +128,7 @@ def _truncated_normal(rng: np.random.Generator, shape: Shape, lower: float, uppe
 def _orthogonal(scale: float = 1.0, column_axis: int = -1) -> Draw:
     def draw(rng: np.random.Generator, shape: Shape) -> np.ndarray:
         if len(shape) < 2:
-            raise ValueError(
-                f"An orthogonal initializer needs a matrix, got the shape {shape}: use it for kernels."
-            )
+            raise ValueError(f"An orthogonal initializer needs a matrix, got the shape {shape}: use it for kernels.")
         axis = column_axis % len(shape)
         rows, columns = math.prod(shape) // shape[axis], shape[axis]
         q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
@@ -148,9 +142,7 @@ def _orthogonal(scale: float = 1.0, column_axis: int = -1) -> Draw:
     return draw
 
 
-def _variance_scaling(
-    scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal"
-) -> Draw:
+def _variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Draw:
     modes, distributions = ("fan_in", "fan_out", "fan_avg"), ("truncated_normal", "normal", "uniform")
     if mode not in modes or distribution not in distributions:
         raise ValueError(

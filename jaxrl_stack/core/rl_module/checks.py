@@ -160,9 +160,7 @@ class _ForwardCheck:
     def _check_action_dist_inputs(self, inputs: Any) -> None:
         key = Columns.ACTION_DIST_INPUTS
         if not isinstance(inputs, jax.ShapeDtypeStruct):
-            self.fail(
-                key, "one array", f"a {type(inputs).__name__}", "Concatenate the parts on the last axis."
-            )
+            self.fail(key, "one array", f"a {type(inputs).__name__}", "Concatenate the parts on the last axis.")
         self._check_float(key, inputs)
         shape = tuple(inputs.shape)
         if shape[:-1] != self.leading:
@@ -179,8 +177,7 @@ class _ForwardCheck:
         if shape[-1] != width:
             self.fail(
                 key,
-                f"the width {width} that {dist_cls.__name__} needs for the action space "
-                f"{self.module.action_space}",
+                f"the width {width} that {dist_cls.__name__} needs for the action space {self.module.action_space}",
                 f"{shape[-1]} (shape {shape})",
                 f"Give the last layer {width} outputs, or override get_{self.forward}_action_dist_cls().",
             )
@@ -196,9 +193,7 @@ class _ForwardCheck:
 
     def _check_float(self, key: str, values: Any, method: str | None = None) -> None:
         if not jnp.issubdtype(values.dtype, jnp.floating):
-            self.fail(
-                key, "a float dtype", str(values.dtype), "Convert it with .astype(jnp.float32).", method
-            )
+            self.fail(key, "a float dtype", str(values.dtype), "Convert it with .astype(jnp.float32).", method)
 
     def _check_state(self, outputs: dict[str, Any]) -> None:
         if Columns.STATE_IN not in self.batch:
@@ -219,11 +214,7 @@ class _ForwardCheck:
                     "Return the new recurrent state.",
                 )
             return
-        expected = jax.tree.map(
-            lambda leaf: (tuple(leaf.shape), leaf.dtype.name), self.batch[Columns.STATE_IN]
-        )
+        expected = jax.tree.map(lambda leaf: (tuple(leaf.shape), leaf.dtype.name), self.batch[Columns.STATE_IN])
         got = jax.tree.map(lambda leaf: (tuple(leaf.shape), leaf.dtype.name), outputs[Columns.STATE_OUT])
         if expected != got:
-            self.fail(
-                Columns.STATE_OUT, f"{expected}", f"{got}", "Keep structure, shapes and dtypes of STATE_IN."
-            )
+            self.fail(Columns.STATE_OUT, f"{expected}", f"{got}", "Keep structure, shapes and dtypes of STATE_IN.")

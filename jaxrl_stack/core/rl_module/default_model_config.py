@@ -165,8 +165,6 @@ def check_model_config(model_config: Mapping[str, Any], *, custom_settings: bool
     """
     known = DefaultModelConfig.__dataclass_fields__
     suspects = [
-        name
-        for name in model_config
-        if not custom_settings or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        name for name in model_config if not custom_settings or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     ]
     _reject_unknown(suspects, known, "The model_config of the default models", ValueError)

@@ -67,9 +67,7 @@ class ModuleDefinition:
                 self.variable_types[self.rest_refs[path]] = type(leaf)
 
     @classmethod
-    def of(
-        cls, module: nnx.Module, rename: Callable[[Path], str] = join_path
-    ) -> tuple[ModuleDefinition, Flat, Flat]:
+    def of(cls, module: nnx.Module, rename: Callable[[Path], str] = join_path) -> tuple[ModuleDefinition, Flat, Flat]:
         """Take `module` apart into (definition, params, rest), the latter `{ref: array}` without copies.
 
         Args:
@@ -102,9 +100,7 @@ class ModuleDefinition:
 
     def _named(self, owner: type, params: Flat, rest: Flat) -> tuple[Flat, Flat]:
         # Intermediates are what a forward pass notes for its caller, not state of the module.
-        present = {
-            path for path, leaf in rest.items() if not isinstance(leaf, nnx.Intermediate)
-        } | params.keys()
+        present = {path for path, leaf in rest.items() if not isinstance(leaf, nnx.Intermediate)} | params.keys()
         changed = present ^ (self.param_refs.keys() | self.rest_refs.keys() | self.constants.keys())
         if changed:
             raise ValueError(
@@ -148,9 +144,7 @@ class PureModule:
         self.module_ids: tuple[str, ...] = tuple(module.keys())
         self._ref_of_variable: dict[int, str] = {}
         states = {id_: dict(nnx.to_flat_state(nnx.state(module[id_]))) for id_ in self.module_ids}
-        sizes = {
-            id_: sum(isinstance(leaf, nnx.Param) for leaf in state.values()) for id_, state in states.items()
-        }
+        sizes = {id_: sum(isinstance(leaf, nnx.Param) for leaf in state.values()) for id_, state in states.items()}
         for module_id in sorted(self.module_ids, key=sizes.__getitem__):
             for path, leaf in states[module_id].items():
                 if isinstance(leaf, nnx.Variable):

@@ -66,9 +66,7 @@ class _RLModuleMeta(type(nnx.Module)):
         except ValueError as error:
             if "of Pytree type" not in str(error):
                 raise
-            raise ValueError(
-                f"{cls.__name__} holds arrays where JAX cannot see them. {_FLAX_REMEDY}"
-            ) from error
+            raise ValueError(f"{cls.__name__} holds arrays where JAX cannot see them. {_FLAX_REMEDY}") from error
         module._finish_build()
         return module
 
@@ -474,20 +472,14 @@ class MultiRLModule(RLModule):
         Raises:
             ValueError: For an unusable id, or one that is taken.
         """
-        if (
-            not isinstance(module_id, str)
-            or not module_id
-            or "/" in module_id
-            or hasattr(nnx.Dict, module_id)
-        ):
+        if not isinstance(module_id, str) or not module_id or "/" in module_id or hasattr(nnx.Dict, module_id):
             raise ValueError(
                 f"Module id {module_id!r} cannot be used: choose a non-empty string without '/' that is not "
                 "the name of a dict method."
             )
         if module_id in self and not override:
             raise ValueError(
-                f"There is a module {module_id!r} already: pass override=True to replace it, or use another "
-                "id."
+                f"There is a module {module_id!r} already: pass override=True to replace it, or use another id."
             )
         self._rl_modules[module_id] = module
 
@@ -549,10 +541,7 @@ class MultiRLModule(RLModule):
         return True
 
     def _forward_each(self, name: str, batch: dict[str, Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {
-            module_id: self[module_id]._call_forward(name, columns, kwargs)
-            for module_id, columns in batch.items()
-        }
+        return {module_id: self[module_id]._call_forward(name, columns, kwargs) for module_id, columns in batch.items()}
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return self._forward_each("_forward_inference", batch, kwargs)
@@ -672,9 +661,7 @@ class RLModuleSpec:
             ValueError: Without a `module_class`.
         """
         if self.module_class is None:
-            raise ValueError(
-                "RLModuleSpec.build() needs a class: RLModuleSpec(module_class=MyRLModule, ...)."
-            )
+            raise ValueError("RLModuleSpec.build() needs a class: RLModuleSpec(module_class=MyRLModule, ...).")
         kwargs: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
@@ -696,9 +683,7 @@ class RLModuleSpec:
             ValueError: For a MultiRLModule.
         """
         if isinstance(module, MultiRLModule):
-            raise ValueError(
-                "RLModuleSpec.from_module() got a MultiRLModule: use MultiRLModuleSpec.from_module()."
-            )
+            raise ValueError("RLModuleSpec.from_module() got a MultiRLModule: use MultiRLModuleSpec.from_module().")
         _, kwargs = module.unwrapped().get_ctor_args_and_kwargs()
         return cls(module_class=type(module.unwrapped()), **kwargs)
 
@@ -755,9 +740,7 @@ class RLModuleSpec:
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
         """A MultiRLModuleSpec with this spec as `DEFAULT_MODULE_ID`."""
-        return MultiRLModuleSpec(
-            rl_module_specs={DEFAULT_MODULE_ID: self}, inference_only=self.inference_only
-        )
+        return MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: self}, inference_only=self.inference_only)
 
 
 @dataclasses.dataclass
@@ -795,12 +778,9 @@ class MultiRLModuleSpec:
         if module_specs is not None:
             raise ValueError("MultiRLModuleSpec(module_specs=...) is gone: use rl_module_specs=.")
         specs = {} if self.rl_module_specs is None else self.rl_module_specs
-        if not isinstance(specs, Mapping) or not all(
-            isinstance(spec, RLModuleSpec) for spec in specs.values()
-        ):
+        if not isinstance(specs, Mapping) or not all(isinstance(spec, RLModuleSpec) for spec in specs.values()):
             raise ValueError(
-                f"MultiRLModuleSpec(rl_module_specs={specs!r}): expected a dict of module ids and "
-                "RLModuleSpecs."
+                f"MultiRLModuleSpec(rl_module_specs={specs!r}): expected a dict of module ids and RLModuleSpecs."
             )
         self.rl_module_specs = dict(specs)
 
@@ -868,8 +848,7 @@ class MultiRLModuleSpec:
         """
         if not isinstance(module, MultiRLModule):
             raise ValueError(
-                f"MultiRLModuleSpec.from_module() got {type(module).__name__}: use "
-                "RLModuleSpec.from_module()."
+                f"MultiRLModuleSpec.from_module() got {type(module).__name__}: use RLModuleSpec.from_module()."
             )
         return cls(
             multi_rl_module_class=type(module),
@@ -919,8 +898,7 @@ class MultiRLModuleSpec:
             return
         if not isinstance(other, MultiRLModuleSpec):
             raise ValueError(
-                "MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got "
-                f"{type(other).__name__}."
+                f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}."
             )
         for module_id, spec in other._specs.items():
             if module_id in self._specs:
@@ -991,9 +969,7 @@ def parameter_table(module: RLModule) -> str:
         size = int(np.prod(value.shape))
         if isinstance(leaf, nnx.Param):
             trained += size
-            rows.append(
-                (join_path(path).removeprefix(prefix), str(value.shape), str(value.dtype), f"{size:,}")
-            )
+            rows.append((join_path(path).removeprefix(prefix), str(value.shape), str(value.dtype), f"{size:,}"))
         else:
             fixed += size
     widths = [max(len(row[i]) for row in rows) for i in range(4)]

@@ -66,9 +66,7 @@ def make_vector_env(
     return vector_env
 
 
-def _make(
-    config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int, seed: int
-) -> HostVectorEnv:
+def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int, seed: int) -> HostVectorEnv:
     check = not config.disable_env_checking
     as_vector = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT
     # A registered creator may be slow: it is called for the environments that are needed, not to look at one.

@@ -61,9 +61,7 @@ def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: 
     envpool = import_envpool()
     task = name.removeprefix(ENVPOOL_PREFIX)
     if task not in envpool.list_all_envs():
-        raise ValueError(
-            f"environment({name!r}): envpool has no task {task!r}. envpool.list_all_envs() lists them."
-        )
+        raise ValueError(f"environment({name!r}): envpool has no task {task!r}. envpool.list_all_envs() lists them.")
     arguments = {"num_threads": min(num_envs, available_cores()), **env_config}
     env = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{"seed": seed, **arguments})
     return channels_last(env)
@@ -88,9 +86,7 @@ def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.v
         "autoreset_mode": AutoresetMode.SAME_STEP,
         **env_config,
     }
-    return channels_last(
-        gym.make_vec(spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments)
-    )
+    return channels_last(gym.make_vec(spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments))
 
 
 def available_cores() -> int:
@@ -129,9 +125,7 @@ class ChannelsLast(gym.vector.VectorWrapper):
         )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         # envpool warns of every seed given here, and None is no seed.
         arguments = {} if seed is None else {"seed": seed}
         obs, infos = self.env.reset(options=options, **arguments)

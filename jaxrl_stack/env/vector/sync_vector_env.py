@@ -49,9 +49,7 @@ class SyncHostVectorEnv(HostVectorEnv):
                 env.close()
             raise
         # The environments exist already; gymnasium wants functions that make them.
-        self.env = SyncVectorEnv(
-            [lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP
-        )
+        self.env = SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP)
         self.num_envs = len(envs)
         self.single_observation_space = self.env.single_observation_space
         self.single_action_space = self.env.single_action_space

@@ -107,9 +107,7 @@ class VectorEnvAdapter(HostVectorEnv):
         return step
 
     def _step(self, actions: Any) -> VectorStep:
-        obs, rewards, terminateds, truncateds, infos = self.env.step(
-            conform_batch(self.action_space, actions)
-        )
+        obs, rewards, terminateds, truncateds, infos = self.env.step(conform_batch(self.action_space, actions))
         rewards = np.asarray(rewards)
         if rewards.dtype not in (np.float32, np.float64):
             rewards = rewards.astype(np.float64)
@@ -163,9 +161,7 @@ class VectorEnvAdapter(HostVectorEnv):
                 infos.pop(mask, None)
             step_infos = self._rows(infos, ~resets, final_infos)
             reset_infos = self._rows(infos, resets)
-        return VectorStep(
-            obs, rewards, terminateds, truncateds, resets, None, final_obs, step_infos, reset_infos
-        )
+        return VectorStep(obs, rewards, terminateds, truncateds, resets, None, final_obs, step_infos, reset_infos)
 
     def _next_step_outcome(
         self,
@@ -187,9 +183,7 @@ class VectorEnvAdapter(HostVectorEnv):
             step_infos = self._rows(infos)
         self._ended = terminateds | truncateds
         final_obs = copy_batch(obs) if self._ended.any() else None
-        return VectorStep(
-            obs, rewards, terminateds, truncateds, resets, valid, final_obs, step_infos, reset_infos
-        )
+        return VectorStep(obs, rewards, terminateds, truncateds, resets, valid, final_obs, step_infos, reset_infos)
 
     def _rows(
         self, infos: dict[str, Any], rows: np.ndarray | None = None, otherwise: dict[str, Any] | None = None

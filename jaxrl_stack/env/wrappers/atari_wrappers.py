@@ -198,9 +198,7 @@ class NoopResetEnv(gym.Wrapper):
         super().__init__(env)
         self._noop_max = noop_max
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         for _ in range(self.env.unwrapped.np_random.integers(1, self._noop_max + 1)):
             obs, info = _step_of_reset(self.env, _NOOP, options)
@@ -228,9 +226,7 @@ class EpisodicLifeEnv(gym.Wrapper):
         self._game_runs = life_lost and not (terminated or truncated)
         return obs, reward, terminated or life_lost, truncated, info
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self._game_runs and seed is None:
             obs, info = _step_of_reset(self.env, _NOOP, options)
         else:
@@ -250,9 +246,7 @@ class FireResetEnv(gym.Wrapper):
         env: Environment whose actions 1 and 2 are FIRE and UP (in some games another direction).
     """
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         for action in (_FIRE, _UP):
             obs, info = _step_of_reset(self.env, action, options)

@@ -110,9 +110,7 @@ LEARNER_CONNECTOR_SUM_EPISODES_LENGTH_IN = "learner_connector_sum_episodes_lengt
 LEARNER_CONNECTOR_SUM_EPISODES_LENGTH_OUT = "learner_connector_sum_episodes_length_out"
 STEPS_TRAINED_THIS_ITER_COUNTER = "num_steps_trained_this_iter"
 NUM_SYNCH_WORKER_WEIGHTS = "num_weight_broadcasts"
-NUM_TRAINING_STEP_CALLS_SINCE_LAST_SYNCH_WORKER_WEIGHTS = (
-    "mean_num_training_step_calls_since_last_synch_worker_weights"
-)
+NUM_TRAINING_STEP_CALLS_SINCE_LAST_SYNCH_WORKER_WEIGHTS = "mean_num_training_step_calls_since_last_synch_worker_weights"
 WEIGHTS_SEQ_NO = "weights_seq_no"
 NUM_GRAD_UPDATES_LIFETIME = "num_grad_updates_lifetime"
 DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY = "diff_num_grad_updates_vs_sampler_policy"

@@ -64,9 +64,7 @@ class MetricsLogger:
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None):
         self.stats: dict[str, Any] = {}
-        self.stats_cls_lookup = dict(
-            DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup
-        )
+        self.stats_cls_lookup = dict(DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup)
         self._is_root = bool(root)
 
     def __contains__(self, key: Key) -> bool:
@@ -258,11 +256,7 @@ class MetricsLogger:
         try:
             return cls(**settings)
         except TypeError as error:
-            hints = [
-                f" {name} goes with {where}."
-                for name, where in _GOES_WITH.items()
-                if f"'{name}'" in str(error)
-            ]
+            hints = [f" {name} goes with {where}." for name, where in _GOES_WITH.items() if f"'{name}'" in str(error)]
             raise ValueError(f"{key!r}: {error}.{''.join(hints)}") from error
         except ValueError as error:
             raise ValueError(f"{key!r}: {error}") from error
@@ -301,9 +295,7 @@ class MetricsLogger:
             except ValueError as error:
                 raise ValueError(f"aggregate(): {'/'.join(path)}: {error}") from error
 
-    def merge_and_log_n_dicts(
-        self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None
-    ) -> None:
+    def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None) -> None:
         """Old name of `aggregate`."""
         warnings.warn("`merge_and_log_n_dicts` is now called `aggregate`.", DeprecationWarning, stacklevel=2)
         self.aggregate(stats_dicts, key=key)
@@ -464,9 +456,7 @@ _OLD_ARGUMENTS = {
 def _warn_of_old_arguments(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not NotProvided:
-            warnings.warn(
-                f"`{name}` has no effect any more: {_OLD_ARGUMENTS[name]}.", DeprecationWarning, stacklevel=3
-            )
+            warnings.warn(f"`{name}` has no effect any more: {_OLD_ARGUMENTS[name]}.", DeprecationWarning, stacklevel=3)
 
 
 def _path(key: Any) -> tuple[str, ...]:

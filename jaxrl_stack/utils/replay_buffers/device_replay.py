@@ -232,9 +232,7 @@ class DeviceReplay:
                 f"environments, and n_step={self.n_step!r} needs {high}: raise the capacity or use fewer environments."
             )
         if self.capacity > 2**30:
-            raise ValueError(
-                f"capacity={self.capacity} is above 2**30 on one device: lower it or use more devices."
-            )
+            raise ValueError(f"capacity={self.capacity} is above 2**30 on one device: lower it or use more devices.")
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
             raise ValueError(f"alpha={self.alpha!r} must be a number >= 0, or None for uniform draws.")
         slots = self.num_final_obs
@@ -334,9 +332,7 @@ class DeviceReplay:
             finals=finals,
             num_rows=jnp.zeros((), jnp.uint32),
             size=jnp.zeros((), jnp.int32),
-            priorities=(
-                None if self.alpha is None else device_priorities.init(self.num_rows * self.num_envs)
-            ),
+            priorities=(None if self.alpha is None else device_priorities.init(self.num_rows * self.num_envs)),
             layout=layout,
         )
 
@@ -427,10 +423,7 @@ class DeviceReplay:
             size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
         behind = jax.tree.map(
             lambda stored, final: (
-                stored.at[place]
-                .set(final.reshape(total, *final.shape[2:]), mode="drop")
-                .at[slots:]
-                .set(final[-1])
+                stored.at[place].set(final.reshape(total, *final.shape[2:]), mode="drop").at[slots:].set(final[-1])
             ),
             finals.behind,
             final_obs,

@@ -110,9 +110,7 @@ def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> 
         columns[name] = _unpacked_texts(packed[name])
     for name in ("agent_id", "module_id"):
         columns[name] = [packed[name]["values"][place] for place in packed[name]["place"].tolist()]
-    records = [
-        Record(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
-    ]
+    records = [Record(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
     custom_data = packed["custom_data"]
     for place, value in zip(custom_data["place"].tolist(), custom_data["value"], strict=True):
         records[place].custom_data = dict(value)

@@ -197,9 +197,7 @@ class EpisodeReplayBuffer(Checkpointable):
         """
         for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
             if not isinstance(episode, SingleAgentEpisode):
-                raise TypeError(
-                    f"add() takes SingleAgentEpisodes, not {type(episode).__name__}; see also add_block()."
-                )
+                raise TypeError(f"add() takes SingleAgentEpisodes, not {type(episode).__name__}; see also add_block().")
             if len(episode):
                 self._add_episode(episode)
         self._note_added()
@@ -338,10 +336,7 @@ class EpisodeReplayBuffer(Checkpointable):
             return swapped.reshape(size, *swapped.shape[2:]) if mask is None else swapped[valid]
 
         last_envs, last_times = np.nonzero(is_last)
-        steps = {
-            name: map_arrays(in_order, columns[name])
-            for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
-        }
+        steps = {name: map_arrays(in_order, columns[name]) for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)}
         tails = map_arrays(lambda leaf: np.asarray(leaf)[last_times, last_envs], columns[FINAL_OBS])
         extras = {
             name: map_arrays(in_order, value)
@@ -372,9 +367,7 @@ class EpisodeReplayBuffer(Checkpointable):
         first_t = np.where(times == 0, running.t[envs], 0)
         is_new = heads < 0
         owners = np.where(is_new, self._counts.next_number - 1 + np.cumsum(is_new), running.number[envs])
-        step_rows, tail_rows = self._write(
-            fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners
-        )
+        step_rows, tail_rows = self._write(fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners)
         firsts = step_rows[np.cumsum(lengths) - lengths]
         for index in np.flatnonzero(is_new).tolist():
             number = int(owners[index])
@@ -420,9 +413,7 @@ class EpisodeReplayBuffer(Checkpointable):
         head, first_t = int(running.last[0]), int(running.t[0])
         is_new = head < 0
         number = self._counts.next_number if is_new else int(running.number[0])
-        rows, last = store.extend(
-            columns, columns[FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number
-        )
+        rows, last = store.extend(columns, columns[FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number)
         self._note_written(rows)
         if is_new:
             self._register(Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
@@ -745,10 +736,7 @@ class EpisodeReplayBuffer(Checkpointable):
             return map_arrays(of_leaf, tree)
 
         steps = frames[:, :-1]
-        out = {
-            name: filled(store.columns[name], steps)
-            for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
-        }
+        out = {name: filled(store.columns[name], steps) for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)}
         out[NEW_OBS] = filled(store.columns[OBS], frames[:, 1:])
         for name in extra_columns:
             store.take_extra(name, rows[:0])
@@ -767,9 +755,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
         if num_items is not None and batch_size_B is not None:
-            raise ValueError(
-                f"num_items={num_items} and batch_size_B={batch_size_B} are the same: give one of them."
-            )
+            raise ValueError(f"num_items={num_items} and batch_size_B={batch_size_B} are the same: give one of them.")
         if not self._num_timesteps:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")
         given = num_items if num_items is not None else batch_size_B
@@ -860,9 +846,7 @@ class EpisodeReplayBuffer(Checkpointable):
         if "rng" in state:
             name = type(self.rng.bit_generator).__name__
             if state["rng"]["bit_generator"] != name:
-                raise ValueError(
-                    f"The state is of random numbers by {state['rng']['bit_generator']}, not by {name}."
-                )
+                raise ValueError(f"The state is of random numbers by {state['rng']['bit_generator']}, not by {name}.")
             self.rng.bit_generator.state = state["rng"]
         try:
             if "data" in state:

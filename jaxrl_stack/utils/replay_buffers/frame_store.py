@@ -101,8 +101,7 @@ class FrameStore:
                 memory.
         """
         steps = {
-            name: map_arrays(lambda x, n=name: np.asarray(x, _DTYPES.get(n)), value)
-            for name, value in steps.items()
+            name: map_arrays(lambda x, n=name: np.asarray(x, _DTYPES.get(n)), value) for name, value in steps.items()
         }
         tails = map_arrays(np.asarray, tails)
         extras = {name: map_arrays(np.asarray, value) for name, value in extras.items()}
@@ -380,9 +379,7 @@ class FrameStore:
         is_taken = np.zeros(num_used, np.int64)
         for part in (rows, free):
             if part.size and not (part.min() >= 0 and part.max() < num_used <= num_rows):
-                raise ValueError(
-                    f"The state of a replay buffer with {num_rows} rows names rows that do not exist."
-                )
+                raise ValueError(f"The state of a replay buffer with {num_rows} rows names rows that do not exist.")
             np.add.at(is_taken, part.astype(np.int64), 1)
         if not (is_taken == 1).all():
             raise ValueError("The state of a replay buffer names rows twice, or not at all.")
@@ -438,9 +435,7 @@ class FrameStore:
             name: sum(int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize for leaf in tree_leaves(tree))
             for name, tree in (*columns.items(), *extras.items())
         }
-        estimate = MemoryEstimate(
-            "replay buffer", {"rows": num_rows}, {**sizes, **bookkeeping, "links": LINK_BYTES}
-        )
+        estimate = MemoryEstimate("replay buffer", {"rows": num_rows}, {**sizes, **bookkeeping, "links": LINK_BYTES})
         require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
         self.columns = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(columns))
         self.extras = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(extras))
@@ -505,9 +500,7 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 def _fitted(name: str, stored: Any, value: Any) -> Any:
     def fit(stored: np.ndarray, new: np.ndarray) -> np.ndarray:
         if not isinstance(new, np.ndarray):
-            raise ValueError(
-                f"The column {name!r} is an array in the replay buffer, and not a {type(new).__name__}."
-            )
+            raise ValueError(f"The column {name!r} is an array in the replay buffer, and not a {type(new).__name__}.")
         if new.shape[1:] != stored.shape[1:]:
             raise ValueError(
                 f"The column {name!r} has items of shape {new.shape[1:]}, and those in the replay buffer are of shape "

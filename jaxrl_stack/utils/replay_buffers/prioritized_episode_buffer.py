@@ -85,9 +85,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     # ---------------------------------------------------------------------------------------------------------- adding
 
-    def add(
-        self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None
-    ) -> None:
+    def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
         """Add episodes, or chunks of them.
 
         Args:

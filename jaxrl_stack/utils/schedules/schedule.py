@@ -27,9 +27,7 @@ class Schedule(abc.ABC):
             ValueError: If `framework` is something else.
         """
         if framework not in (None, "jax"):
-            raise ValueError(
-                f"framework={framework!r} is not supported by schedules. Leave it out or use 'jax'."
-            )
+            raise ValueError(f"framework={framework!r} is not supported by schedules. Leave it out or use 'jax'.")
         self.framework = framework
 
     def value(self, t: Any) -> Any:
@@ -86,9 +84,7 @@ class PolynomialSchedule(Schedule):
 
     def _value(self, t: Any) -> Any:
         t = _array_module(t).minimum(t, self.schedule_timesteps)
-        return (
-            self.final_p + (self.initial_p - self.final_p) * (1.0 - t / self.schedule_timesteps) ** self.power
-        )
+        return self.final_p + (self.initial_p - self.final_p) * (1.0 - t / self.schedule_timesteps) ** self.power
 
 
 class LinearSchedule(PolynomialSchedule):
@@ -157,9 +153,7 @@ class PiecewiseSchedule(Schedule):
         super().__init__(framework)
         times = [time for time, _ in endpoints]
         if len(times) < 2 or times != sorted(times):
-            raise ValueError(
-                f"endpoints={endpoints!r} must be at least two pairs with non-decreasing timesteps."
-            )
+            raise ValueError(f"endpoints={endpoints!r} must be at least two pairs with non-decreasing timesteps.")
         self.endpoints = [(time, float(value)) for time, value in endpoints]
         self.interpolation = interpolation
         self.outside_value = outside_value

@@ -33,9 +33,7 @@ class Scheduler:
             ValueError: If the schedule is malformed or the framework is not "jax".
         """
         if framework != "jax":
-            raise ValueError(
-                f"framework={framework!r} is not supported by Scheduler. Leave it out or use 'jax'."
-            )
+            raise ValueError(f"framework={framework!r} is not supported by Scheduler. Leave it out or use 'jax'.")
         validate_schedule(fixed_value_or_schedule, "fixed_value_or_schedule")
         self.framework = framework
         self.device = device

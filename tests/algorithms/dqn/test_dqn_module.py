@@ -71,9 +71,7 @@ def test_it_has_rllibs_apis_and_networks(plain):
 def test_q_values_by_hand(plain):
     advantages, values = by_hand(plain, OBS)
     expected = values + advantages - advantages.mean(axis=-1, keepdims=True)
-    np.testing.assert_allclose(
-        plain.compute_q_values({"obs": OBS})["qf_preds"], expected, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(plain.compute_q_values({"obs": OBS})["qf_preds"], expected, rtol=1e-5, atol=1e-6)
     out = plain.forward_train({"obs": OBS, "new_obs": NEXT})
     assert shapes(out) == dict.fromkeys(["qf_preds", "qf_next_preds", "qf_target_next_preds"], (ROWS, 3))
     np.testing.assert_allclose(out["qf_preds"], expected, rtol=1e-5, atol=1e-6)
@@ -211,10 +209,7 @@ def test_noise_is_the_signed_root_of_a_normal():
 def test_noisy_networks_explore_by_themselves_and_exploit_without_noise():
     module = make(noisy=True, std_init=20.0)
     assert {ref for ref in module.get_state() if "sigma" in ref and not ref.startswith("_target")} == {
-        f"{head}/dense_{i}/{leaf}_sigma"
-        for head in ("af", "vf")
-        for i in (0, 1)
-        for leaf in ("kernel", "bias")
+        f"{head}/dense_{i}/{leaf}_sigma" for head in ("af", "vf") for i in (0, 1) for leaf in ("kernel", "bias")
     }
     many = np.tile(OBS[:1], (60, 1))
     # Rows with the same observation act by weights of their own.
@@ -259,9 +254,7 @@ def test_the_pipeline_leaves_the_mask_alone():
     _, batch = piece.apply(None, {"default_policy": {"obs": obs}}, None)
     out = batch["default_policy"]["obs"]
     np.testing.assert_array_equal(out["action_mask"], MASK)
-    np.testing.assert_allclose(
-        out["observations"], np.concatenate([OBS, np.eye(3)[np.arange(ROWS) % 3]], axis=1)
-    )
+    np.testing.assert_allclose(out["observations"], np.concatenate([OBS, np.eye(3)[np.arange(ROWS) % 3]], axis=1))
     # A mask of another form is flattened like everything else, if it has another name.
     other = gym.spaces.Dict(valid=gym.spaces.MultiBinary(3), observations=BOX)
     pipeline = config.build_env_to_module_connector(spaces={"__env_single__": (other, DISCRETE)})

@@ -19,9 +19,7 @@ from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
 from jaxrl_stack.algorithms.sac.tuned import TUNED, tuned_settings
 from jaxrl_stack.utils import notices
 
-FACTS = json.loads((Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())["algorithms"][
-    "SAC"
-]
+FACTS = json.loads((Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())["algorithms"]["SAC"]
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
 # Checkpoints continue exactly only with the replay inside.
@@ -140,9 +138,7 @@ def test_search_spaces_pass_and_settings_survive_a_round_trip():
 
 def test_which_settings_recompile():
     config = SACConfig()
-    same = SACConfig().training(
-        actor_lr=1.0, critic_lr=[[0, 1.0], [9, 0.0]], alpha_lr=0.5, tau=0.5, gamma=0.5
-    )
+    same = SACConfig().training(actor_lr=1.0, critic_lr=[[0, 1.0], [9, 0.0]], alpha_lr=0.5, tau=0.5, gamma=0.5)
     assert same.differs_in_traced_settings_only(config)
     for changed in ({"target_entropy": -1.0}, {"twin_q": False}, {"initial_alpha": 2.0}):
         assert not SACConfig().training(**changed).differs_in_traced_settings_only(config)

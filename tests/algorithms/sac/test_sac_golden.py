@@ -95,15 +95,11 @@ def case(request):
 def learner(case):
     """With the weights of the file, in the module and in its targets."""
     learner = learner_of(case)
-    state = {
-        ref_of(name).removeprefix(f"{MODULE}/"): value for name, value in CASES[case]["parameters"].items()
-    }
+    state = {ref_of(name).removeprefix(f"{MODULE}/"): value for name, value in CASES[case]["parameters"].items()}
     shapes = {name: np.shape(value) for name, value in learner.module[MODULE].get_state().items()}
     state |= {"log_alpha": np.log(CASES[case]["settings"]["initial_alpha"])}
     assert set(state) == set(shapes)
-    learner.set_weights(
-        {MODULE: {name: np.asarray(v, np.float32).reshape(shapes[name]) for name, v in state.items()}}
-    )
+    learner.set_weights({MODULE: {name: np.asarray(v, np.float32).reshape(shapes[name]) for name, v in state.items()}})
     return learner
 
 
@@ -137,12 +133,8 @@ def test_losses_gradients_and_td_errors(case, learner):
     assert {ref_of(name) for name in golden["parameter_gradients"]} == set(state.params)
     for name, gradient in golden["parameter_gradients"].items():
         moved = state.params[ref_of(name)] - np.asarray(new_state.params[ref_of(name)])
-        np.testing.assert_allclose(
-            moved, np.asarray(gradient).reshape(moved.shape), **TOLERANCE, err_msg=name
-        )
+        np.testing.assert_allclose(moved, np.asarray(gradient).reshape(moved.shape), **TOLERANCE, err_msg=name)
     # The target networks follow the new weights, by tau.
     ref = f"{MODULE}/target_qf/dense_0/kernel"
     new = new_state.params[ref.replace("target_", "")]
-    np.testing.assert_allclose(
-        new_state.rest[ref], 0.995 * state.rest[ref] + 0.005 * new, rtol=1e-5, atol=1e-7
-    )
+    np.testing.assert_allclose(new_state.rest[ref], 0.995 * state.rest[ref] + 0.005 * new, rtol=1e-5, atol=1e-7)

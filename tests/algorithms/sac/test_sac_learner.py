@@ -66,14 +66,10 @@ class Updates:
     def moved(self, state) -> set[str]:
         """Which parts an update moved; the targets' among them."""
         refs = {ref for ref in state.params if not np.array_equal(state.params[ref], self.start.params[ref])}
-        parts = {
-            name for name, starts in PARTS.items() if any(r.split("/")[1].startswith(starts) for r in refs)
-        }
+        parts = {name for name, starts in PARTS.items() if any(r.split("/")[1].startswith(starts) for r in refs)}
         targets = [ref for ref in state.rest if "/target_" in ref]
         # tau * x + (1 - tau) * x is x but for its last digit.
-        moved_targets = any(
-            not np.allclose(state.rest[ref], self.start.rest[ref], rtol=1e-6) for ref in targets
-        )
+        moved_targets = any(not np.allclose(state.rest[ref], self.start.rest[ref], rtol=1e-6) for ref in targets)
         return parts | ({"targets"} if moved_targets else set())
 
 

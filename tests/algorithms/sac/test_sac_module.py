@@ -51,9 +51,9 @@ def test_continuous_outputs_fit_together(box):
     batch = batch_for(BOX)
     out = box.forward_train(batch)
     rows = {"qf_preds", "qf_twin_preds", "q_target_next", "q_curr", "logp_resampled", "logp_next_resampled"}
-    assert {name: value.shape for name, value in out.items()} == dict.fromkeys(
-        rows, (NUM_ROWS,)
-    ) | dict.fromkeys(("action_dist_inputs", "action_dist_inputs_next"), (NUM_ROWS, 4))
+    assert {name: value.shape for name, value in out.items()} == dict.fromkeys(rows, (NUM_ROWS,)) | dict.fromkeys(
+        ("action_dist_inputs", "action_dist_inputs_next"), (NUM_ROWS, 4)
+    )
     lower = np.minimum(out["qf_preds"], out["qf_twin_preds"])
     np.testing.assert_allclose(box.compute_q_values(batch), lower, rtol=1e-6)
     # The targets start as the critics are.
@@ -90,11 +90,7 @@ def test_a_single_critic(box):
 def test_the_networks_are_rllibs(box):
     """Embeddings beside the output of the layer before, in every fused layer but the first one."""
     kernels = {name: value.shape for name, value in box.get_state().items() if name.endswith("kernel")}
-    own = {
-        name.removeprefix("qf_encoder/"): shape
-        for name, shape in kernels.items()
-        if name.startswith("qf_encoder")
-    }
+    own = {name.removeprefix("qf_encoder/"): shape for name, shape in kernels.items() if name.startswith("qf_encoder")}
     assert own == {
         "base_encoders/obs/dense_0/kernel": (3, 5),
         "base_encoders/obs/dense_1/kernel": (5, 4),

@@ -161,9 +161,7 @@ def main() -> None:
         "metrics": {cls.__name__: metrics(cls(1000)) for cls in classes},
     }
     with open(out, "w") as file:
-        file.write(
-            "{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in golden.items()) + "\n}\n"
-        )
+        file.write("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in golden.items()) + "\n}\n")
 
 
 if __name__ == "__main__":

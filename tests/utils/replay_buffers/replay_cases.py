@@ -138,7 +138,5 @@ class Blocks:
 def contents(buffer) -> set[tuple[int, int]]:
     """``(episode, step)`` of all items."""
     return {
-        (int(e), int(t))
-        for episode in buffer.episodes
-        for e, t in episode.get_observations(slice(0, len(episode)))
+        (int(e), int(t)) for episode in buffer.episodes for e, t in episode.get_observations(slice(0, len(episode)))
     }

@@ -100,11 +100,7 @@ class Source:
         while row - first < burn_in and first > len(self.rows) - size and not self.ended(first - 1, env):
             first -= 1
         rows = list(range(first, row + 1))
-        while (
-            len(rows) < row - first + length
-            and rows[-1] + 1 < len(self.rows)
-            and not self.ended(rows[-1], env)
-        ):
+        while len(rows) < row - first + length and rows[-1] + 1 < len(self.rows) and not self.ended(rows[-1], env):
             rows.append(rows[-1] + 1)
         return rows, row - first
 
@@ -210,7 +206,13 @@ def test_transitions_equal_reference(case):
 def test_a_cut_ends_running_episodes_as_a_truncation_does(slots):
     """What is added next is of other episodes: no window may reach into it."""
     replay = DeviceReplay(
-        capacity=24, num_envs=2, batch_size=400, n_step=3, gamma=0.9, num_final_obs=slots, alpha=0.5,
+        capacity=24,
+        num_envs=2,
+        batch_size=400,
+        n_step=3,
+        gamma=0.9,
+        num_final_obs=slots,
+        alpha=0.5,
         extra_columns=("state_in",),
     )
     source, run = Source(2, 0.1, 0.2, seed=5), functions(replay)
@@ -240,10 +242,7 @@ def test_random_window_lengths_are_uniform_and_gamma_is_an_argument():
     counts = np.bincount(np.asarray(batch["n_step"], int)[inside], minlength=6)
     assert chi_square(counts[2:5], np.full(3, 1 / 3)) < 13.8  # p = 0.001, 2 degrees of freedom
     assert counts.sum() == counts[2:5].sum()
-    first = [
-        source.window(int(r), 0, int(n), 0.5)["rewards"]
-        for r, n in zip(items.rows, batch["n_step"], strict=True)
-    ]
+    first = [source.window(int(r), 0, int(n), 0.5)["rewards"] for r, n in zip(items.rows, batch["n_step"], strict=True)]
     np.testing.assert_allclose(batch["rewards"], first, rtol=1e-5, atol=1e-6)
 
 
@@ -318,9 +317,7 @@ def test_draws_are_in_proportion_to_priorities_and_weights_follow_the_formula():
 
     batch, drawn = run.sample(state, jax.random.key(7), beta=beta)
     index = np.asarray(drawn.envs) * 20 + np.asarray(drawn.rows, int) - 5
-    assert (
-        chi_square(np.bincount(index, minlength=40), probabilities) < 72.1
-    )  # p = 0.001, 39 degrees of freedom
+    assert chi_square(np.bincount(index, minlength=40), probabilities) < 72.1  # p = 0.001, 39 degrees of freedom
     raw = (40 * probabilities) ** -beta
     np.testing.assert_allclose(batch["weights"], (raw / raw.max())[index], rtol=1e-5)
 
@@ -428,9 +425,7 @@ def test_vmapped_it_does_what_it_does_on_devices_of_their_own():
     assert any(one != other for one, other in sizes)
 
 
-@pytest.mark.parametrize(
-    ("replay", "num_steps"), [(UNIFORM, 7), (PRIORITISED, 5)], ids=["uniform", "prioritised"]
-)
+@pytest.mark.parametrize(("replay", "num_steps"), [(UNIFORM, 7), (PRIORITISED, 5)], ids=["uniform", "prioritised"])
 def test_state_round_trip_continues_bit_for_bit(replay, num_steps):
     source, run = Source(replay.num_envs, 0.1, 0.1, 0), functions(replay)
     state = filled(replay, source, 4, num_steps)
@@ -462,10 +457,7 @@ def test_memory_is_estimated_exactly_and_refused_with_numbers():
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
         estimate = replay.memory_estimate(columns)
         assert size - 64 <= estimate.num_bytes <= size + 3 * capacity
-    assert (
-        DeviceReplay(capacity=10**6, num_envs=4, batch_size=1).memory_estimate(columns).num_bytes
-        < 1.07e6 * frame
-    )
+    assert DeviceReplay(capacity=10**6, num_envs=4, batch_size=1).memory_estimate(columns).num_bytes < 1.07e6 * frame
 
     large = DeviceReplay(capacity=10**9, num_envs=4, batch_size=32)
     with pytest.raises(ValueError, match=r"2\d\.\d TiB = 4 envs x 250,000,000 steps .* free on .*Lower"):
@@ -495,9 +487,7 @@ def test_bad_settings_are_refused(case):
 def test_bad_rollouts_are_refused():
     replay = DeviceReplay(capacity=10, num_envs=2, batch_size=4)
     state = replay.init(Source(2, 0, 0, 0).rollout(1))
-    with pytest.raises(
-        ValueError, match="rollout of 6 steps cannot be added to a replay buffer with 5 steps"
-    ):
+    with pytest.raises(ValueError, match="rollout of 6 steps cannot be added to a replay buffer with 5 steps"):
         replay.add(state, Source(2, 0, 0, 0).rollout(6))
     with pytest.raises(ValueError, match=r"has shape \(1, 3.*num_envs=2 takes \[T, 2, ...\]"):
         replay.add(state, Source(3, 0, 0, 0).rollout(1))

@@ -87,9 +87,7 @@ def prioritised(buffer, beta=0.0):
     e, t = batch["obs"].astype(int).T
     priorities = e % 5 + t + 0.5
     buffer.update_priorities(priorities, indices=batch["batch_indexes"])
-    return {
-        key: float(p) for key, p in zip(zip(e.tolist(), t.tolist(), strict=True), priorities, strict=True)
-    }
+    return {key: float(p) for key, p in zip(zip(e.tolist(), t.tolist(), strict=True), priorities, strict=True)}
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -100,9 +98,7 @@ def test_draws_in_proportion_and_weights_by_the_formula(alpha):
     scaled = {key: p**alpha for key, p in priorities.items()}
     total = sum(scaled.values())
     batch = buffer.sample_batch(40_000, beta=0.4)
-    keys, inverse, counts = np.unique(
-        batch["obs"].astype(int), axis=0, return_inverse=True, return_counts=True
-    )
+    keys, inverse, counts = np.unique(batch["obs"].astype(int), axis=0, return_inverse=True, return_counts=True)
     keys = [tuple(key) for key in keys.tolist()]
     expected = np.array([scaled[key] / total * 40_000 for key in keys])
     chi_square = ((counts - expected) ** 2 / expected).sum()

@@ -111,9 +111,7 @@ def test_blocks_and_their_episodes_make_the_same_items():
         batch = buffer.sample_batch(2000, n_step=3)
         keys = ("obs", "actions", "rewards", "terminateds", "truncateds", "n_step", "where")
         batch["where"] = batch["new_obs"] * ~batch["terminateds"][:, None]
-        return {
-            tuple(np.concatenate([np.ravel(batch[key][i]) for key in keys]).tolist()) for i in range(2000)
-        }
+        return {tuple(np.concatenate([np.ravel(batch[key][i]) for key in keys]).tolist()) for i in range(2000)}
 
     assert items(of_blocks) == items(of_episodes)
 
@@ -334,9 +332,7 @@ def test_episodes_of_transitions(cls, to_numpy):
 @pytest.mark.parametrize(("length", "lookback", "least"), [(4, 0, 0), (4, 2, 0), (6, 3, 3)])
 def test_episodes_of_sequences(cls, length, lookback, least):
     buffer, truth = full(cls, running=(3,))
-    sample = buffer.sample(
-        90, batch_length_T=length, sample_episodes=True, lookback=lookback, min_batch_length_T=least
-    )
+    sample = buffer.sample(90, batch_length_T=length, sample_episodes=True, lookback=lookback, min_batch_length_T=least)
     sizes = [len(episode) for episode in sample]
     assert 90 <= sum(sizes) < 90 + length
     assert max(sizes) == length
@@ -348,9 +344,7 @@ def test_episodes_of_sequences(cls, length, lookback, least):
         behind = min(lookback, t)
         times = np.arange(t - behind, t + len(episode) + 1)
         assert episode.observations.lookback == behind
-        np.testing.assert_array_equal(
-            episode.observations.data, np.stack([np.full_like(times, e), times], axis=1)
-        )
+        np.testing.assert_array_equal(episode.observations.data, np.stack([np.full_like(times, e), times], axis=1))
         np.testing.assert_array_equal(episode.actions.data, action_of(e, times[:-1]))
         np.testing.assert_array_equal(episode.rewards.data, reward_of(e, times[:-1]))
         np.testing.assert_array_equal(episode.extra_model_outputs["where"].data[:, 1], times[:-1])
@@ -553,9 +547,7 @@ def test_what_cannot_fit_is_refused(monkeypatch):
     assert estimate.columns["obs"] == 84 * 84 * 4
     assert "new_obs" not in estimate.columns
     assert estimate.num_bytes > 600_000 * 84 * 84 * 4
-    with pytest.raises(
-        ValueError, match=r"replay buffer: 26.* GiB = 1,000,000 transitions.*20 GiB are free.*capacity"
-    ):
+    with pytest.raises(ValueError, match=r"replay buffer: 26.* GiB = 1,000,000 transitions.*20 GiB are free.*capacity"):
         PrioritizedEpisodeReplayBuffer(1_000_000, observation_space=image, action_space=action)
     assert EpisodeReplayBuffer().memory_estimate() is None
 

@@ -63,16 +63,12 @@ def test_sequences():
     case = GOLDEN["sequences"]
     buffer = filled(EpisodeReplayBuffer(1000), case["seed"])
     sample = buffer.sample(30, n_step=1, batch_length_T=4, lookback=2, sample_episodes=True)
-    ours = [
-        [int(x.get_observations(0)[0]), x.t_started, len(x), x.is_terminated, x.is_truncated] for x in sample
-    ]
+    ours = [[int(x.get_observations(0)[0]), x.t_started, len(x), x.is_terminated, x.is_truncated] for x in sample]
     assert len(ours) > len(case["items"]) > 5
     assert ours[: len(case["items"])] == case["items"]
 
 
-@pytest.mark.parametrize(
-    "case", GOLDEN["prioritized"], ids=lambda c: f"alpha={c['alpha']}-n_step={c['n_step']}"
-)
+@pytest.mark.parametrize("case", GOLDEN["prioritized"], ids=lambda c: f"alpha={c['alpha']}-n_step={c['n_step']}")
 def test_prioritized(case):
     """RLlib draws again where a window does not fit into its episode."""
     buffer = filled(PrioritizedEpisodeReplayBuffer(1000, alpha=case["alpha"]), case["seed"])
@@ -94,9 +90,7 @@ def test_prioritized(case):
 @pytest.mark.parametrize("name", CLASSES)
 def test_sizes_with_eviction(name):
     buffer = CLASSES[name](40)
-    for (id_, first, length, terminated), expected in zip(
-        GOLDEN["size_steps"], GOLDEN["sizes"][name], strict=True
-    ):
+    for (id_, first, length, terminated), expected in zip(GOLDEN["size_steps"], GOLDEN["sizes"][name], strict=True):
         buffer.add(chunk(ord(id_), first, first + length, terminated, False, id_))
         assert [
             buffer.get_num_episodes(),

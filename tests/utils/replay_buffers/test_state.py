@@ -26,15 +26,11 @@ def go_on(buffer, chunks, blocks, rounds):
         batch = buffer.sample_batch(16, n_step=(1, 4), beta=0.4)
         out.append(batch)
         out.append(buffer.sample_sequences(4, batch_length_T=3, burn_in_len=2, state_column="where"))
-        out.append(
-            [episode.get_state() for episode in buffer.sample(4, n_step=2, sample_episodes=True, beta=0.4)]
-        )
+        out.append([episode.get_state() for episode in buffer.sample(4, n_step=2, sample_episodes=True, beta=0.4)])
         if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
             buffer.update_priorities(batch["rewards"], indices=batch["batch_indexes"])
     out.append(sorted(contents(buffer)))
-    out.append(
-        [len(buffer), buffer.get_num_episodes(), buffer.get_added_timesteps(), buffer.get_sampled_timesteps()]
-    )
+    out.append([len(buffer), buffer.get_num_episodes(), buffer.get_added_timesteps(), buffer.get_sampled_timesteps()])
     return out
 
 
