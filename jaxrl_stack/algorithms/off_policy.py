@@ -18,8 +18,8 @@ from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution import off_policy
 from jaxrl_stack.execution.off_policy_actor_driver import OffPolicyActorDriver
 from jaxrl_stack.execution.off_policy_device_driver import OffPolicyDeviceDriver
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]] = {
     "EpisodeReplayBuffer": EpisodeReplayBuffer,

@@ -15,19 +15,19 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
+from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import BATCH_INDEXES
-from jaxrl_stack.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
-    from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 
 logger = logging.getLogger(__name__)
 

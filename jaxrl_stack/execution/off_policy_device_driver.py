@@ -21,6 +21,7 @@ from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
+from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -33,7 +34,6 @@ from jaxrl_stack.utils.memory import (
 )
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.replay_buffers.device_replay import REMEDY, DeviceReplay
 
 logger = logging.getLogger(__name__)
 

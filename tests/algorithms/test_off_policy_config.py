@@ -7,8 +7,8 @@ import pytest
 from jaxrl_stack.algorithms.dqn import DQN, DQNConfig
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.execution import off_policy
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 
 class MyBuffer(EpisodeReplayBuffer):

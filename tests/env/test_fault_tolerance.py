@@ -19,8 +19,8 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.replay import EpisodeReplayBuffer
 from jaxrl_stack.utils.counters import to_int
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer
 from jaxrl_stack.utils.seeds import derived_seed
 
 

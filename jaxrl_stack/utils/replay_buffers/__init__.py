@@ -1,8 +1,5 @@
-"""Replay buffers of the host: uniform and prioritised, out of episodes or of recorded blocks."""
+"""RLlib's path to the replay buffers; they live in `jaxrl_stack.replay`."""
 
-from __future__ import annotations
-
-from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
-from jaxrl_stack.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 __all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"]

@@ -2,7 +2,7 @@
 
 Needs an environment of its own with `ray[rllib]==2.60.0` and torch (CPU); imports nothing of this project:
 
-    python tests/utils/replay_buffers/make_replay_golden.py --out tests/utils/replay_buffers/replay_golden.json
+    python tests/replay/make_replay_golden.py --out tests/replay/replay_golden.json
 
 Episode e of `episodes` ([length, terminated, truncated]) has observations [e, t], actions t and rewards 100 e + t. All
 of them are added in order; episode 3 comes in two chunks. Buffers get the generator `default_rng(seed)` in front of
@@ -145,7 +145,7 @@ def main() -> None:
             "ray": ray.__version__,
             "numpy": np.__version__,
             "python": sys.version.split()[0],
-            "command": "python tests/utils/replay_buffers/make_replay_golden.py --out <this file>",
+            "command": "python tests/replay/make_replay_golden.py --out <this file>",
         },
         "episodes": EPISODES,
         "transitions": [transitions(n_step, seed) for n_step, seed in ((1, 0), (3, 1))],

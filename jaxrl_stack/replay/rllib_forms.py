@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxrl_stack.episodes.nested import unbatch
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.replay_buffers.arithmetic import (
+from jaxrl_stack.replay.arithmetic import (
     ACTIONS,
     N_STEP,
     OBS,
@@ -19,7 +19,7 @@ from jaxrl_stack.utils.replay_buffers.arithmetic import (
 )
 
 if TYPE_CHECKING:
-    from jaxrl_stack.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:

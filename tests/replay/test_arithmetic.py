@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.utils.replay_buffers import arithmetic
+from jaxrl_stack.replay import arithmetic
 
 both = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
 NUM_ITEMS, WIDTH = 40, 5

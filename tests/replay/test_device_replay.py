@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.replay import device_priorities
+from jaxrl_stack.replay.device_replay import DeviceReplay, ReplayItems
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
-from jaxrl_stack.utils.replay_buffers import device_priorities
-from jaxrl_stack.utils.replay_buffers.device_replay import DeviceReplay, ReplayItems
 
 UNIFORM = DeviceReplay(capacity=40, num_envs=4, batch_size=8000)
 PRIORITISED = DeviceReplay(capacity=40, num_envs=2, batch_size=20000, alpha=0.6)

@@ -11,8 +11,8 @@ import pytest
 from replay_cases import Blocks, Chunks, contents
 
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from jaxrl_stack.utils.replay_buffers.frame_store import FrameStore
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay.frame_store import FrameStore
 
 both = pytest.mark.parametrize("cls", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
 

@@ -9,9 +9,9 @@ from replay_cases import Blocks, Chunks, Truth, action_of, chunk, contents, rewa
 
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay import episode_replay_buffer as module
 from jaxrl_stack.utils import memory
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from jaxrl_stack.utils.replay_buffers import episode_replay_buffer as module
 
 CLASSES = (EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer)
 both = pytest.mark.parametrize("cls", CLASSES)
@@ -553,7 +553,7 @@ def test_what_cannot_fit_is_refused(monkeypatch):
 
 
 def test_what_cannot_fit_is_refused_with_the_first_data(monkeypatch):
-    monkeypatch.setattr("jaxrl_stack.utils.replay_buffers.frame_store.available_host_bytes", lambda: 2**20)
+    monkeypatch.setattr("jaxrl_stack.replay.frame_store.available_host_bytes", lambda: 2**20)
     buffer = EpisodeReplayBuffer(10**6)
     with pytest.raises(ValueError, match=r"replay buffer: .* 1,062,500 rows .*1 MiB are free"):
         buffer.add(chunk(Truth([5], [True], [False], [0]), 0, 0, 3))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from replay_cases import Blocks, Chunks
 
-from jaxrl_stack.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
-from jaxrl_stack.utils.replay_buffers.priority_tree import PriorityTree
+from jaxrl_stack.replay import PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay.priority_tree import PriorityTree
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 300, 70_000])

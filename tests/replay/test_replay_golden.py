@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 GOLDEN = json.loads((pathlib.Path(__file__).parent / "replay_golden.json").read_text())
 CLASSES = {cls.__name__: cls for cls in (EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer)}

@@ -13,9 +13,8 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.ops.returns import clipped_rewards
-from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
-from jaxrl_stack.utils.replay_buffers import arithmetic, device_priorities
-from jaxrl_stack.utils.replay_buffers.arithmetic import (
+from jaxrl_stack.replay import arithmetic, device_priorities
+from jaxrl_stack.replay.arithmetic import (
     ACTIONS,
     FINAL_OBS,
     LOSS_MASK,
@@ -29,6 +28,7 @@ from jaxrl_stack.utils.replay_buffers.arithmetic import (
     TRUNCATEDS,
     WEIGHTS,
 )
+from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device

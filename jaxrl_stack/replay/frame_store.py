@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxrl_stack.episodes.nested import batch_size, cast_lossless, tree_leaves, tree_map
 from jaxrl_stack.ops.returns import clipped_rewards
+from jaxrl_stack.replay import arithmetic
+from jaxrl_stack.replay.arithmetic import ACTIONS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
-from jaxrl_stack.utils.replay_buffers import arithmetic
-from jaxrl_stack.utils.replay_buffers.arithmetic import ACTIONS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS
 
 STEP_COLUMNS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 """What a step has besides its observation; outputs of the module come on top."""

@@ -9,7 +9,7 @@ from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
-    from jaxrl_stack.utils.replay_buffers.episode_records import Counts
+    from jaxrl_stack.replay.episode_records import Counts
 
 # The ids that the layers above use where there is one agent; RLlib's.
 _AGENT, _MODULE = "default_agent", "default_policy"

@@ -1,0 +1,8 @@
+"""Replay buffers of the host: uniform and prioritised, out of episodes or of recorded blocks."""
+
+from __future__ import annotations
+
+from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
+
+__all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"]

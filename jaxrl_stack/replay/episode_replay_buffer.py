@@ -1,0 +1,941 @@
+"""EpisodeReplayBuffer: uniform replay of transitions and sequences out of episodes or recorded blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
+from jaxrl_stack.episodes.nested import batch, take, tree_leaves
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.replay import arithmetic, rllib_forms
+from jaxrl_stack.replay.arithmetic import (
+    ACTIONS,
+    FINAL_OBS,
+    LOSS_MASK,
+    N_STEP,
+    NEW_OBS,
+    OBS,
+    REWARDS,
+    STATE_IN,
+    TERMINATEDS,
+    TRUNCATEDS,
+    WEIGHTS,
+)
+from jaxrl_stack.replay.episode_records import (
+    Counts,
+    Record,
+    Stream,
+    packed_records,
+    unpacked_records,
+)
+from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
+from jaxrl_stack.replay.replay_metrics import ReplayMetrics
+from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+BATCH_INDEXES = "batch_indexes"
+"""Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
+
+_FIRST = np.zeros(1, np.int64)
+_BLOCK_COLUMNS = frozenset({OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, FINAL_OBS, LOSS_MASK})
+
+
+class EpisodeReplayBuffer(Checkpointable):
+    """Replay memory that is filled with episodes, or chunks of them, and draws every step equally often.
+
+    * Chunks of an episode are joined by its id. Capacity counts steps. The oldest episode that has ended is evicted as
+      a whole; one that still runs loses no more of its oldest steps than are needed.
+    * Every observation is stored once, in its own dtype, in arrays that are allocated in one go.
+    * No item reaches over a reset. An n-step window stops where its episode does, and at the last step that is known
+      of one that runs. It has its own length then: a truncated or running one bootstraps from the observation
+      behind it with ``gamma ** n_step``, a terminated one does not.
+
+    Args:
+        capacity: Steps.
+        batch_size_B: Items of a sample, if `sample` does not say so.
+        batch_length_T: Length of the rows of `sample` without `sample_episodes`.
+        metrics_num_episodes_for_smoothing: Calls over which the means in `get_metrics` are taken.
+        observation_space: Space of the stored observations: memory is estimated at once instead of with the first
+            data, and sampled episodes have it. Taken from the first episodes if None.
+        action_space: Likewise.
+        extra_columns: Outputs of the module to store per step, of those that there are; None for all.
+        store_infos: Whether infos are kept.
+        seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
+
+    Attributes:
+        rng: The NumPy generator.
+
+    Raises:
+        ValueError: If an argument is out of range, or memory cannot hold the capacity.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 64,
+        metrics_num_episodes_for_smoothing: int = 100,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        extra_columns: Collection[str] | None = None,
+        store_infos: bool = True,
+        seed: int | None = None,
+    ):
+        self.capacity = _positive("capacity", capacity)
+        self.batch_size_B = _positive("batch_size_B", batch_size_B)
+        self.batch_length_T = _positive("batch_length_T", batch_length_T)
+        self._window = _positive("metrics_num_episodes_for_smoothing", metrics_num_episodes_for_smoothing)
+        if isinstance(extra_columns, str):
+            raise ValueError(f"extra_columns={extra_columns!r} must be a list of names, or None for all.")
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self._extra_columns = None if extra_columns is None else frozenset(extra_columns)
+        self._store_infos = store_infos
+        self._seed = seed
+        self.rng = np.random.default_rng(seed)
+        self._check_memory()
+        self._forget()
+
+    # Whether `sample` gives episodes without being asked for them.
+    _only_episodes = False
+
+    def _forget(self) -> None:
+        """Hold nothing."""
+        self._store = FrameStore(self.capacity)
+        self._infos: dict[int, dict] = {}
+        self._records: dict[int, Record] = {}
+        self._counts = Counts()
+        self._by_id: dict[str, Record] = {}
+        self._streams: dict[Hashable, Stream] = {}
+        # The steps in a row without gaps, and where in it every row is: uniform draws take one random number each.
+        self._items = np.zeros(0, np.int32)
+        self._places = np.zeros(0, np.int32)
+
+        self._num_timesteps = 0
+        self._last_sampled: np.ndarray | None = None
+        self._num_resamples = 0
+        self._metrics = ReplayMetrics(self._window, self._counts)
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+
+    def __len__(self) -> int:
+        """Steps in the buffer."""
+        return self._num_timesteps
+
+    def get_num_episodes(self, module_id: str | None = None) -> int:
+        """Episodes in the buffer, those that still run included. `module_id` has no effect with one module."""
+        return len(self._records)
+
+    def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
+        """Episodes that were evicted, all in all."""
+        return self._counts.evicted_episodes
+
+    def get_num_timesteps(self, module_id: str | None = None) -> int:
+        """Steps in the buffer."""
+        return self._num_timesteps
+
+    @property
+    def sampled_timesteps(self) -> int:
+        """Steps that were sampled, all in all."""
+        return self._counts.sampled_timesteps
+
+    def get_sampled_timesteps(self, module_id: str | None = None) -> int:
+        """Steps that were sampled, all in all."""
+        return self._counts.sampled_timesteps
+
+    def get_added_timesteps(self, module_id: str | None = None) -> int:
+        """Steps that were added, all in all."""
+        return self._counts.added_timesteps
+
+    def get_added_episodes(self, module_id: str | None = None) -> int:
+        """Episodes that were added, all in all; one that is continued counts once."""
+        return self._counts.added_episodes
+
+    def get_metrics(self) -> dict[str, Any]:
+        """What happened since the last call, under RLlib's names, for `MetricsLogger.aggregate`."""
+        return self._metrics.reduce()
+
+    def memory_estimate(self) -> MemoryEstimate | None:
+        """What the buffer takes when it is full, module outputs left out; None while a space is unknown."""
+        if self.observation_space is None or self.action_space is None:
+            return None
+        extra = {"links": LINK_BYTES, **self._bookkeeping()}
+        return replay_memory(
+            self.observation_space,
+            self.action_space,
+            capacity=self.capacity,
+            shares_next_obs=True,
+            extra=extra,
+        )
+
+    @property
+    def episodes(self) -> list[SingleAgentEpisode]:
+        """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
+        chains = [self._store.walk(record.first) for record in self._records.values()]
+        return [rllib_forms.episode(self, np.append(steps, np.int32(behind)), 0, True) for steps, behind in chains]
+
+    # ---------------------------------------------------------------------------------------------------------- adding
+
+    def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
+        """Add episodes, or chunks of them. They are copied; their look-back is left out.
+
+        Args:
+            episodes: One, or several in the order in which they were sampled.
+
+        Raises:
+            ValueError: If a chunk does not continue the episode of its id, or its data does not fit to what is stored;
+                the episodes in front of it are in the buffer then.
+        """
+        for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
+            if not isinstance(episode, SingleAgentEpisode):
+                raise TypeError(f"add() takes SingleAgentEpisodes, not {type(episode).__name__}; see also add_block().")
+            if len(episode):
+                self._add_episode(episode)
+        self._note_added()
+
+    def _add_episode(self, episode: SingleAgentEpisode) -> None:
+        record = self._by_id.get(episode.id_)
+        if record is not None:
+            self._check_continues(episode, record)
+        # Of an episode that is longer than the buffer, the last steps stay.
+        skipped = max(0, len(episode) - self.capacity)
+        size = len(episode) - skipped
+        own = slice(skipped, None)
+        observations = _rows(episode.get_observations(own))
+        flags = np.zeros((2, size), bool)
+        flags[:, -1] = episode.is_terminated, episode.is_truncated
+        steps = {
+            OBS: take(observations, slice(0, -1)),
+            ACTIONS: _rows(episode.get_actions(own)),
+            REWARDS: _rows(episode.get_rewards(own)),
+            TERMINATEDS: flags[0],
+            TRUNCATEDS: flags[1],
+        }
+        extras = {
+            name: _rows(episode.get_extra_model_outputs(name, own))
+            for name in episode.extra_model_outputs
+            if self._keeps(name)
+        }
+        tails = take(observations, slice(-1, None))
+        fitted = self._store.fit(steps, tails, extras, self._bookkeeping())
+        if self.observation_space is None:
+            self.observation_space = episode.observation_space
+        if self.action_space is None:
+            self.action_space = episode.action_space
+
+        self._make_room(size)
+        # The part that was here may have been evicted just now.
+        record = self._by_id.get(episode.id_)
+        is_new = record is None
+        if is_new:
+            record = Record(self._counts.next_number, episode.id_, -1, -1, True)
+            record.agent_id, record.module_id = episode.agent_id, episode.module_id
+            record.multi_agent_episode_id = episode.multi_agent_episode_id
+        step_rows, tail_rows = self._write(
+            fitted,
+            lengths=np.array([size]),
+            heads=np.array([record.last]),
+            first_t=np.array([episode.t_started + skipped]),
+            owners=np.array([record.number]),
+        )
+        if is_new:
+            record.first = int(step_rows[0])
+            self._register(record)
+            self._by_id[record.id_] = record
+        record.last = int(tail_rows[0])
+        record.is_running = not episode.is_done
+        record.custom_data |= episode.custom_data
+        if self._store_infos:
+            frames = itertools.chain(step_rows.tolist(), tail_rows.tolist())
+            for row, info in zip(frames, episode.get_infos(own), strict=True):
+                if info:
+                    self._infos[row] = info
+
+    def _check_continues(self, episode: SingleAgentEpisode, record: Record) -> None:
+        if not record.is_running:
+            raise ValueError(
+                f"The chunk of episode {episode.id_} that starts at t={episode.t_started} cannot be added: in the "
+                f"replay buffer this episode is over. Give every episode an id of its own."
+            )
+        t = int(self._store.t[record.last])
+        if episode.t_started != t:
+            raise ValueError(
+                f"The chunk of episode {episode.id_} starts at t={episode.t_started}, and what the replay buffer has "
+                f"of this episode ends at t={t}. Add the chunks of an episode in their order, each once."
+            )
+
+    def add_block(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        stream: Hashable = 0,
+        serial: int | None = None,
+        starts: np.ndarray | None = None,
+    ) -> None:
+        """Add what B environments did in T steps, without making episodes of it.
+
+        Args:
+            columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
+                where an episode ends and in the last row; loss_mask (optional), False in rows in which an environment
+                was only reset; everything else counts as output of the module.
+            stream: Says which environments these are. Blocks with the same one continue each other, in the order in
+                which they come.
+            serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
+            starts: bool ``[B]``, whether a reset came in front of row 0. None: an episode that was running is
+                continued if row 0 has the observation with which the last block ended, bit for bit; where a connector
+                has changed it since (moving statistics), windows stop between the blocks.
+
+        Raises:
+            ValueError: If the block has more steps than the buffer, its data does not fit to what is stored or to
+                earlier blocks of its stream, or a row that is only a reset comes in the middle of an episode.
+        """
+        if starts is not None and len(starts) == 1 and self._add_chain(columns, stream, serial, bool(starts[0])):
+            return
+        ended = np.logical_or(columns[TERMINATEDS], columns[TRUNCATEDS]).T
+        num_envs = len(ended)
+        mask = columns.get(LOSS_MASK)
+        valid = np.ones(ended.shape, bool) if mask is None else np.asarray(mask, bool).T
+        size = int(valid.sum())
+        if size > self.capacity:
+            raise ValueError(
+                f"A block of {size} steps cannot be added to a replay buffer of capacity={self.capacity}: raise the "
+                f"capacity, or sample shorter fragments from fewer environments."
+            )
+        is_first, is_last = valid.copy(), valid.copy()
+        is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
+        is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
+        torn = is_last[:, :-1] & ~ended[:, :-1]
+        if torn.any():
+            env, t = (int(x[0]) for x in np.nonzero(torn))
+            raise ValueError(
+                f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row "
+                f"{t} ended no episode: set truncateds there if it was cut off."
+            )
+        running = self._streams.get(stream)
+        if running is None:
+            numbers, times = np.zeros((2, num_envs), np.int64)
+            running = Stream(np.full(num_envs, -1, np.int32), numbers, times, None)
+        elif len(running.last) != num_envs:
+            raise ValueError(
+                f"A block of {num_envs} environments cannot continue the stream {stream!r}, which has "
+                f"{len(running.last)}: give other environments another `stream`."
+            )
+
+        # From here on environment by environment, time running fastest.
+        def in_order(leaf: Any) -> np.ndarray:
+            swapped = np.asarray(leaf).swapaxes(0, 1)
+            return swapped.reshape(size, *swapped.shape[2:]) if mask is None else swapped[valid]
+
+        last_envs, last_times = np.nonzero(is_last)
+        steps = {name: map_arrays(in_order, columns[name]) for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)}
+        tails = map_arrays(lambda leaf: np.asarray(leaf)[last_times, last_envs], columns[FINAL_OBS])
+        extras = {
+            name: map_arrays(in_order, value)
+            for name, value in columns.items()
+            if name not in _BLOCK_COLUMNS and self._keeps(name)
+        }
+        fitted = self._store.fit(steps, tails, extras, self._bookkeeping())
+
+        is_new = ~valid[:, 0]
+        if serial is not None and running.serial is not None and serial != running.serial + 1:
+            is_new[:] = True
+        if starts is not None:
+            is_new |= np.asarray(starts, bool)
+        elif (running.last >= 0).any():
+            is_new |= (running.last >= 0) & ~self._same_frames(running.last, take(columns[OBS], 0))
+        self._abandon(running, np.flatnonzero((running.last >= 0) & is_new))
+        running.t[is_new] = 0
+        running.serial = serial
+        self._streams[stream] = running
+        if not size:
+            self._note_added()
+            return
+        self._make_room(size)
+
+        envs, times = np.nonzero(is_first)
+        lengths = last_times - times + 1
+        heads = np.where(times == 0, running.last[envs], -1)
+        first_t = np.where(times == 0, running.t[envs], 0)
+        is_new = heads < 0
+        owners = np.where(is_new, self._counts.next_number - 1 + np.cumsum(is_new), running.number[envs])
+        step_rows, tail_rows = self._write(fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners)
+        firsts = step_rows[np.cumsum(lengths) - lengths]
+        for index in np.flatnonzero(is_new).tolist():
+            number = int(owners[index])
+            where = (stream, int(envs[index]))
+            self._register(Record(number, f"stream-{number}", int(firsts[index]), -1, True, where))
+        is_over = ended[last_envs, last_times]
+        self._end(owners[is_over])
+        # Of several episodes of an environment the last one counts: assignments are done in order.
+        running.last[envs] = np.where(is_over, -1, tail_rows)
+        running.number[envs] = owners
+        running.t[envs] = np.where(is_over, 0, first_t + lengths)
+        self._note_added()
+
+    def _add_chain(self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: bool) -> bool:
+        """`_add_block` for what most blocks of a single environment are: steps of one episode, in known forms.
+
+        Returns:
+            Whether it was that; otherwise nothing has changed.
+        """
+        store, running = self._store, self._streams.get(stream)
+        terminateds, truncateds = columns[TERMINATEDS], columns[TRUNCATEDS]
+        size = len(terminateds)
+        if (
+            running is None
+            or len(running.last) != 1
+            or not 0 < size <= self.capacity
+            or LOSS_MASK in columns
+            or terminateds[:-1].any()
+            or truncateds[:-1].any()
+            or type(columns[FINAL_OBS]) is not np.ndarray
+            or columns[FINAL_OBS].dtype != columns[OBS].dtype
+            or not store.fits(columns)
+            or any(name not in _BLOCK_COLUMNS and self._keeps(name) for name in columns)
+        ):
+            return False
+        if starts or (serial is not None and running.serial is not None and serial != running.serial + 1):
+            if running.last[0] >= 0:
+                self._abandon(running, _FIRST)
+            running.t[0] = 0
+        running.serial = serial
+        self._make_room(size)
+        # The steps of this episode that were here may have been evicted just now.
+        head, first_t = int(running.last[0]), int(running.t[0])
+        is_new = head < 0
+        number = self._counts.next_number if is_new else int(running.number[0])
+        rows, last = store.extend(columns, columns[FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number)
+        self._note_written(rows)
+        if is_new:
+            self._register(Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
+        running.number[0] = number
+        if terminateds[-1, 0] or truncateds[-1, 0]:
+            self._end(running.number)
+            running.last[0], running.t[0] = -1, 0
+        else:
+            running.last[0], running.t[0] = last, first_t + size
+        self._note_added()
+        return True
+
+    def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
+        """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
+        same = rows >= 0
+        stored = take(self._store.columns[OBS], rows)
+        for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
+            same &= (left == np.asarray(right)).reshape(len(rows), -1).all(axis=1)
+        return same
+
+    def _abandon(self, running: Stream, envs: np.ndarray) -> None:
+        self._end(running.number[envs])
+        running.last[envs] = -1
+
+    def _end(self, numbers: np.ndarray) -> None:
+        """Note that episodes of streams go on no more."""
+        for number in numbers.tolist():
+            record = self._records[number]
+            record.is_running, record.stream = False, None
+
+    def _write(self, fitted: tuple[Any, Any, Any], **chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        step_rows, tail_rows = self._store.insert(*fitted, **chains)
+        self._note_written(step_rows)
+        return step_rows, tail_rows
+
+    def _note_written(self, step_rows: np.ndarray) -> None:
+        self._add_items(step_rows)
+        self._num_timesteps += len(step_rows)
+        self._counts.added_timesteps += len(step_rows)
+
+    def _register(self, record: Record) -> None:
+        self._records[record.number] = record
+        self._counts.next_number = record.number + 1
+        self._counts.added_episodes += 1
+
+    def _keeps(self, name: str) -> bool:
+        return self._extra_columns is None or name in self._extra_columns
+
+    def _note_added(self) -> None:
+        self._metrics.added(self._counts, num_episodes_stored=len(self._records), num_steps_stored=self._num_timesteps)
+
+    # -------------------------------------------------------------------------------------------------------- eviction
+
+    def _make_room(self, size: int) -> None:
+        while (excess := self._num_timesteps + size - self.capacity) > 0:
+            self._evict_from(self._records[self._counts.first_number], excess)
+
+    def _evict_from(self, record: Record, excess: int) -> None:
+        """Evict an episode, or, if it still runs, as many of its oldest steps as are too many."""
+        store = self._store
+        steps, behind = store.walk(record.first, excess if record.is_running else None)
+        self._remove_items(steps)
+        if store.next[behind] >= 0:
+            rows = steps
+            record.first = behind
+            store.prev[behind] = -1
+        else:
+            rows = np.append(steps, np.int32(behind))
+            del self._records[record.number]
+            self._counts.first_number += 1
+            self._counts.evicted_episodes += 1
+            if record.stream is not None:
+                stream, env = record.stream
+                self._streams[stream].last[env] = -1
+            if record.last >= 0:
+                del self._by_id[record.id_]
+        store.free(rows)
+        if self._infos:
+            for row in rows.tolist():
+                self._infos.pop(row, None)
+        self._num_timesteps -= len(steps)
+        self._counts.evicted_timesteps += len(steps)
+
+    # ----------------------------------------------------------------------------------- which items there are (hooks)
+
+    def _bookkeeping(self) -> dict[str, int]:
+        """``{what: bytes per row}`` of what this class keeps besides the data."""
+        return {"items": 8}
+
+    def _add_items(self, rows: np.ndarray) -> None:
+        """Take steps in that were written just now."""
+        if len(self._items) < self._store.num_rows:
+            self._items, self._places = (
+                np.concatenate([old, np.zeros(self._store.num_rows - len(old), np.int32)])
+                for old in (self._items, self._places)
+            )
+        start = self._num_timesteps
+        self._items[start : start + len(rows)] = rows
+        self._places[rows] = np.arange(start, start + len(rows))
+
+    def _remove_items(self, rows: np.ndarray) -> None:
+        """Forget steps that are about to be evicted."""
+        size = self._num_timesteps - len(rows)
+        places = self._places[rows]
+        is_gone = np.zeros(len(rows), bool)
+        is_gone[places[places >= size] - size] = True
+        # Those at the end that stay move to where others leave holes.
+        movers = self._items[size : self._num_timesteps][~is_gone]
+        holes = places[places < size]
+        self._items[holes] = movers
+        self._places[movers] = holes
+
+    def _get_items(self) -> dict[str, np.ndarray]:
+        """State of the items: the rows of all steps, and what else there is per step."""
+        return {"rows": self._items[: self._num_timesteps].copy()}
+
+    def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
+        """``{attribute: value}`` of what `_get_items` returned, for a store that has the steps already."""
+        rows = items["rows"]
+        own, places = np.zeros((2, store.num_rows), np.int32)
+        own[: len(rows)] = rows
+        places[rows] = np.arange(len(rows))
+        return {"_items": own, "_places": places}
+
+    def _draw(self, number: int) -> np.ndarray:
+        """Rows of random steps, ``[number]``."""
+        return self._items[self.rng.integers(self._num_timesteps, size=number)]
+
+    def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
+        """float32 ``[N]``, at most 1."""
+        return np.ones(len(rows), np.float32)
+
+    # -------------------------------------------------------------------------------------------------------- sampling
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None,
+        beta: float = 0.0,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        sample_episodes: bool = False,
+        to_numpy: bool = False,
+        lookback: int = 0,
+        min_batch_length_T: int = 0,
+    ) -> Any:
+        """Draw items in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
+
+        Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
+        "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends
+        in it, it goes on with the start of another one. ``rewards[t]`` is the reward that led to ``obs[t]`` (0 at
+        the start of an episode), ``actions[t]`` is what was done at ``obs[t]``; behind the last step of an episode it
+        is that step's action again.
+
+        With `sample_episodes`: a list of episodes.
+
+        * `batch_length_T` None, 0 or 1: n-step transitions, episodes of one step with the first and the last
+          observation of the window, its first action, and the discounted sum of its rewards.
+        * More: sequences of up to that many steps, until there are `num_items` steps in all. They have their module
+          outputs and, as far as there are any, `lookback` steps before them.
+
+        All have the extra model outputs "n_step" (steps of the window) and "weights".
+
+        Args:
+            num_items: How many items (steps of sequences, rows).
+            batch_size_B: Another name of `num_items`.
+            batch_length_T: See above.
+            n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded. 1 if None.
+            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            gamma: Discount.
+            include_infos: Whether the episodes have infos.
+            include_extra_model_outputs: Whether transitions have the module outputs of their first step.
+            sample_episodes: See above.
+            to_numpy: Whether the episodes of transitions hold arrays; those of sequences always do.
+            lookback: See above.
+            min_batch_length_T: Draw only items that more than this many steps of their episode follow, themselves
+                included.
+
+        Raises:
+            ValueError: If the buffer is empty, an argument is out of range, or nothing is long enough.
+        """
+        number = self._num_items(num_items, batch_size_B)
+        if not (sample_episodes or self._only_episodes):
+            return rllib_forms.rows_of_frames(
+                self, number, _positive("batch_length_T", batch_length_T or self.batch_length_T)
+            )
+        if batch_length_T is None:
+            batch_length_T = self.batch_length_T if self._only_episodes else 0
+        _check_steps("batch_length_T", batch_length_T)
+        _check_steps("lookback", lookback)
+        _check_steps("min_batch_length_T", min_batch_length_T)
+        if batch_length_T <= 1:
+            return rllib_forms.transitions(
+                self,
+                number,
+                n_step=1 if n_step is None else n_step,
+                gamma=gamma,
+                beta=beta,
+                min_steps=int(min_batch_length_T),
+                include_infos=include_infos,
+                include_extras=include_extra_model_outputs,
+                to_numpy=to_numpy,
+            )
+        if n_step not in (None, 1):
+            raise ValueError(
+                f"n_step={n_step!r} does not go with sequences (batch_length_T={batch_length_T}): use n_step=1."
+            )
+        return rllib_forms.sequences(
+            self,
+            number,
+            length=int(batch_length_T),
+            lookback=int(lookback),
+            beta=beta,
+            min_steps=int(min_batch_length_T),
+            include_infos=include_infos,
+        )
+
+    def sample_batch(
+        self,
+        num_items: int | None = None,
+        *,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        beta: float = 0.0,
+        clip_rewards: bool | float | None = None,
+        extra_columns: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Draw n-step transitions as columns.
+
+        Args:
+            num_items: N; `batch_size_B` if None.
+            n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
+            gamma: Discount.
+            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            clip_rewards: None or False: sums of the rewards as they are stored; True: of their signs; a number c: of
+                what clipping each of them to ``[-c, c]`` leaves.
+            extra_columns: Stored outputs of the module to add, from the first step of each window.
+
+        Returns:
+            ``{column: pytree [N, ...]}``: obs and actions of the first step; rewards, float32, discounted sums over the
+            window; new_obs, terminateds and truncateds behind its last step; n_step, float32, its actual steps, so that
+            a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights, float32; batch_indexes,
+            int64, for `update_priorities`. What new_obs holds behind a terminated step may be zeros.
+
+        Raises:
+            ValueError: If the buffer is empty, or an argument is out of range.
+        """
+        number = self._num_items(num_items, None)
+        rows = self._draw_items(number, 0)
+        store = self._store
+        window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
+        self._note_sampled(rows, number, float(window.lengths.mean()))
+        return {
+            OBS: store.take(OBS, rows),
+            ACTIONS: store.take(ACTIONS, rows),
+            REWARDS: window.rewards,
+            NEW_OBS: store.take(OBS, window.new),
+            TERMINATEDS: store.take(TERMINATEDS, window.last),
+            TRUNCATEDS: store.take(TRUNCATEDS, window.last),
+            N_STEP: window.lengths.astype(np.float32),
+            WEIGHTS: self._importance_weights(rows, beta),
+            BATCH_INDEXES: self._last_sampled,
+            **{name: store.take_extra(name, rows) for name in extra_columns},
+        }
+
+    def sample_sequences(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_length_T: int,
+        burn_in_len: int = 0,
+        beta: float = 0.0,
+        state_column: str | None = None,
+        extra_columns: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Draw sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
+
+        A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` in front of
+        it, as far as its episode reaches. It starts at the left; zeros fill it up at the right.
+
+        Args:
+            num_items: N; `batch_size_B` if None.
+            batch_length_T: Steps that losses see, at most.
+            burn_in_len: Steps before them that only bring a recurrent state up to date, at most.
+            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            state_column: Stored output of the module that holds its state behind a step ("state_out"). Adds state_in,
+                ``[N, ...]``: that of the step in front of the sequence, zeros at the beginning of an episode.
+            extra_columns: Stored outputs of the module to add.
+
+        Returns:
+            ``{column: pytree [N, L, ...]}``: obs, actions, rewards, new_obs, terminateds, truncateds, the extra
+            columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens, int32,
+            steps, burn-in included; weights; batch_indexes; state_in.
+
+        Raises:
+            ValueError: If the buffer is empty, or an argument is out of range.
+        """
+        number = self._num_items(num_items, None)
+        length = _positive("batch_length_T", batch_length_T)
+        _check_steps("burn_in_len", burn_in_len)
+        store = self._store
+        rows = self._draw_items(number, 0)
+        before, num_before = store.chain(rows, burn_in_len, backwards=True)
+        heads = before[:, -1]
+        frames, sizes = store.chain(heads, burn_in_len + length)
+        sizes = np.minimum(sizes, num_before + length)
+        is_there = np.arange(burn_in_len + length) < sizes[:, None]
+        self._note_sampled(rows, int((sizes - num_before).sum()), 1.0)
+
+        def filled(tree: Any, index: np.ndarray) -> Any:
+            def of_leaf(leaf: np.ndarray) -> np.ndarray:
+                values = leaf[index]
+                values[~is_there] = 0
+                return values
+
+            return map_arrays(of_leaf, tree)
+
+        steps = frames[:, :-1]
+        out = {name: filled(store.columns[name], steps) for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)}
+        out[NEW_OBS] = filled(store.columns[OBS], frames[:, 1:])
+        for name in extra_columns:
+            store.take_extra(name, rows[:0])
+            out[name] = filled(store.extras[name], steps)
+        if state_column is not None:
+            in_front = store.prev[heads]
+            state = store.take_extra(state_column, in_front)
+            map_arrays(lambda leaf: leaf.__setitem__(in_front < 0, 0), state)
+            out[STATE_IN] = state
+        return {
+            **out,
+            **arithmetic.sequence(np, is_there, num_before),
+            WEIGHTS: self._importance_weights(rows, beta),
+            BATCH_INDEXES: self._indexes(rows),
+        }
+
+    def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
+        if num_items is not None and batch_size_B is not None:
+            raise ValueError(f"num_items={num_items} and batch_size_B={batch_size_B} are the same: give one of them.")
+        if not self._num_timesteps:
+            raise ValueError("The replay buffer is empty: add episodes before you sample.")
+        given = num_items if num_items is not None else batch_size_B
+        return self.batch_size_B if given is None else _positive("num_items", given)
+
+    def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
+        """Rows of random steps that more than `min_steps` steps follow, themselves included."""
+        rows = self._draw(number)
+        self._num_resamples = 0
+        if min_steps:
+            is_long = self._store.has_steps(rows, min_steps)
+            if not is_long.all():
+                everything = np.flatnonzero(self._store.next >= 0)
+                if not self._store.has_steps(everything, min_steps).any():
+                    raise ValueError(
+                        f"min_batch_length_T={min_steps}: no episode in the replay buffer has more than {min_steps} "
+                        f"steps. Sample longer fragments, learn later, or lower it (burn_in_len)."
+                    )
+            while not is_long.all():
+                short = np.flatnonzero(~is_long)
+                self._num_resamples += len(short)
+                rows[short] = self._draw(len(short))
+                is_long[short] = self._store.has_steps(rows[short], min_steps)
+        self._last_sampled = self._indexes(rows)
+        return rows
+
+    def _n_steps(self, n_step: Any, size: int) -> tuple[np.ndarray | None, int]:
+        """``(steps per item, or None if all have the same, the largest)``."""
+        low, high = arithmetic.n_step_range(n_step)
+        return (self.rng.integers(low, high + 1, size=size) if low < high else None), high
+
+    def _indexes(self, rows: np.ndarray) -> np.ndarray:
+        """int64 ``[N]``: rows, and how often they had been evicted, which tells an item from a later one there."""
+        return self._store.generation[rows].astype(np.int64) << 32 | rows
+
+    def _note_sampled(self, rows: np.ndarray, num_steps: int, n_step: float | None) -> None:
+        self._counts.sampled_timesteps += num_steps
+        self._metrics.sampled(
+            num_steps=num_steps,
+            num_unique_steps=len(set(rows.tolist())),
+            num_unique_episodes=len(set(self._store.owner[rows].tolist())),
+            num_resamples=self._num_resamples,
+            n_step=n_step,
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build a buffer like this one."""
+        return (), {
+            "capacity": self.capacity,
+            "batch_size_B": self.batch_size_B,
+            "batch_length_T": self.batch_length_T,
+            "metrics_num_episodes_for_smoothing": self._window,
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "extra_columns": None if self._extra_columns is None else sorted(self._extra_columns),
+            "store_infos": self._store_infos,
+            "seed": self._seed,
+        }
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """All that sampling and adding go on from, bit for bit; metrics that nobody asked for are left out.
+
+        Args:
+            components: "data" or "rng"; None for both.
+            not_components: Leave these out.
+            **kwargs: See `Checkpointable`.
+        """
+        parts = {"data": self._get_data, "rng": lambda: self.rng.bit_generator.state}
+        names = selected(list(parts), components, not_components, type(self).__name__)
+        return {name: parts[name]() for name in names}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; what is left out stays as it is.
+
+        Raises:
+            ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
+                changed then.
+        """
+        random = self.rng.bit_generator.state
+        if "rng" in state:
+            name = type(self.rng.bit_generator).__name__
+            if state["rng"]["bit_generator"] != name:
+                raise ValueError(f"The state is of random numbers by {state['rng']['bit_generator']}, not by {name}.")
+            self.rng.bit_generator.state = state["rng"]
+        try:
+            if "data" in state:
+                self._set_data(state["data"])
+        except BaseException:
+            self.rng.bit_generator.state = random
+            raise
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        # `set_state` takes over all or nothing; one of the user's may do more behind it, which may fail.
+        return {} if type(self).set_state is EpisodeReplayBuffer.set_state else self.get_state()
+
+    def _get_data(self) -> dict[str, Any]:
+        streams = self._streams.values()
+        return {
+            "store": self._store.get_state(),
+            "items": self._get_items(),
+            "records": packed_records(list(self._records.values()), list(self._streams)),
+            "streams": {
+                "key": list(self._streams),
+                "last": [stream.last.copy() for stream in streams],
+                "number": [stream.number.copy() for stream in streams],
+                "t": [stream.t.copy() for stream in streams],
+                "serial": [stream.serial for stream in streams],
+            },
+            "infos": {"row": list(self._infos), "info": list(self._infos.values())},
+            "counts": dataclasses.asdict(self._counts),
+            "last_sampled": None if self._last_sampled is None else self._last_sampled.copy(),
+        }
+
+    def _set_data(self, data: Mapping[str, Any]) -> None:
+        store = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping(), present=self._store)
+        num_steps = int((store.next[data["store"]["rows"]] >= 0).sum())
+        if num_steps > self.capacity:
+            raise ValueError(
+                f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
+                f"large as the one that was saved."
+            )
+        records = unpacked_records(data["records"], data["streams"]["key"])
+        streams = data["streams"]
+        stored = zip(*(streams[name] for name in ("last", "number", "t", "serial")), strict=True)
+        running = {
+            key: Stream(np.array(last), np.array(number), np.array(t), serial)
+            for key, (last, number, t, serial) in zip(streams["key"], stored, strict=True)
+        }
+        counts = Counts(**{name: int(value) for name, value in data["counts"].items()})
+        items = {name: np.asarray(value) for name, value in data["items"].items()}
+        if not np.array_equal(np.sort(items["rows"]), np.flatnonzero((store.next >= 0) & (store.owner > 0))):
+            raise ValueError("The items in the state of a replay buffer are not the steps in it.")
+
+        last_sampled = data["last_sampled"]
+        restored = {
+            **self._restored_items(items, store),
+            "_store": store,
+            "_streams": running,
+            "_records": {record.number: record for record in records},
+            "_by_id": {record.id_: record for record in records if record.last >= 0},
+            "_infos": dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
+            "_num_timesteps": num_steps,
+            "_counts": counts,
+            "_last_sampled": None if last_sampled is None else np.array(last_sampled),
+            "_metrics": ReplayMetrics(self._window, counts),
+        }
+        # From here on nothing can fail that was not there before; the arrays may be those of the present store.
+        with deferred_interrupt():
+            try:
+                store.load(data["store"])
+            except BaseException:
+                self._forget()
+                raise
+            vars(self).update(restored)
+
+    def _check_memory(self) -> None:
+        estimate = self.memory_estimate()
+        if estimate is not None:
+            require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
+
+
+def _positive(name: str, value: Any) -> int:
+    if not arithmetic.is_int(value) or value < 1:
+        raise ValueError(f"{name}={value!r} must be an int >= 1.")
+    return int(value)
+
+
+def _check_steps(name: str, value: Any) -> None:
+    if not arithmetic.is_int(value) or value < 0:
+        raise ValueError(f"{name}={value!r} must be a number of steps, 0 or more.")
+
+
+def _rows(column: Any) -> Any:
+    """Arrays ``[n, ...]`` of a column of an episode."""
+    return batch(column) if isinstance(column, list) else column

@@ -1,0 +1,217 @@
+"""PrioritizedEpisodeReplayBuffer: replay in proportion to priorities (Schaul et al., 2016)."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.replay import arithmetic
+from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+from jaxrl_stack.replay.priority_tree import PriorityTree
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.replay.frame_store import FrameStore
+
+
+class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
+    """Replay memory that draws items in proportion to ``priority ** alpha``.
+
+    ``P(i) = p_i ** alpha / sum_k p_k ** alpha``; ``w_i = (N P(i)) ** -beta / max_k w_k``, the maximum over the whole
+    buffer (Schaul et al., 2016, "Prioritized Experience Replay", equation 1 and section 3.4, proportional variant).
+
+    An item is a step with the window or the sequence that begins at it; new ones have the largest priority that was
+    ever set (1 before). `sample` gives episodes without being asked for them, by default sequences of `batch_length_T`.
+    See `EpisodeReplayBuffer` for all else.
+
+    Args:
+        capacity: Steps.
+        batch_size_B: Items of a sample, if `sample` does not say so.
+        batch_length_T: Length of the sequences of `sample`, 1 for n-step transitions.
+        alpha: Exponent of priorities, >= 0; 0 draws all items equally often.
+        metrics_num_episodes_for_smoothing: As in `EpisodeReplayBuffer`; also all that follow.
+        observation_space: As there.
+        action_space: As there.
+        extra_columns: As there.
+        store_infos: As there.
+        seed: As there.
+
+    Raises:
+        ValueError: If an argument is out of range, or memory cannot hold the capacity.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 1,
+        alpha: float = 1.0,
+        metrics_num_episodes_for_smoothing: int = 100,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        extra_columns: Collection[str] | None = None,
+        store_infos: bool = True,
+        seed: int | None = None,
+    ):
+        if not isinstance(alpha, numbers.Real) or not 0 <= alpha < math.inf:
+            raise ValueError(f"alpha={alpha!r} must be a number >= 0.")
+        super().__init__(
+            capacity,
+            batch_size_B=batch_size_B,
+            batch_length_T=batch_length_T,
+            metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
+            observation_space=observation_space,
+            action_space=action_space,
+            extra_columns=extra_columns,
+            store_infos=store_infos,
+            seed=seed,
+        )
+        self._alpha = float(alpha)
+
+    _only_episodes = True
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._max_priority = 1.0
+        self._tree = PriorityTree(0)
+        self._new_priority: float | None = None
+
+    # ---------------------------------------------------------------------------------------------------------- adding
+
+    def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
+        """Add episodes, or chunks of them.
+
+        Args:
+            episodes: As in `EpisodeReplayBuffer.add`.
+            weight: Priority of their steps, > 0; the largest that was ever set if None.
+
+        Raises:
+            ValueError: As there, and if `weight` is out of range.
+        """
+        self._new_priority = self._checked_weight(weight)
+        super().add(episodes)
+
+    def add_block(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        stream: Hashable = 0,
+        serial: int | None = None,
+        starts: np.ndarray | None = None,
+        weight: float | None = None,
+    ) -> None:
+        """Add what B environments did in T steps.
+
+        Args:
+            columns: As in `EpisodeReplayBuffer.add_block`.
+            stream: As there.
+            serial: As there.
+            starts: As there.
+            weight: As in `add`.
+
+        Raises:
+            ValueError: As there, and if `weight` is out of range.
+        """
+        self._new_priority = self._checked_weight(weight)
+        super().add_block(columns, stream=stream, serial=serial, starts=starts)
+
+    def update_priorities(
+        self, priorities: Any, module_id: str | None = None, *, indices: np.ndarray | None = None
+    ) -> None:
+        """Set the priorities of sampled items.
+
+        Args:
+            priorities: ``[N]``, TD errors for example; their magnitudes count, and at least 1e-12.
+            module_id: Without effect with one module.
+            indices: int64 ``[N]``, "batch_indexes" of the sample; items that were evicted since are passed over. None:
+                those of the last sample, once.
+
+        Raises:
+            ValueError: If there are not as many as items, one is not finite, or nothing was sampled since the last
+                call.
+        """
+        values = arithmetic.magnitudes(np, np.asarray(priorities, np.float64))
+        items = np.asarray(self._last_sampled if indices is None else indices)
+        if items.shape == ():
+            raise ValueError(
+                "update_priorities() has no items to set: sample first, or name them (indices=batch_indexes)."
+            )
+        if items.dtype != np.int64 or (items & 0xFFFFFFFF >= self._store.num_rows).any():
+            raise ValueError(
+                f"update_priorities(indices=...) takes the batch_indexes of a sample, int64, as they came; this is "
+                f"{items.dtype} or of another buffer."
+            )
+        rows, generations = items & 0xFFFFFFFF, items >> 32
+        is_there = (self._store.generation[rows] == generations) & (self._store.next[rows] >= 0)
+        if values.shape != rows.shape:
+            raise ValueError(
+                f"update_priorities() got priorities of shape {values.shape} for {len(rows)} items: one for each."
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"update_priorities() got {np.flatnonzero(~np.isfinite(values)).size} priorities that are NaN or "
+                f"infinite: look at the loss that they come from."
+            )
+        if indices is None:
+            self._last_sampled = None
+        values = values[is_there]
+        if len(values):
+            self._tree.set(rows[is_there], self._scaled(values))
+            self._max_priority = max(self._max_priority, float(values.max()))
+
+    def _checked_weight(self, weight: float | None) -> float | None:
+        if weight is not None and not (isinstance(weight, numbers.Real) and 0 < weight < math.inf):
+            raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest so far.")
+        return None if weight is None else float(weight)
+
+    def _scaled(self, priorities: Any) -> Any:
+        # Far below any priority that matters, and far from the end of float64, where a large alpha could lead.
+        return np.maximum(priorities**self._alpha, 1e-200)
+
+    # ----------------------------------------------------------------------------------------------------------- items
+
+    def _bookkeeping(self) -> dict[str, int]:
+        return {"priorities": 17}
+
+    def _add_items(self, rows: np.ndarray) -> None:
+        if self._tree.size < self._store.num_rows:
+            self._tree = self._tree.resized(self._store.num_rows)
+        priority = self._max_priority if self._new_priority is None else self._new_priority
+        self._tree.set(rows, self._scaled(priority))
+
+    def _remove_items(self, rows: np.ndarray) -> None:
+        self._tree.remove(rows)
+
+    def _get_items(self) -> dict[str, np.ndarray]:
+        rows = np.flatnonzero((self._store.next >= 0) & (self._store.owner > 0)).astype(np.int32)
+        return {
+            "rows": rows,
+            "priorities": self._tree.get(rows),
+            "max_priority": np.array(self._max_priority),
+        }
+
+    def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
+        tree = PriorityTree(store.num_rows)
+        tree.set(items["rows"], items["priorities"])
+        return {"_tree": tree, "_max_priority": float(items["max_priority"])}
+
+    def _draw(self, number: int) -> np.ndarray:
+        return self._tree.find(self.rng.random(number) * self._tree.total)
+
+    def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
+        if not isinstance(beta, numbers.Real) or not 0 <= beta < math.inf:
+            raise ValueError(f"beta={beta!r} must be a number >= 0.")
+        return arithmetic.importance_weights(np, self._tree.get(rows), self._tree.minimum, beta)
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        args, kwargs = super().get_ctor_args_and_kwargs()
+        return args, kwargs | {"alpha": self._alpha}
