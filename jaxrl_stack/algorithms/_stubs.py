@@ -122,7 +122,7 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 
 def _fluent(declarations: Declarations, section: str) -> str:
-    settings = [s for s in declarations.in_section(section) if not s.hidden]
+    settings = declarations.in_section(section)
     # Not `Self`: editors that ask jedi would lose the names of subclasses after the first call of a chain.
     parameters = ["self: _Config"]
     for parameter in list(signature(settings).parameters.values())[1:]:

@@ -194,7 +194,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
     )),
     Section("learners", "Sets where and how the learner runs.", (
         static("num_learners", 0, integer(0),
-            "Learner actors; 0 learns in the main process. Several update together, as one.", LEARNER),
+            "Learner actors; 0 (or None) learns in the main process. Several update together, as one.", LEARNER,
+            type="int | None", convert=lambda value: value or 0, takes_none=True),
         host("learner_snapshot_interval", 10, integer(1),
             "Updates (calls of the compiled program, on JAX environments) between two copies of the training state: "
             "as many are lost at most when a Learner actor dies, or when an update fails while it runs. In this "
@@ -235,7 +236,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
         per_module("grad_clip_by", "global_norm", one_of("value", "norm", "global_norm"),
             "What is clipped: 'value', 'norm' (of each tensor) or 'global_norm' (of each optimizer's gradients)."),
         static("train_batch_size", 32, integer(1),
-            "Env steps per update over all learners, where train_batch_size_per_learner is None.", hidden=True),
+            "Env steps per update over all learners, where train_batch_size_per_learner is None.", RUNNER,
+            deprecated="training(train_batch_size_per_learner=...), the number of one learner"),
         static("train_batch_size_per_learner", None, integer(1),
             "Env steps per update and learner; None takes the algorithm's default.",
             RUNNER, attribute="_train_batch_size_per_learner"),
@@ -247,7 +249,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
     )),
     Section("callbacks", "Sets what is called when something happens.", (
         host("callbacks_class", RLlibCallback, checks.callback_class,
-            "Subclass of RLlibCallback, or a list of subclasses.", ALGORITHM, positional=True),
+            "Subclass of RLlibCallback, or a list of subclasses; None is none.", ALGORITHM, positional=True,
+            convert=lambda value: value or RLlibCallback, takes_none=True),
         callback("on_algorithm_init", "once the algorithm is built."),
         callback("on_train_result", "after each iteration; it may edit the result."),
         callback("on_evaluate_start", "before each evaluation."),

@@ -147,10 +147,11 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
                 continue
             old = self._declarations.old_name(name, section)
             if old is not None:
-                todo.append((self._mapped(old, f"{method[:-2]}({name}=...)", is_key=False), value))
+                setting = self._mapped(old, value, f"{method[:-2]}({name}={short(value)})", is_key=False)
+                todo += [(setting, value)] if setting is not None else []
                 continue
             setting = self._declarations.by_name.get(name)
-            if setting is None or setting.hidden or not self._declarations.takes(section, name):
+            if setting is None or not self._declarations.takes(section, name):
                 hint = self._declarations.suggestion(name, section=section)
                 raise TypeError(f"{method} has no setting {name!r}.{hint}")
             todo.append((setting, value))
@@ -158,12 +159,15 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         for setting, value in checked:
             self._store(setting, value, merge=True)
 
-    def _mapped(self, old: OldName, where: str, is_key: bool) -> Setting:
-        """The setting that an old name stands for, after a warning.
+    def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
+        """The setting that an old name stands for, after a warning; None if the value asks for nothing.
 
         Raises:
             ValueError: If nothing is mapped.
         """
+        if not old.maps_to and (value is None or (old.neutral is not None and same(value, old.neutral))):
+            notice_once(f"{where} asks for what is so anyway: leave it out. {old.message()}")
+            return None
         if not old.maps_to or (old.only_as_key and not is_key):
             raise ValueError(f"{where}: {old.message()}")
         warn_deprecated(f"{where}: {old.message()}")
@@ -191,6 +195,8 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         vars(self)[setting.attribute] = copy_value(value)
         if self._is_constructed:
             self._explicitly_set.add(setting.name)
+            if setting.deprecated:
+                warn_deprecated(f"{self._declarations.call(setting, short(value))}: use {setting.deprecated}.")
         if setting.kind == "inert" and setting.differs_from_default(value):
             notice_once(f"{self._declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
@@ -204,14 +210,16 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
     def __setattr__(self, name: str, value: Any) -> None:
         self._check_not_frozen(f"{name!r}")
         setting = self._declarations.find(name)
-        if setting is not None and not (setting.hidden and self._is_constructed):
+        if setting is not None:
             self._store(setting, self._checked(setting, value), merge=False)
         elif name in _INTERNAL_DEFAULTS or name in self._own_names:
             vars(self)[name] = value
             if name in self._own_names and self._is_constructed:
                 self._explicitly_set.add(name)
         elif (old := self._declarations.old_name(name)) is not None:
-            self._store(self._mapped(old, f"config.{name} = ...", is_key=False), value, merge=False)
+            setting = self._mapped(old, value, f"config.{name} = {short(value)}", is_key=False)
+            if setting is not None:
+                self._store(setting, value, merge=False)
         elif not self._is_constructed:
             # A subclass's own setting, RLlib's way: assigned in its __init__.
             self._own_names.add(name)
@@ -269,11 +277,11 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
                 continue
             name = KEY_TRANSLATIONS.get(key, key)
             setting = self._declarations.find(name)
-            if setting is not None and setting.hidden and same(value, vars(self)[setting.attribute]):
-                continue
-            old = self._declarations.old_name(name)
-            if old is not None and not (setting is not None and not self._is_constructed):
-                setting = self._mapped(old, f"config key {key!r}", is_key=True)
+            old = None if setting is not None else self._declarations.old_name(name)
+            if old is not None:
+                setting = self._mapped(old, value, f"config key {key!r}", is_key=True)
+                if setting is None:
+                    continue
             if setting is not None:
                 self._store(setting, self._checked(setting, value), merge=True)
             elif name in _INTERNAL_DEFAULTS:
@@ -295,8 +303,6 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             attribute = config._attribute_of(key)
             if attribute is None or not same(vars(config)[attribute], value):
                 changed[key] = value
-        hidden = {s.attribute for s in cls._declarations.by_name.values() if s.hidden}
-        vars(config).update({key: changed.pop(key) for key in hidden & changed.keys()})
         return config.update_from_dict(changed)
 
     def get_state(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def fluent_method(owner: type, declarations: Declarations, section: str, own: It
         own: Names of the settings that this class adds; the others go to the base class's method, which a
             class in between may have overridden.
     """
-    settings = [s for s in declarations.in_section(section) if not s.hidden]
+    settings = declarations.in_section(section)
     own_names = frozenset(own)
     positional = [s.name for s in settings if s.positional]
     inherited = any(section in vars(base) for base in owner.__mro__[1:])

@@ -30,7 +30,6 @@ _RENAMED = (
 )
 """Name of the past, section and name of today, and whether the old one is taken as a key of a dict only."""
 _GONE = {
-    "training(train_batch_size_per_learner=...)": "train_batch_size",
     "training(minibatch_size=...)": "sgd_minibatch_size",
     "training(lr=[[0, v0], [t1, v1], ...])": "lr_schedule _torch_lr_schedule_classes",
     "training(entropy_coeff=[[0, v0], [t1, v1], ...])": "entropy_coeff_schedule",
@@ -99,6 +98,14 @@ _GONE = {
     "gymnasium.wrappers.RecordVideo around the environment": "monitor",
 }
 """What to write instead → the names that are gone."""
+_NEUTRAL = {
+    "num_gpus": 0, "_fake_gpus": False, "exploration_config": {}, "remote_worker_envs": False,
+    "remote_env_batch_wait_ms": 0, "preprocessor_pref": "deepmind", "observation_filter": "NoFilter",
+    "compress_observations": False, "model": {}, "optimizer": {}, "simple_optimizer": False,
+    "enable_connectors": True, "_enable_rl_module_api": True, "_enable_learner_api": True,
+    "_enable_new_api_stack": True, "log_sys_usage": True, "fake_sampler": False,
+}
+"""What RLlib's defaults of names that are gone ask for, where it is so here anyway."""
 # fmt: on
 
 OLD_NAMES: tuple[OldName, ...] = (
@@ -111,5 +118,5 @@ OLD_NAMES: tuple[OldName, ...] = (
         OldName(name, f"{section}({today}=...)", maps_to=today, only_as_key=only_as_key)
         for name, section, today, only_as_key in _RENAMED
     ),
-    *(OldName(name, instead) for instead, names in _GONE.items() for name in names.split()),
+    *(OldName(name, instead, neutral=_NEUTRAL.get(name)) for instead, names in _GONE.items() for name in names.split()),
 )

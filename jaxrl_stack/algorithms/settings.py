@@ -55,7 +55,7 @@ class Setting:
         positional: Whether the fluent method takes it by position.
         when_omitted: What a call of the fluent method without it means.
         per_module: Whether it can differ between the modules of one algorithm.
-        hidden: Kept for its default only: no argument of the fluent method.
+        deprecated: What to write today: setting it warns.
         takes_none: Whether None passes whatever `check` says: so it is where None is the default, and stays so where
             an algorithm has another one.
     """
@@ -76,7 +76,7 @@ class Setting:
     positional: bool = False
     when_omitted: Any = NotProvided
     per_module: bool = False
-    hidden: bool = False
+    deprecated: str = ""
     takes_none: bool = False
 
     def __post_init__(self) -> None:
@@ -144,6 +144,7 @@ class OldName:
         sections: Only old as an argument of these methods (elsewhere it is a current name); empty:
             everywhere.
         only_as_key: Maps as a key of `update_from_dict` only; everywhere else it raises.
+        neutral: Value that asks for nothing which is not so anyway: taken with a notice, as None is.
     """
 
     name: str
@@ -151,6 +152,7 @@ class OldName:
     maps_to: str = ""
     sections: tuple[str, ...] = ()
     only_as_key: bool = False
+    neutral: Any = None
 
     def message(self) -> str:
         """The sentence for the user."""
@@ -243,8 +245,8 @@ class Declarations:
         if alias in self.by_name:
             close = [alias]
         else:
-            visible = [s.name for s in self.by_name.values() if not s.hidden]
-            close = _closest(name.lower(), [*visible, *extra], preferred=self._names_in(section))
+            current = [s.name for s in self.by_name.values() if not s.deprecated]
+            close = _closest(name.lower(), [*current, *extra], preferred=self._names_in(section))
         if not close:
             return ""
         calls = [self.call(self.by_name[c]) if c in self.by_name else c for c in close]

@@ -51,7 +51,7 @@ def settings_table(declarations: Declarations) -> str:
     """All settings as markdown, one table per section."""
     blocks = []
     for section, doc in declarations.section_docs.items():
-        settings = [s for s in declarations.in_section(section) if not s.hidden]
+        settings = declarations.in_section(section)
         rows = [f"### `{section}()`", doc, "", "| setting | default | kind | meaning |", "|---|---|---|---|"]
         for s in settings:
             kind = f"{s.kind}, schedulable" if s.schedulable else s.kind
@@ -97,7 +97,7 @@ def config_html(config: ConfigStore) -> str:
     parts = [f"<b>{html.escape(type(config).__name__)}</b>{frozen}"]
     parts.append(_html_table(_CHANGED, changed) if changed else "<div>all settings at their defaults</div>")
     for section, doc in config._declarations.section_docs.items():
-        settings = [s for s in config._declarations.in_section(section) if not s.hidden]
+        settings = config._declarations.in_section(section)
         if settings:
             rows = [(s.name, short(vars(config)[s.attribute]), s.kind, s.doc) for s in settings]
             summary = f"<summary><code>{section}()</code> {html.escape(doc)}</summary>"

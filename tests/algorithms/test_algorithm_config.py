@@ -20,6 +20,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.setting_checks import number
 from jaxrl_stack.algorithms.settings import Section, traced
 from jaxrl_stack.algorithms.settings_display import settings_table
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
 
@@ -42,7 +43,6 @@ def test_methods_chain_and_leave_the_rest_alone():
 def test_signatures_and_docstrings_come_from_the_declarations():
     signature = inspect.signature(PPOConfig.training)
     assert {"lr", "clip_param"} < set(signature.parameters)
-    assert "train_batch_size" not in signature.parameters
     assert all(p.default is NotProvided for p in list(signature.parameters.values())[1:])
     assert signature.parameters["lr"].kind is inspect.Parameter.KEYWORD_ONLY
     doc = inspect.getdoc(PPOConfig.training)
@@ -206,7 +206,6 @@ def test_validation_can_be_switched_off(heard):
 def test_old_names_raise_or_map():
     config = PPOConfig()
     for name, replacement in {
-        "train_batch_size": "train_batch_size_per_learner",
         "sgd_minibatch_size": "minibatch_size",
         "model": "rl_module_spec",
         "lr_schedule": r"lr=\[\[0",
@@ -238,6 +237,39 @@ def test_old_names_raise_or_map():
     for method in (config.rollouts, config.exploration, config.get_marl_module_spec):
         with pytest.raises(ValueError, match="is gone"):
             method()
+
+
+def test_old_names_with_values_that_ask_for_nothing_are_taken(heard):
+    config = PPOConfig().environment("CartPole-v1").resources(num_gpus=0).learners(num_learners=None).callbacks(None)
+    config.env_runners(exploration_config={}, remote_worker_envs=False, preprocessor_pref="deepmind")
+    config.training(model=None, lr_schedule=None).update_from_dict({"num_gpus": 0})
+    config.num_gpus = 0
+    assert config.num_learners == 0 and config.callbacks_class is RLlibCallback
+    assert config.explicitly_set == {"env", "num_learners", "callbacks_class"}
+    for name in ("num_gpus=0", "exploration_config={}", "remote_worker_envs", "preprocessor_pref", "model=None"):
+        assert sum(name in message for message in heard()) == 1, name
+    for method, wrong in {
+        config.resources: {"num_gpus": 1},
+        config.env_runners: {"exploration_config": {"type": "Random"}},
+        config.training: {"model": {"fcnet_hiddens": [8]}},
+    }.items():
+        with pytest.raises(ValueError, match="is gone. Use"):
+            method(**wrong)
+    config.validate()
+
+
+def test_the_train_batch_size_of_all_learners_is_taken_with_a_warning():
+    config = PPOConfig().learners(num_learners=2)
+    with pytest.warns(DeprecationWarning, match="train_batch_size=512.*train_batch_size_per_learner") as caught:
+        config.training(train_batch_size=512)
+    assert caught[0].filename == __file__
+    assert (config.train_batch_size_per_learner, config.total_train_batch_size) == (256, 512)
+    with pytest.warns(DeprecationWarning, match="train_batch_size_per_learner"):
+        config.update_from_dict({"train_batch_size": 100})
+    assert config.train_batch_size_per_learner == 50
+    with pytest.raises(ValueError, match="train_batch_size=0"):
+        config.training(train_batch_size=0)
+    assert config.training(train_batch_size_per_learner=300).train_batch_size_per_learner == 300
 
 
 def test_settings_without_effect_say_so_once(heard):
@@ -521,8 +553,8 @@ def test_multi_agent_setup_fills_in_spaces():
 
 def test_the_settings_table_lists_every_setting():
     table = settings_table(PPOConfig._declarations)
-    for name, setting in PPOConfig._declarations.by_name.items():
-        assert (f"| {name} |" in table) is not setting.hidden
+    for name in PPOConfig._declarations.by_name:
+        assert f"| {name} |" in table, name
 
 
 def test_importing_configs_starts_no_backend_and_no_ray():

@@ -91,7 +91,7 @@ def test_old_settings_never_pass_in_silence(section, name, monkeypatch):
     """Each raises with a sentence about it, maps with a warning, or says that it has no effect."""
     config = PPOConfig()
     setting = config._declarations.by_name.get(name)
-    if setting is not None and not setting.hidden and config._declarations.section_of[name] == section:
+    if setting is not None and config._declarations.section_of[name] == section:
         # Here, it is a setting: live, or one that says once that it has no effect.
         assert setting.kind == "inert" or setting.read_by in ("runner", "learner")
         return

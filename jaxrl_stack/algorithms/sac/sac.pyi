@@ -47,6 +47,7 @@ class SACConfig(OffPolicyConfig):
         lr: float | list[list[float]] | list[tuple[int, float]] | None | type[NotProvided] = ...,
         grad_clip: float | None | type[NotProvided] = ...,
         grad_clip_by: str | type[NotProvided] = ...,
+        train_batch_size: int | type[NotProvided] = ...,
         train_batch_size_per_learner: int | None | type[NotProvided] = ...,
         num_epochs: int | type[NotProvided] = ...,
         minibatch_size: int | None | type[NotProvided] = ...,
