@@ -335,7 +335,7 @@ class MetricsLogger:
                 return found.peek(compile=compile, latest_merged_only=latest_merged_only)
             if not found.has_throughputs:
                 raise ValueError(f"{key!r} measures no throughput; log it with with_throughput=True.")
-            return _throughputs(found)
+            return found.throughputs  # pyright: ignore[reportAttributeAccessIssue] - those that measure have it
         if throughput:
             return _throughput_tree(found)
         return _map(
@@ -507,10 +507,6 @@ def _map(
     return out
 
 
-def _throughputs(stats: Any) -> Any:
-    return stats.throughputs
-
-
 def _throughput_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in tree.items():
@@ -518,7 +514,7 @@ def _throughput_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
             if below := _throughput_tree(value):
                 out[name] = below
         elif value.has_throughputs:
-            out[f"{name}_throughput"] = _throughputs(value)
+            out[f"{name}_throughput"] = value.throughputs
     return out
 
 

@@ -27,6 +27,8 @@ class StatsBase(ABC):
 
     stats_cls_identifier: str | None = None
     """Names the class in checkpoints."""
+    setting_names: tuple[str, ...] = ("is_root", "is_leaf")
+    """The constructor's arguments, each an attribute of the same name."""
 
     def __init__(self, is_root: bool = False, is_leaf: bool = True):
         self.is_root = is_root
@@ -91,7 +93,7 @@ class StatsBase(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"is_root": self.is_root, "is_leaf": self.is_leaf}
+        return {name: getattr(self, name) for name in self.setting_names}
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> StatsBase:
         """Statistics with the same settings and without values.
@@ -104,7 +106,7 @@ class StatsBase(ABC):
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> StatsBase:
         """Statistics as `get_state` saved them."""
-        stats = cls()
+        stats = cls(**{name: state[name] for name in cls.setting_names})
         stats.set_state(state)
         return stats
 

@@ -23,6 +23,7 @@ class EmaStats(ReportingStats):
     """
 
     stats_cls_identifier = "ema"
+    setting_names = (*ReportingStats.setting_names, "ema_coeff")
 
     def __init__(self, ema_coeff: float = 0.01, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
@@ -61,13 +62,9 @@ class EmaStats(ReportingStats):
     def _start_interval(self) -> None:
         self._num_new = 0
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "ema_coeff": self.ema_coeff}
-
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "value": self._value, "num_new": self._num_new}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.ema_coeff, self._value, self._num_new = state["ema_coeff"], state["value"], state["num_new"]
+        self._value, self._num_new = state["value"], state["num_new"]

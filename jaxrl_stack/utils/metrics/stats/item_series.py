@@ -14,6 +14,8 @@ class RecentStats(ReportingStats):
         window: Number of values, kept over intervals; None or infinity: all since the last `reduce`.
     """
 
+    setting_names = (*ReportingStats.setting_names, "window")
+
     def __init__(self, window: float | None = None, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
         self._recent = RecentValues(window)
@@ -36,10 +38,6 @@ class RecentStats(ReportingStats):
 
     def _start_interval(self) -> None:
         self._recent.start_interval()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "window": self.window}
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "recent": self._recent.get_state()}

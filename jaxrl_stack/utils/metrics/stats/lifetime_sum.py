@@ -16,6 +16,7 @@ class LifetimeSumStats(ReportingStats):
     """
 
     stats_cls_identifier = "lifetime_sum"
+    setting_names = (*ReportingStats.setting_names, "with_throughput")
 
     def __init__(self, with_throughput: bool = False, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
@@ -75,16 +76,11 @@ class LifetimeSumStats(ReportingStats):
         self._new = 0
         self._reduce_time = clock.perf_counter()
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "with_throughput": self.with_throughput}
-
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "total": self._total, "new": self._new}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.with_throughput = state["with_throughput"]
         self._total, self._new = state["total"], state["new"]
         self._restored_total = self._total
         self._restore_time = self._reduce_time = clock.perf_counter()

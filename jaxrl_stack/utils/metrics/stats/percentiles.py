@@ -24,6 +24,7 @@ class PercentilesStats(RecentStats):
     """
 
     stats_cls_identifier = "percentiles"
+    setting_names = (*RecentStats.setting_names, "percentiles")
 
     def __init__(
         self,
@@ -52,11 +53,3 @@ class PercentilesStats(RecentStats):
         if not values:
             return dict.fromkeys(self.percentiles, float("nan"))
         return dict(zip(self.percentiles, np.percentile(values, self.percentiles).tolist(), strict=True))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "percentiles": self.percentiles}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.percentiles = state["percentiles"]

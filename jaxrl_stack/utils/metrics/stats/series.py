@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
-from jaxrl_stack.utils.metrics.stats.base import (
-    RecentValues,
-    ReportingStats,
-    as_number,
-    as_window,
-    interleave,
-)
+from jaxrl_stack.utils.metrics.stats.base import as_number, interleave
+from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 
-class SeriesStats(ReportingStats):
+class SeriesStats(RecentStats):
     """One number made of many: over the last `window` values, or over all values of an interval.
 
     A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
@@ -28,9 +23,7 @@ class SeriesStats(ReportingStats):
     """What `peek` shows if there are no values."""
 
     def __init__(self, window: float | None = None, is_root: bool = False, is_leaf: bool = True):
-        super().__init__(is_root, is_leaf)
-        self.window = as_window(window)
-        self._recent = RecentValues(self.window)
+        super().__init__(window, is_root, is_leaf)
         # Without a window: the result so far, and of how many values it is.
         self._running: Any = None
         self._count = 0
@@ -81,30 +74,18 @@ class SeriesStats(ReportingStats):
     def _show(self, compile: bool) -> Any:
         return self.window_reduce()[0] if compile else self._values()
 
-    def _report(self) -> SeriesStats:
-        report: Any = self.clone()
-        report._recent.extend(self._recent.new)
+    def _report(self) -> Self:
+        report: Any = super()._report()
         report._running, report._count = self._running, self._count
         return report
 
     def _start_interval(self) -> None:
-        self._recent.start_interval()
+        super()._start_interval()
         self._running, self._count = None, 0
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "window": self.window}
-
     def get_state(self) -> dict[str, Any]:
-        return {
-            **super().get_state(),
-            "recent": self._recent.get_state(),
-            "running": self._running,
-            "count": self._count,
-        }
+        return {**super().get_state(), "running": self._running, "count": self._count}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.window = state["window"]
-        self._recent = RecentValues.from_state(state["recent"])
         self._running, self._count = state["running"], state["count"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from typing import Any
+from typing import Any, Self
 
 from jaxrl_stack.utils.metrics.stats.base import as_number
 from jaxrl_stack.utils.metrics.stats.series import SeriesStats
@@ -18,11 +18,13 @@ class SumStats(SeriesStats):
     """
 
     stats_cls_identifier = "sum"
+    setting_names = (*SeriesStats.setting_names, "with_throughput")
     value_of_nothing = 0
 
     def __init__(self, with_throughput: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
         self.with_throughput = bool(with_throughput)
+        # Rates are of this process, and no part of the state.
         self._added: float = 0
         self._reference_time = clock.perf_counter()
 
@@ -51,23 +53,12 @@ class SumStats(SeriesStats):
         super()._absorb(reports)
         self._added += sum(report._added for report in reports)
 
-    def _report(self) -> SeriesStats:
+    def _report(self) -> Self:
         report: Any = super()._report()
         report._added = self._added
         return report
 
     def _start_interval(self) -> None:
         super()._start_interval()
-        self._added = 0
-        self._reference_time = clock.perf_counter()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "with_throughput": self.with_throughput}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.with_throughput = state["with_throughput"]
-        # Rates are of this process: what was added before the restore took no time here.
         self._added = 0
         self._reference_time = clock.perf_counter()
