@@ -157,7 +157,7 @@ def settings_tables() -> str:
         "|---|---|---|---|---|",
     ]
     for section in declarations.section_docs:
-        settings = [s for s in declarations.in_section(section) if not s.hidden]
+        settings = declarations.in_section(section)
         columns: dict[str, list[str]] = {"works": [], "actors": [], "inert": [], "later": []}
         for setting in settings:
             kind = setting.kind if setting.kind in columns else setting.read_by

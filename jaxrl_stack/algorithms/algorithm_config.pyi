@@ -110,7 +110,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     num_epochs: int
     minibatch_size: int | None
     shuffle_batch_per_epoch: bool
-    callbacks_class: type[RLlibCallback] | list[type[RLlibCallback]]
+    callbacks_class: type[RLlibCallback] | list[type[RLlibCallback]] | None
     callbacks_on_algorithm_init: Callable[..., Any] | list[Callable[..., Any]] | None
     on_algorithm_init: Callable[..., Any] | list[Callable[..., Any]] | None
     callbacks_on_train_result: Callable[..., Any] | list[Callable[..., Any]] | None
@@ -345,7 +345,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     ) -> _Config: ...
     def callbacks(
         self: _Config,
-        callbacks_class: type[RLlibCallback] | list[type[RLlibCallback]] | type[NotProvided] = ...,
+        callbacks_class: type[RLlibCallback] | list[type[RLlibCallback]] | None | type[NotProvided] = ...,
         *,
         on_algorithm_init: Callable[..., Any] | list[Callable[..., Any]] | None | type[NotProvided] = ...,
         on_train_result: Callable[..., Any] | list[Callable[..., Any]] | None | type[NotProvided] = ...,

@@ -250,6 +250,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
     Section("callbacks", "Sets what is called when something happens.", (
         host("callbacks_class", RLlibCallback, checks.callback_class,
             "Subclass of RLlibCallback, or a list of subclasses; None is none.", ALGORITHM, positional=True,
+            type="type[RLlibCallback] | list[type[RLlibCallback]] | None",
             convert=lambda value: value or RLlibCallback, takes_none=True),
         callback("on_algorithm_init", "once the algorithm is built."),
         callback("on_train_result", "after each iteration; it may edit the result."),
