@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
-from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 __all__ = ["RLlibCallback"]
 

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm

@@ -12,13 +12,13 @@ from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog,
 from jaxrl_stack.algorithms.dqn.noisy import draw_noise
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.base import ENCODER_OUT
-from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 ATOMS = "atoms"
 QF_LOGITS = "qf_logits"

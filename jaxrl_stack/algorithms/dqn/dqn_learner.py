@@ -21,10 +21,10 @@ from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import (
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
-from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
-from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     import jax

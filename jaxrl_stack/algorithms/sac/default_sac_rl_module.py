@@ -13,13 +13,13 @@ from flax import nnx
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.base import ENCODER_OUT
-from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.q_net_api import QNetAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 QF_PREDS = "qf_preds"
 QF_TWIN_PREDS = "qf_twin_preds"

@@ -14,7 +14,7 @@ from jaxrl_stack.core.distribution.jax_distribution import (
     SquashedGaussian,
     get_action_dist_cls_for_space,
 )
-from jaxrl_stack.core.renamed import absent_or_renamed
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 __all__ = [
     "Categorical",

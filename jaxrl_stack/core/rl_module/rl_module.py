@@ -26,7 +26,6 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, selec
 from jaxrl_stack.checkpoints.plain_data import NOT_STORED
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
-from jaxrl_stack.core.renamed import absent_or_renamed
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict
@@ -39,6 +38,7 @@ from jaxrl_stack.core.rl_module.functional import (
     raw_value,
 )
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
+from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
