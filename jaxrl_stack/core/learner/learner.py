@@ -47,6 +47,7 @@ from jaxrl_stack.core.learner.row_updates import RowUpdates
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn, env_steps
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
 from jaxrl_stack.core.learner.traced_update import MetricKey, ModuleID, Trace, TracedUpdate, nest_metrics
+from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, signature
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
@@ -579,10 +580,7 @@ class Learner(TracedUpdate, Checkpointable):
         block: dict[ModuleID, dict[str, Any]],
         *,
         timesteps: dict[str, Any] | int | None = None,
-        num_total_minibatches: int = 0,
-        num_epochs: int = 1,
-        minibatch_size: int | None = None,
-        shuffle_batch_per_epoch: bool = False,
+        **sizes: Any,
     ) -> dict[str, Any]:
         """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
 
@@ -591,7 +589,9 @@ class Learner(TracedUpdate, Checkpointable):
         Args:
             block: ``{module_id: {column: [T, B, ...]}}``, NumPy; device ``d`` of this learner's D takes the columns
                 ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
-            timesteps: As for `update`, like the arguments behind it.
+            timesteps: As for `update`.
+            **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, as
+                for `update`.
 
         Returns:
             What `update` returns.
@@ -606,12 +606,7 @@ class Learner(TracedUpdate, Checkpointable):
                 f"update_block() is compiled from end to end, and the learner pipeline's {self.host_piece_names} run "
                 f"on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
-        plan = self.plan(
-            num_epochs=num_epochs,
-            minibatch_size=minibatch_size,
-            shuffle_batch_per_epoch=shuffle_batch_per_epoch,
-            num_total_minibatches=num_total_minibatches,
-        )
+        plan = self.plan(**sizes)
         num_rows = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
@@ -710,36 +705,15 @@ class Learner(TracedUpdate, Checkpointable):
             ValueError: If not exactly one data argument is given, or sizes do not fit.
         """
         self._check_is_built()
-        data = {
-            "batch": batch,
-            "batches": batches,
-            "batch_refs": batch_refs,
-            "episodes": episodes,
-            "episodes_refs": episodes_refs,
-            "data_iterators": data_iterators,
-            "training_data": training_data,
-        }
-        given = {name: value for name, value in data.items() if value is not None}
-        if len(given) != 1:
-            raise ValueError(
-                f"Learner.update() takes exactly one data argument out of {list(data)}; got {list(given) or 'none'}."
-            )
-        (name, value), *_ = given.items()
-        if name == "training_data":
-            if isinstance(value, Mapping):
-                raise TypeError(
-                    "Learner.update(training_data=...) takes an object, TrainingData(batch=...) for example, and got a "
-                    "dict. A batch is update(batch=...)."
-                )
-            inner = {k: v for k in data if k != name and (v := getattr(value, k, None)) is not None}
-            return self.update(
-                **inner,
-                timesteps=timesteps,
-                num_total_minibatches=num_total_minibatches,
-                num_epochs=num_epochs,
-                minibatch_size=minibatch_size,
-                shuffle_batch_per_epoch=shuffle_batch_per_epoch,
-            )
+        data = TrainingData.of(
+            training_data,
+            batch=batch,
+            batches=batches,
+            batch_refs=batch_refs,
+            episodes=episodes,
+            episodes_refs=episodes_refs,
+            data_iterators=data_iterators,
+        )
         plan = self.plan(
             num_epochs=num_epochs,
             minibatch_size=minibatch_size,
@@ -748,19 +722,14 @@ class Learner(TracedUpdate, Checkpointable):
         )
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
-        if name in ("episodes", "episodes_refs"):
-            found = _resolve(value, name) if name == "episodes_refs" else value
-            rows = self._rows_of_episodes(found, counter)
+        data.solve_refs()
+        if data.episodes is not None:
+            rows = self._rows_of_episodes(data.episodes, counter)
         else:
-            if name == "data_iterators":
-                value = [next(iter(iterator)) for iterator in value]
-            if name == "batches" and (not isinstance(value, Sequence) or not value):
-                raise ValueError(
-                    f"Learner.update(batches=...) takes a list of at least one batch, got a {type(value).__name__} of "
-                    f"{len(value)}. One batch is update(batch=...)."
-                )
-            parts: Any = [value] if name == "batch" else _resolve(value, name) if name == "batch_refs" else value
-            rows = concatenate([self._as_multi_module_batch(b) for b in parts])
+            batches = [data.batch] if data.batches is None else data.batches
+            if data.data_iterators is not None:
+                batches = [next(iter(iterator)) for iterator in data.data_iterators]
+            rows = concatenate([self._as_multi_module_batch(batch) for batch in batches])
         return self._fit_rows(rows, counter, plan)
 
     def _fit_rows(self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
@@ -1494,22 +1463,3 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
         multi_module.add_module(module_id, module)
-
-
-def _resolve(refs: Sequence[Any], argument: str) -> list[Any]:
-    """The objects behind Ray references, lists among them laid end to end.
-
-    Raises:
-        ImportError: If Ray is not installed.
-    """
-    try:
-        # Ray is imported only where it runs, and a checkout can be checked without it.
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError(
-            f"Learner.update({argument}=...) takes references to objects in Ray's object store, and Ray is not "
-            f"installed. Install it (pip install 'ray[tune]'), or pass the objects themselves: "
-            f"update({'episodes' if argument == 'episodes_refs' else 'batches'}=...)."
-        ) from error
-    objects = ray.get(list(refs))
-    return [item for obj in objects for item in (obj if isinstance(obj, list) else [obj])]

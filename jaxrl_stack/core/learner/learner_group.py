@@ -211,12 +211,15 @@ class LearnerGroup(Checkpointable):
             ValueError: If not exactly one data argument is given, or sizes do not fit.
             RuntimeError: If learners are lost again as soon as they have started anew.
         """
-        data = TrainingData(batch, batches, batch_refs, episodes, episodes_refs, data_iterators)
-        if training_data is not None:
-            if data.given:
-                raise ValueError(f"An update takes one data argument; got training_data and {list(data.given)}.")
-            data = training_data
-        data.validate()
+        data = TrainingData.of(
+            training_data,
+            batch=batch,
+            batches=batches,
+            batch_refs=batch_refs,
+            episodes=episodes,
+            episodes_refs=episodes_refs,
+            data_iterators=data_iterators,
+        )
         arguments = {
             "timesteps": timesteps,
             "num_total_minibatches": num_total_minibatches,

@@ -51,11 +51,37 @@ class TrainingData:
         batches = [getattr(batch, "policy_batches", batch) for batch in batches]
         return sum(max(len(leaf) for leaf in jax.tree.leaves(dict(batch))) for batch in batches)
 
+    @classmethod
+    def of(cls, training_data: Any = None, **data: Any) -> TrainingData:
+        """The data of one update.
+
+        Args:
+            training_data: An object with (some of) the attributes above.
+            **data: These attributes, where there is no such object.
+
+        Raises:
+            TypeError: If `training_data` is a dict.
+            ValueError: See `validate`.
+        """
+        if isinstance(training_data, Mapping):
+            raise TypeError(
+                "update(training_data=...) takes an object, TrainingData(batch=...) for example, and got a dict. A "
+                "batch is update(batch=...)."
+            )
+        found = cls(**data)
+        if training_data is not None:
+            if found.given:
+                raise ValueError(f"An update takes one data argument; got training_data and {list(found.given)}.")
+            names = (field.name for field in dataclasses.fields(cls))
+            found = cls(**{name: getattr(training_data, name, None) for name in names})
+        found.validate()
+        return found
+
     def validate(self) -> None:
         """Check that there is one kind of data.
 
         Raises:
-            ValueError: If there is none, or several.
+            ValueError: If there is none, or several; if `batches` is no list of batches.
         """
         if len(self.given) != 1:
             names = [field.name for field in dataclasses.fields(self)]
@@ -63,17 +89,22 @@ class TrainingData:
                 f"An update takes exactly one data argument out of {[*names, 'training_data']}; got "
                 f"{list(self.given) or 'none'}."
             )
+        if self.batches is not None and (not isinstance(self.batches, Sequence) or not self.batches):
+            raise ValueError(
+                f"update(batches=...) takes a list of at least one batch, got a {type(self.batches).__name__} of "
+                f"{len(self.batches)}. One batch is update(batch=...)."
+            )
 
     def solve_refs(self) -> None:
-        """Replace references by the objects behind them."""
-        # Ray is imported only where it runs, and a checkout can be checked without it.
-        import ray  # pyright: ignore[reportMissingImports]
+        """Replace Ray references by their objects, lists among these laid end to end.
 
+        Raises:
+            ImportError: If Ray is not installed.
+        """
         if self.batch_refs is not None:
-            self.batches, self.batch_refs = ray.get(list(self.batch_refs)), None
+            self.batches, self.batch_refs = _fetched(self.batch_refs, "batch"), None
         if self.episodes_refs is not None:
-            self.episodes = [episode for found in ray.get(list(self.episodes_refs)) for episode in found]
-            self.episodes_refs = None
+            self.episodes, self.episodes_refs = _fetched(self.episodes_refs, "episodes"), None
 
     def shard(self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any) -> list[TrainingData]:
         """Deal the data out to learners, as evenly as it goes.
@@ -84,7 +115,7 @@ class TrainingData:
 
         Args:
             num_shards: Number of learners.
-            len_lookback_buffer: Steps that the part of a cut episode behind the cut keeps as look-back; None for as
+            len_lookback_buffer: Steps that the part of a cut episode after the cut keeps as look-back; None for as
                 many as the episode has.
             **kwargs: RLlib's other arguments, which nothing depends on.
 
@@ -115,6 +146,19 @@ class TrainingData:
         batches = [fetched.batch] if fetched.batches is None else fetched.batches
         batches = [dict(getattr(batch, "policy_batches", batch)) for batch in batches]
         return [TrainingData(batches=own) for own in split_rows(batches, num_shards)]
+
+
+def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
+    try:
+        # Ray is imported only where it runs, and a checkout can be checked without it.
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            f"update({name}_refs=...) takes references to objects in Ray's object store, and Ray is not installed. "
+            f"Install it (pip install 'ray[tune]'), or pass the objects themselves: "
+            f"update({'batches' if name == 'batch' else name}=...)."
+        ) from error
+    return [item for found in ray.get(list(refs)) for item in (found if isinstance(found, list) else [found])]
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
