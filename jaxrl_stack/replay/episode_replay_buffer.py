@@ -35,7 +35,6 @@ from jaxrl_stack.replay.episode_records import (
 )
 from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
-from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 
 if TYPE_CHECKING:
@@ -468,6 +467,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int) -> None:
+        self._store.own()
         while (excess := self._num_timesteps + size - self.capacity) > 0:
             self._evict_from(self._records[self._counts.first_number], excess)
 
@@ -767,13 +767,11 @@ class EpisodeReplayBuffer(Checkpointable):
         self._num_resamples = 0
         if min_steps:
             is_long = self._store.has_steps(rows, min_steps)
-            if not is_long.all():
-                everything = np.flatnonzero(self._store.next >= 0)
-                if not self._store.has_steps(everything, min_steps).any():
-                    raise ValueError(
-                        f"min_batch_length_T={min_steps}: no episode in the replay buffer has more than {min_steps} "
-                        f"steps. Sample longer fragments, learn later, or lower it (burn_in_len)."
-                    )
+            if not is_long.all() and not self._store.has_steps(self._store.steps(), min_steps).any():
+                raise ValueError(
+                    f"min_batch_length_T={min_steps}: no episode in the replay buffer has more than {min_steps} "
+                    f"steps. Sample longer fragments, learn later, or lower it (burn_in_len)."
+                )
             while not is_long.all():
                 short = np.flatnonzero(~is_long)
                 self._num_resamples += len(short)
@@ -878,8 +876,8 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _set_data(self, data: Mapping[str, Any]) -> None:
-        store = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping(), present=self._store)
-        num_steps = int((store.next[data["store"]["rows"]] >= 0).sum())
+        store, steps = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping())
+        num_steps = len(steps)
         if num_steps > self.capacity:
             raise ValueError(
                 f"The state holds {num_steps} steps, and this replay buffer has capacity={self.capacity}: make it as "
@@ -894,30 +892,22 @@ class EpisodeReplayBuffer(Checkpointable):
         }
         counts = Counts(**{name: int(value) for name, value in data["counts"].items()})
         items = {name: np.asarray(value) for name, value in data["items"].items()}
-        if not np.array_equal(np.sort(items["rows"]), np.flatnonzero((store.next >= 0) & (store.owner > 0))):
+        if not np.array_equal(np.sort(items["rows"]), steps):
             raise ValueError("The items in the state of a replay buffer are not the steps in it.")
 
         last_sampled = data["last_sampled"]
-        restored = {
-            **self._restored_items(items, store),
-            "_store": store,
-            "_streams": running,
-            "_records": {record.number: record for record in records},
-            "_by_id": {record.id_: record for record in records if record.last >= 0},
-            "_infos": dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
-            "_num_timesteps": num_steps,
-            "_counts": counts,
-            "_last_sampled": None if last_sampled is None else np.array(last_sampled),
-            "_metrics": ReplayMetrics(self._window, counts),
-        }
-        # From here on nothing can fail that was not there before; the arrays may be those of the present store.
-        with deferred_interrupt():
-            try:
-                store.load(data["store"])
-            except BaseException:
-                self._forget()
-                raise
-            vars(self).update(restored)
+        vars(self).update(
+            self._restored_items(items, store),
+            _store=store,
+            _streams=running,
+            _records={record.number: record for record in records},
+            _by_id={record.id_: record for record in records if record.last >= 0},
+            _infos=dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
+            _num_timesteps=num_steps,
+            _counts=counts,
+            _last_sampled=None if last_sampled is None else np.array(last_sampled),
+            _metrics=ReplayMetrics(self._window, counts),
+        )
 
     def _check_memory(self) -> None:
         estimate = self.memory_estimate()

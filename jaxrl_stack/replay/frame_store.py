@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrl_stack.episodes.nested import batch_size, cast_lossless, tree_leaves, tree_map
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic
 from jaxrl_stack.replay.arithmetic import ACTIONS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS
+from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 
 STEP_COLUMNS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
@@ -21,6 +26,8 @@ _DTYPES = {REWARDS: np.dtype(np.float32), TERMINATEDS: np.dtype(np.bool_), TRUNC
 _LINKS = {"next": np.int32, "prev": np.int32, "t": np.int32, "owner": np.int64, "generation": np.int32}
 LINK_BYTES = sum(np.dtype(dtype).itemsize for dtype in _LINKS.values()) + np.dtype(np.int32).itemsize
 """Bytes per row besides the data."""
+_PART_BYTES = 36 * 2**20
+"""Of the largest array in a part of a state; what is larger than 32 MiB goes back to the system when it is freed."""
 REMEDY = (
     "Lower the buffer's capacity, store smaller observations (uint8 frames instead of floats), or keep fewer of the "
     "module's outputs (extra_columns=())."
@@ -70,6 +77,7 @@ class FrameStore:
     t: np.ndarray
     owner: np.ndarray
     generation: np.ndarray
+    _stored: tuple[list[dict[str, Any]], dict[str, np.ndarray]]
 
     def __init__(self, capacity: int):
         self.capacity = capacity
@@ -80,6 +88,7 @@ class FrameStore:
         self._num_free = 0
         # Rows from here on were never used.
         self._num_used = 0
+        self._is_shared = False
         for name, dtype in _LINKS.items():
             setattr(self, name, np.zeros(0, dtype))
 
@@ -263,6 +272,10 @@ class FrameStore:
             raise ValueError(f"The replay buffer has no extra column {name!r}; it has {sorted(self.extras)}.")
         return map_arrays(lambda leaf: leaf[rows], self.extras[name])
 
+    def steps(self) -> np.ndarray:
+        """Rows of all steps, in ascending order."""
+        return np.flatnonzero((self.next >= 0) & (self.owner > 0))
+
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
         """bool ``[N]``: whether more than `number` steps follow on each of some steps, itself included."""
         link = self.next
@@ -327,121 +340,113 @@ class FrameStore:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Arrays and numbers; rows that are free take no space."""
-        rows = np.flatnonzero(self.owner[: self._num_used]).astype(np.int32)
-        is_last = self.next[rows] < 0
+        """Arrays and numbers. The arrays are this store's own, read-only, until it is written to: see `own`."""
 
-        def stored(tree: Any) -> Any:
-            def of_leaf(leaf: np.ndarray) -> np.ndarray:
-                values = leaf[rows]
-                values[is_last] = 0  # There is no step.
-                return values
+        def used(leaf: np.ndarray, start: int = 0, size: int = self._num_used) -> np.ndarray:
+            rows = leaf[start : min(start + size, self._num_used)]
+            rows.flags.writeable = False
+            return rows
 
-            return map_arrays(of_leaf, tree)
-
-        columns = {name: stored(self.columns[name]) for name in STEP_COLUMNS if self.columns}
-        if self.columns:
-            columns[OBS] = self.take(OBS, rows)
-        return {
-            "num_rows": self.num_rows,
-            "rows": rows,
-            "columns": columns,
-            "extras": {name: stored(tree) for name, tree in self.extras.items()},
-            "links": {name: getattr(self, name)[rows] for name in _LINKS if name != "generation"},
-            "generation": self.generation[: self._num_used].copy(),
-            "free": self._free[: self._num_free].copy(),
-        }
+        widest = max((leaf.nbytes for leaf in tree_leaves([self.columns, self.extras])), default=0)
+        size = max(1, _PART_BYTES * self.num_rows // max(1, widest))
+        parts = [
+            {
+                name: map_arrays(functools.partial(used, start=start, size=size), tree)
+                for name, tree in (("columns", self.columns), ("extras", self.extras))
+            }
+            for start in range(0, self._num_used, size)
+        ]
+        links = {name: used(getattr(self, name)) for name in _LINKS}
+        self._is_shared = True
+        return {"num_rows": self.num_rows, "parts": parts, "links": links, "free": self._free[: self._num_free].copy()}
 
     @classmethod
     def from_state(
-        cls,
-        capacity: int,
-        state: Mapping[str, Any],
-        bookkeeping: Mapping[str, int],
-        *,
-        present: FrameStore | None = None,
-    ) -> FrameStore:
-        """The store that `get_state` described, still without its columns and extras: see `load`.
+        cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]
+    ) -> tuple[FrameStore, np.ndarray]:
+        """The store that `get_state` described.
+
+        Its arrays are made when they are first asked for, part by part, and the parts are let go of: what was read from
+        a checkpoint is nobody else's by then, so that there are never two of a large buffer.
 
         Args:
             capacity: Steps that are expected.
             state: What `get_state` returned.
             bookkeeping: See `fit`.
-            present: A store that this one is going to take the place of: its arrays are taken over, if they fit.
+
+        Returns:
+            ``(store, rows of all steps in it)``.
 
         Raises:
             ValueError: If the state contradicts itself, or there is not enough memory.
         """
         store = cls(capacity)
-        num_rows, rows = int(state["num_rows"]), np.asarray(state["rows"], np.int32)
-        generation, free = np.asarray(state["generation"]), np.asarray(state["free"])
-        num_used = len(generation)
-        is_taken = np.zeros(num_used, np.int64)
-        for part in (rows, free):
-            if part.size and not (part.min() >= 0 and part.max() < num_used <= num_rows):
-                raise ValueError(f"The state of a replay buffer with {num_rows} rows names rows that do not exist.")
-            np.add.at(is_taken, part.astype(np.int64), 1)
-        if not (is_taken == 1).all():
-            raise ValueError("The state of a replay buffer names rows twice, or not at all.")
-        if not num_rows:
-            return store
-        columns, extras = dict(state["columns"]), dict(state["extras"])
-        for name, value in (*columns.items(), *extras.items()):
-            _check_columns(name, value, len(rows))
-        if present is not None and present._holds_alike(columns, extras, num_rows):
-            store.columns, store.extras = present.columns, present.extras
-            store._make_links(num_rows)
-        else:
-            store._allocate(columns, extras, bookkeeping, num_rows)
-        for name, value in state["links"].items():
-            if name in ("next", "prev") and not np.isin(value, np.append(rows, -1)).all():
-                raise ValueError(f"The state of a replay buffer links rows by {name!r} that hold nothing.")
-            getattr(store, name)[rows] = value
-        store.generation[:num_used] = generation
-        store._free[: len(free)] = free
-        store._num_free, store._num_used = len(free), num_used
-        return store
+        num_rows, free, links = int(state["num_rows"]), np.asarray(state["free"], np.int32), _checked_links(state)
+        kinds = ("columns", "extras")
+        parts = [{kind: map_arrays(np.asarray, dict(part[kind])) for kind in kinds} for part in state["parts"]]
+        num_used = len(links["owner"])
+        if not num_used:
+            return store, np.zeros(0, np.int64)
+        sizes = [batch_size(part["columns"][REWARDS]) for part in parts]
+        for part, size in zip(parts, sizes, strict=True):
+            for name, value in (*part["columns"].items(), *part["extras"].items()):
+                _check_columns(name, value, size)
+        if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
+            raise ValueError(f"The parts of the state of a replay buffer are not alike, or not {num_used} rows.")
+        _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
+        for name in (*kinds, *_LINKS):
+            delattr(store, name)
+        store._stored = parts, links
+        store._free = _longer(free, num_rows)
+        store.num_rows, store._num_free, store._num_used = num_rows, len(free), num_used
+        return store, np.flatnonzero((links["next"] >= 0) & (links["owner"] > 0))
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Write the columns and extras of the state that this store was made from.
+    def __getattr__(self, name: str) -> Any:
+        # Of a store that was restored, and is asked for one of its arrays for the first time.
+        if "_stored" not in vars(self) or name not in ("columns", "extras", *_LINKS):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        with deferred_interrupt():
+            parts, links = self._stored
+            arrays = map_arrays(lambda leaf: _rows_like(leaf, self.num_rows), parts[0])
+            start = 0
+            while parts:
+                part = parts.pop(0)
+                rows = slice(start, start + batch_size(part["columns"][REWARDS]))
+                map_arrays(lambda stored, new, rows=rows: stored.__setitem__(rows, new), arrays, part)
+                start = rows.stop
+            for link in _LINKS:
+                arrays[link] = _longer(links.pop(link), self.num_rows)
+            vars(self).update(arrays)
+            del self._stored
+        return vars(self)[name]
 
-        Not before all else is known to fit: a store whose arrays were taken over holds a mixture from here on.
-        """
-        rows = np.asarray(state["rows"], np.int32)
-        for name, value in (*state["columns"].items(), *state["extras"].items()):
-            tree = self.columns[name] if name in self.columns else self.extras[name]
-            map_arrays(lambda stored, new: stored.__setitem__(rows, new), tree, value)
-
-    def _holds_alike(self, columns: Mapping[str, Any], extras: Mapping[str, Any], num_rows: int) -> bool:
-        """Whether the arrays here have the columns, shapes and dtypes of others, and this number of rows."""
-
-        def form(tree: Any) -> Any:
-            return tree_map(lambda leaf: (leaf.shape[1:], leaf.dtype), tree)
-
-        return num_rows == self.num_rows and form([columns, extras]) == form([self.columns, self.extras])
+    def own(self) -> None:
+        """Before anything is written: copy the arrays that a state has, too, if somebody still holds it."""
+        if not self._is_shared:
+            return
+        with deferred_interrupt():
+            links = {name: vars(self).pop(name) for name in _LINKS}
+            arrays, structure = jax.tree.flatten([self.columns, self.extras, links])
+            self.columns, self.extras, links = {}, {}, None
+            nobody_elses = [np.empty(0)]
+            num_references = sys.getrefcount(nobody_elses[0])
+            try:
+                for place in range(len(arrays)):
+                    if sys.getrefcount(arrays[place]) != num_references:
+                        arrays[place] = _longer(arrays[place][: self._num_used], self.num_rows)
+                self._is_shared = False
+            finally:
+                self.columns, self.extras, links = jax.tree.unflatten(structure, arrays)
+                vars(self).update(links)
 
     # ----------------------------------------------------------------------------------------------------------- rows
 
-    def _allocate(
-        self,
-        columns: Mapping[str, Any],
-        extras: Mapping[str, Any],
-        bookkeeping: Mapping[str, int],
-        num_rows: int | None = None,
-    ) -> None:
+    def _allocate(self, columns: Mapping[str, Any], extras: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> None:
         # Every chain needs a row more than it has steps.
-        num_rows = num_rows or self.capacity + max(64, self.capacity // 16)
-        sizes = {
-            name: sum(int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize for leaf in tree_leaves(tree))
-            for name, tree in (*columns.items(), *extras.items())
-        }
-        estimate = MemoryEstimate("replay buffer", {"rows": num_rows}, {**sizes, **bookkeeping, "links": LINK_BYTES})
-        require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
+        num_rows = self.capacity + max(64, self.capacity // 16)
+        _require_memory(columns, extras, bookkeeping, num_rows)
         self.columns = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(columns))
         self.extras = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(extras))
-        self._make_links(num_rows)
-
-    def _make_links(self, num_rows: int) -> None:
         for name, dtype in _LINKS.items():
             setattr(self, name, np.zeros(num_rows, dtype))
         self._free = np.zeros(num_rows, np.int32)
@@ -462,16 +467,10 @@ class FrameStore:
         return rows
 
     def _grow(self, num_rows: int) -> None:
-        def longer(leaf: np.ndarray) -> np.ndarray:
-            rows = _rows_like(leaf, num_rows)
-            rows[: len(leaf)] = leaf
-            return rows
-
-        self.columns = map_arrays(longer, self.columns)
-        self.extras = map_arrays(longer, self.extras)
-        for name in _LINKS:
-            setattr(self, name, longer(getattr(self, name)))
-        self._free = longer(self._free)
+        self.columns = map_arrays(lambda leaf: _longer(leaf, num_rows), self.columns)
+        self.extras = map_arrays(lambda leaf: _longer(leaf, num_rows), self.extras)
+        for name in (*_LINKS, "_free"):
+            setattr(self, name, _longer(getattr(self, name), num_rows))
         self.num_rows = num_rows
 
 
@@ -483,6 +482,44 @@ def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 def _rows_like(leaf: np.ndarray, num_rows: int) -> np.ndarray:
     """Zeros: pages of memory that nobody writes to are not taken."""
     return np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
+
+
+def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The links in a state, ``[rows that were ever used]`` each."""
+    num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
+    num_used = len(links["owner"])
+    if any(links[name].shape != (num_used,) or links[name].dtype != dtype for name, dtype in _LINKS.items()):
+        raise ValueError("The state of a replay buffer has links of other shapes or dtypes than it writes.")
+    is_taken = links["owner"] > 0
+    if num_used > num_rows or not np.array_equal(np.sort(state["free"]), np.flatnonzero(~is_taken)):
+        raise ValueError(f"The state of a replay buffer with {num_rows} rows has rows that are in use and free.")
+    for name in ("next", "prev"):
+        linked = links[name][is_taken]
+        linked = linked[linked != -1]
+        if len(linked) and not (linked.min() >= 0 and linked.max() < num_used and is_taken[linked].all()):
+            raise ValueError(f"The state of a replay buffer links rows by {name!r} that hold nothing.")
+    return links
+
+
+def _form(tree: Any) -> Any:
+    return tree_map(lambda leaf: (leaf.shape[1:], leaf.dtype), tree)
+
+
+def _longer(leaf: np.ndarray, num_rows: int) -> np.ndarray:
+    rows = _rows_like(leaf, num_rows)
+    rows[: len(leaf)] = leaf
+    return rows
+
+
+def _require_memory(
+    columns: Mapping[str, Any], extras: Mapping[str, Any], bookkeeping: Mapping[str, int], num_rows: int
+) -> None:
+    sizes = {
+        name: sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in tree_leaves(tree))
+        for name, tree in (*columns.items(), *extras.items())
+    }
+    estimate = MemoryEstimate("replay buffer", {"rows": num_rows}, {**sizes, **bookkeeping, "links": LINK_BYTES})
+    require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
 
 
 def _check_columns(name: str, value: Any, size: int) -> None:

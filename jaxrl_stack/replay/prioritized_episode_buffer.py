@@ -143,6 +143,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise ValueError(
                 "update_priorities() has no items to set: sample first, or name them (indices=batch_indexes)."
             )
+        self._store.own()
         if items.dtype != np.int64 or (items & 0xFFFFFFFF >= self._store.num_rows).any():
             raise ValueError(
                 f"update_priorities(indices=...) takes the batch_indexes of a sample, int64, as they came; this is "
@@ -190,7 +191,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._tree.remove(rows)
 
     def _get_items(self) -> dict[str, np.ndarray]:
-        rows = np.flatnonzero((self._store.next >= 0) & (self._store.owner > 0)).astype(np.int32)
+        rows = self._store.steps().astype(np.int32)
         return {
             "rows": rows,
             "priorities": self._tree.get(rows),
