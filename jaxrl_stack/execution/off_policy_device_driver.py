@@ -471,7 +471,8 @@ class StoredReplay(Checkpointable):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; nothing if it is empty.
 
-        The memory that is there is let go of before the new one is made: both together may not fit.
+        The memory that is there is let go of before the new one, which is as large, is made: both together may not
+        fit. If that fails all the same, it is empty.
 
         Raises:
             ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing
@@ -498,8 +499,8 @@ class StoredReplay(Checkpointable):
         driver._replace_replay(placed)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
-        is_empty = not all_shards(self._driver.replay_state.size).any()
-        return {} if is_empty else self.get_state()
+        # `set_state` checks all before it changes anything, and a copy is as large as what is restored.
+        return {}
 
 
 def repeat(
