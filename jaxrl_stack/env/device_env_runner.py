@@ -24,7 +24,9 @@ from jaxrl_stack.core import (
     COMPONENT_RL_MODULE,
 )
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation, episode_quota
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation
+from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
+from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.devices import host_view
@@ -118,11 +120,6 @@ class DeviceEnvRunner(EnvRunner):
     def module(self) -> RLModule:
         """The acting module, with the learner's current weights."""
         return self._learner.module[self.rollout.module_id]
-
-    @property
-    def spaces(self) -> dict[str, tuple[Any, Any]]:
-        """See `get_spaces`."""
-        return self.get_spaces()
 
     def make_env(self) -> None:
         """Reset all environments at the next ``sample()`` call."""
@@ -289,8 +286,8 @@ class DeviceEnvRunner(EnvRunner):
         else:
             length = self.config.get_rollout_fragment_length()
             num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
-            columns, _ = self._unroll(num_steps, explore, random_actions)
-            episodes = [episode for _, episode in self._builder.add(columns)] + self._builder.cut()
+            ended = self._builder.add(self._unroll(num_steps, explore, random_actions))
+            episodes = [episode for _, episode in ended] + self._builder.cut()
         self._log(episodes, time.perf_counter() - started)
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
@@ -327,7 +324,7 @@ class DeviceEnvRunner(EnvRunner):
         """The settings of all modules at a time; part of the programs, so that nothing is computed between them."""
         return self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
 
-    def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> tuple[Any, Any]:
+    def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
         rollout = self.rollout
 
         def run(state, params, rest, settings, timesteps):
@@ -344,35 +341,26 @@ class DeviceEnvRunner(EnvRunner):
             )
 
         program = self._program(("unroll", num_steps, explore, random_actions), lambda: run)
-        self._state, columns, statistics = program(self._state, *self._weights())
+        self._state, columns, _ = program(self._state, *self._weights())
         columns = jax.device_get(columns)
         if self._sample_replay is not None:
             self._sample_replay.replay(columns)
-        return columns, jax.device_get(statistics)
+        return columns
 
     def _sample_episodes(self, num_episodes: int, explore: bool, random_actions: bool) -> list[SingleAgentEpisode]:
-        quota = episode_quota(num_episodes, self.num_envs)
-        finished: list[list[SingleAgentEpisode]] = [[] for _ in range(self.num_envs)]
-        while any(len(done) < want for done, want in zip(finished, quota, strict=True)):
-            columns, _ = self._unroll(EVALUATION_CHUNK, explore, random_actions)
-            for index, episode in self._builder.add(columns):
-                if len(finished[index]) < quota[index]:
-                    finished[index].append(episode)
+        def sample() -> list[tuple[int, SingleAgentEpisode]]:
+            return self._builder.add(self._unroll(EVALUATION_CHUNK, explore, random_actions))
+
+        episodes = EpisodeQuota(num_episodes, self.num_envs).fill(sample)
         self._builder.reset()
-        return [episode for done in finished for episode in done]
+        return episodes
 
     def _log(self, episodes: list[SingleAgentEpisode], seconds: float) -> None:
-        window = self.config.metrics_num_episodes_for_smoothing
-        for episode in episodes:
-            if not episode.is_done:
-                continue
-            for key, value in (("return", episode.get_return()), ("len", len(episode))):
-                for how in ("mean", "min", "max"):
-                    self.metrics.log_value(f"episode_{key}_{how}", value, reduce=how, window=window)
-        steps = sum(len(episode) for episode in episodes)
-        self.metrics.log_value("num_env_steps_sampled", steps, reduce="sum")
-        self.metrics.log_value("num_env_steps_sampled_lifetime", steps, reduce="lifetime_sum")
-        self.metrics.log_value("num_episodes", sum(episode.is_done for episode in episodes), reduce="sum")
+        ended = [episode for episode in episodes if episode.is_done]
+        for episode in ended:
+            window = self.config.metrics_num_episodes_for_smoothing
+            log_episode(self.metrics, window, episode.get_return(), len(episode))
+        log_counts(self.metrics, len(ended), sum(len(episode) for episode in episodes))
         self.metrics.log_value("sample", seconds)
 
     # ------------------------------------------------------------------------------------------------ evaluation

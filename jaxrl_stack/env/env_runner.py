@@ -74,6 +74,11 @@ class EnvRunner(Checkpointable, abc.ABC):
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action space)}``."""
 
+    @property
+    def spaces(self) -> dict[str, tuple[Any, Any]]:
+        """See `get_spaces`."""
+        return self.get_spaces()
+
     @abc.abstractmethod
     def get_state(
         self,
@@ -165,8 +170,3 @@ def checked_observation(space: gym.Space, observation: Any) -> Any:
         observation = np.asarray(observation, space.dtype)
     validate_batch(space, observation, batch_dims=0, name="observation")
     return jax.tree.map(lambda x: np.asarray(x)[None], observation)
-
-
-def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
-    """How many of n episodes each of B environments contributes: ``n // B + (i < n % B)``."""
-    return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]

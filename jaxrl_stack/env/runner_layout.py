@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_window import redistributed
+from jaxrl_stack.env.connector_states import histories, with_statistics
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
 
@@ -95,40 +96,6 @@ def with_connector_states(state: RunnerState, rollout: DeviceRollout, env_to_mod
     """
     merged = with_statistics(state.env_to_module, env_to_module, histories(rollout.env_to_module))
     return dataclasses.replace(state, env_to_module=merged)
-
-
-def histories(pipeline: Any) -> Any:
-    """A pytree of bools like a pipeline's state: whether a leaf is something of each environment."""
-    one, two = (jax.eval_shape(lambda n=n: pipeline.init(n)) for n in (1, 2))
-    return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
-
-
-def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Of another pipeline's state, what a pipeline can start from: statistics of pieces that it has, too.
-
-    Args:
-        names: Of the pipeline's pieces.
-        is_history: What `histories` returned for it; pieces that run on the host are not in it.
-        state: What `get_state` of the other pipeline returned, ``{piece name: its state}``.
-    """
-    own_only = {name for name, masks in is_history.items() if all(jax.tree.leaves(masks))}
-    return {name: given for name, given in state.items() if name in names and name not in own_only}
-
-
-def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
-    """A pipeline's state with the statistics of another one.
-
-    Args:
-        present: The state whose histories stay; all leaves may have further axes in front.
-        given: The other one, of any number of environments.
-        is_history: What `histories` returned.
-    """
-    return jax.tree.map(
-        lambda mine, theirs, mask: mine if mask else np.broadcast_to(np.asarray(theirs), np.shape(mine)),
-        present,
-        given,
-        is_history,
-    )
 
 
 def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int | None = None) -> RunnerState:

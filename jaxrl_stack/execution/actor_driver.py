@@ -23,12 +23,12 @@ from jaxrl_stack.core import (
     DEFAULT_MODULE_ID,
 )
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.env_runner import episode_quota
 from jaxrl_stack.env.env_runner_group import (
     EnvRunnerGroup,
     NoHealthyEnvRunnerError,
     merges_env_runner_states,
 )
+from jaxrl_stack.env.episode_quota import episode_quota
 from jaxrl_stack.env.resources import (
     RayLease,
     bundle_index,

@@ -26,16 +26,11 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.connector_states import histories, known_statistics
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, call_episode_hook
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
-from jaxrl_stack.env.runner_layout import (
-    histories,
-    known_statistics,
-    restored_runner_state,
-    stored_runner_state,
-    with_connector_states,
-)
+from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel

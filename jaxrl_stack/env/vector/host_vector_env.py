@@ -26,7 +26,6 @@ def make_vector_env(
     recreated_worker: bool = False,
     seed: int = 0,
     num_envs: int | None = None,
-    on_created: Callable[[gym.vector.VectorEnv, EnvContext], None] | None = None,
 ) -> HostVectorEnv:
     """The environments of one runner.
 
@@ -48,7 +47,6 @@ def make_vector_env(
         seed: Of environments whose seed is fixed when they are made (envpool); a ``reset`` with this seed finds them
             as they are.
         num_envs: Number of copies; None: `config.num_envs_per_env_runner`.
-        on_created: Called with the vector environment and its context, once it is there.
 
     Raises:
         ValueError: A JAX environment; unequal spaces or a wrong number of copies; an environment without the vector
@@ -60,10 +58,7 @@ def make_vector_env(
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
     is_async = mode is gym.VectorizeMode.ASYNC
     context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
-    vector_env = _make(config, mode, context, num_envs, seed)
-    if on_created is not None:
-        on_created(vector_env.env, context)
-    return vector_env
+    return _make(config, mode, context, num_envs, seed)
 
 
 def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int, seed: int) -> HostVectorEnv:

@@ -99,22 +99,20 @@ class HostVectorEnv(abc.ABC):
         """
 
     @abc.abstractmethod
-    def step(
-        self,
-        actions: Any,
-        before_reset: Callable[[VectorStep], None] | None = None,
-        recover: Recover | None = None,
-    ) -> VectorStep:
+    def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
         """One step of all environments.
 
         Args:
             actions: NumPy pytree ``[B, ...]`` that mirrors `single_action_space`.
-            before_reset: Called with what the step led to while environments whose episode ended are still in their
-                final state, where they can be held there (those that reset themselves cannot); ``obs`` and
-                ``reset_infos`` of those rows mean nothing yet.
             recover: Replaces an environment that raises (`renew`, `reset_one`), so that the others go on. What it
                 raises goes through. None, and where it is unknown which one it was: the exception goes through.
+            holds_ended: Leave environments whose episode ended in their final state, where they can be held there
+                (those that reset themselves cannot): ``obs`` and ``reset_infos`` of those rows mean nothing until
+                `reset_ended`.
         """
+
+    def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
+        """Reset the environments that `step` has held, and complete what it returned."""
 
     def renew(self, index: int | None = None) -> bool:
         """Make one environment anew; all of them need a `reset` then.

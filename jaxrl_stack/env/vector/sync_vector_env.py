@@ -98,12 +98,7 @@ class SyncHostVectorEnv(HostVectorEnv):
         self._checks_reset = False
         return self._obs, infos
 
-    def step(
-        self,
-        actions: Any,
-        before_reset: Callable[[VectorStep], None] | None = None,
-        recover: Recover | None = None,
-    ) -> VectorStep:
+    def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
         rewards = np.empty(self.num_envs)
         terminateds = np.zeros(self.num_envs, np.bool_)
         truncateds = np.zeros(self.num_envs, np.bool_)
@@ -137,7 +132,7 @@ class SyncHostVectorEnv(HostVectorEnv):
                         write_final = row_writer(self.single_observation_space, final_obs)
                     write_final(i, obs)
                     reset_infos[i] = {}
-                    if before_reset is None:
+                    if not holds_ended:
                         obs, reset_infos[i] = self._reset_again(i, recover)
                 write(i, obs)
         except Exception:
@@ -149,17 +144,18 @@ class SyncHostVectorEnv(HostVectorEnv):
         if failed:
             step.failed, step.valid = failed, np.ones(self.num_envs, np.bool_)
             step.valid[failed], step.resets[failed] = False, True
-        if before_reset is not None:
-            before_reset(step)
-            for i in np.flatnonzero(terminateds | truncateds).tolist():
-                obs, reset_infos[i] = self._reset_again(i, recover)
-                write(i, obs)
         if reset_infos:
             step.reset_infos = [reset_infos.get(i, {}) for i in range(self.num_envs)]
         return step
 
+    def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:
+        infos: Any = step.reset_infos
+        for i in np.flatnonzero(step.terminateds | step.truncateds).tolist():
+            obs, infos[i] = self._reset_again(i, recover)
+            self._write(i, obs)
+
     def _reset_again(self, index: int, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
-        """``(observation, info)`` behind the end of an episode."""
+        """``(first observation, info)`` of the next episode."""
         try:
             return self.env.envs[index].reset()
         except Exception as error:

@@ -95,18 +95,7 @@ class VectorEnvAdapter(HostVectorEnv):
         self._ended = np.zeros(self.num_envs, np.bool_)
         return obs, self._rows(infos)
 
-    def step(
-        self,
-        actions: Any,
-        before_reset: Callable[[VectorStep], None] | None = None,
-        recover: Recover | None = None,
-    ) -> VectorStep:
-        step = self._step(actions)
-        if before_reset is not None:
-            before_reset(step)
-        return step
-
-    def _step(self, actions: Any) -> VectorStep:
+    def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
         obs, rewards, terminateds, truncateds, infos = self.env.step(conform_batch(self.action_space, actions))
         rewards = np.asarray(rewards)
         if rewards.dtype not in (np.float32, np.float64):

@@ -1,0 +1,135 @@
+"""The states of a runner's connector pipelines: statistics, which are shared, and histories, which are its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import numpy as np
+
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+
+
+class ConnectorStates:
+    """Both pipelines of a host runner, with their states.
+
+    Args:
+        env_to_module: The whole pipeline; its host connectors keep their own states.
+        module_to_env: A pure pipeline.
+        num_envs: ``B``.
+
+    Attributes:
+        env_to_module: As given.
+        module_to_env: As given.
+        pure: The part of `env_to_module` that is compiled.
+        value: ``(state of pure, state of module_to_env)``, what a policy takes and returns.
+    """
+
+    def __init__(self, env_to_module: EnvToModulePipeline, module_to_env: ModuleToEnvPipeline, num_envs: int):
+        module_to_env.check_pure()
+        self.env_to_module, self.module_to_env = env_to_module, module_to_env
+        self.pure = cast(EnvToModulePipeline, env_to_module.pure_part())
+        self.init(num_envs)
+
+    def init(self, num_envs: int) -> None:
+        """Forget everything."""
+        self.value: tuple[Any, Any] = (self.pure.init(num_envs), self.module_to_env.init(num_envs))
+
+    def reset(self, num_envs: int) -> None:
+        """Histories start anew, statistics stay."""
+        first, second = self.value
+        self.value = (self.pure.rebatch(first, num_envs), self.module_to_env.rebatch(second, num_envs))
+
+    @functools.cached_property
+    def has_host_connectors(self) -> bool:
+        """Whether some connectors are written for RLlib's ``__call__``."""
+        return bool(self.env_to_module.host_front())
+
+    def compiled_state(self) -> dict[str, Any]:
+        """The env-to-module pipeline's state on the host, connector by connector; empty if nothing compiled has any."""
+        if not jax.tree.leaves(self.value[0]):
+            return {}
+        self.pure.state = jax.device_get(self.value[0])
+        return self.env_to_module.get_state()
+
+    def get_env_to_module(self) -> dict[str, Any]:
+        """`compiled_state`, with the states of host connectors."""
+        return self.compiled_state() or (self.env_to_module.get_state() if self.has_host_connectors else {})
+
+    def get_module_to_env(self) -> dict[str, Any]:
+        """The module-to-env pipeline's state on the host, connector by connector."""
+        self.module_to_env.state = jax.device_get(self.value[1])
+        return self.module_to_env.get_state()
+
+    def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
+        """Take over a state.
+
+        Args:
+            state: What `get_env_to_module` returned.
+            keeps_histories: Only take over statistics.
+            from_training: It is that of training's pipeline, and ``evaluation_config`` may name other connectors.
+        """
+        if state and from_training:
+            state = known_statistics(self.env_to_module.names, self._histories, state)
+        if not state:
+            return
+        present = self.pure.state = jax.device_get(self.value[0])
+        self.env_to_module.set_state(dict(state))
+        given = self.pure.state
+        if keeps_histories:
+            given = with_statistics(present, given, self._histories)
+        self.value = (given, self.value[1])
+
+    def set_module_to_env(self, state: dict[str, Any]) -> None:
+        """Take over what `get_module_to_env` returned."""
+        if state:
+            self.module_to_env.state = jax.device_get(self.value[1])
+            self.module_to_env.set_state(state)
+            self.value = (self.value[0], self.module_to_env.state)
+
+    def merge_deltas(self) -> None:
+        """Count new statistics as known."""
+        self.value = (jax.device_get(self.pure.merge(self.value[0], None)), self.value[1])
+
+    @functools.cached_property
+    def _histories(self) -> Any:
+        return histories(self.pure)
+
+
+def histories(pipeline: Any) -> Any:
+    """A pytree of bools like a pipeline's state: whether a leaf is something of each environment."""
+    one, two = (jax.eval_shape(lambda n=n: pipeline.init(n)) for n in (1, 2))
+    return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
+
+
+def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of another pipeline's state, what a pipeline can start from: statistics of connectors that it has, too.
+
+    Args:
+        names: Of the pipeline's connectors.
+        is_history: What `histories` returned for it; connectors that run on the host are not in it.
+        state: What `get_state` of the other pipeline returned, ``{connector name: its state}``.
+    """
+    own_only = {name for name, masks in is_history.items() if all(jax.tree.leaves(masks))}
+    return {name: given for name, given in state.items() if name in names and name not in own_only}
+
+
+def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
+    """A pipeline's state with the statistics of another one.
+
+    Args:
+        present: The state whose histories stay; all leaves may have further leading axes.
+        given: The other one, of any number of environments.
+        is_history: What `histories` returned.
+    """
+    return jax.tree.map(
+        lambda mine, theirs, mask: mine if mask else np.broadcast_to(np.asarray(theirs), np.shape(mine)),
+        present,
+        given,
+        is_history,
+    )

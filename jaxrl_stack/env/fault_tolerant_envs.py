@@ -1,0 +1,230 @@
+"""The environments of a host runner: made, seeded, reset and stepped, and made anew where they fail."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jaxrl_stack.acting.recording import Recording
+from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class FaultTolerantEnvs:
+    """A vector of environments that may fail: by raising, or with numbers that are not finite.
+
+    With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
+    the middle of a step where the others can go on, else before the next `retried` attempt. More failures in a row
+    than ``num_consecutive_env_runner_failures_tolerance`` are raised, and so is the very first one, before anything
+    was sampled: it is a mistake.
+
+    Args:
+        config: Reads the two settings.
+        make_vector: ``seed -> HostVectorEnv``.
+        worker_index: Of the runner, for messages.
+        seeds: What the environments' seeds follow from; see `reseed`.
+        has_sampled: Whether these environments take the place of others that have sampled.
+        metrics: Gets ``env_reset_timer`` and ``num_env_failures``.
+        on_created: Called after environments were made.
+
+    Attributes:
+        vector: The environments; None before `make` and after `close`.
+        num_envs: How many, ``B``.
+        needs_reset: Whether they have to be reset before the next step.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        make_vector: Callable[[int], HostVectorEnv],
+        *,
+        worker_index: int,
+        seeds: tuple[int, ...],
+        has_sampled: bool,
+        metrics: MetricsLogger,
+        on_created: Callable[[], None],
+    ):
+        self._make_vector = make_vector
+        self._worker_index = worker_index
+        self._metrics = metrics
+        self._on_created = on_created
+        self._restarts = bool(config.restart_failed_sub_environments)
+        self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
+        # None: failures are raised.
+        self._recovery: Recover | None = self._recover if self._restarts and has_sampled else None
+        self.vector: HostVectorEnv | None = None
+        self.num_envs = 0
+        self._failure: BaseException | None = None
+        self._is_broken = False
+        self._broken_index: int | None = None
+        self.reseed(*seeds)
+
+    def make(self) -> None:
+        """Make the environments, closing those that there are."""
+        self.close()
+        self.vector = self._make_vector(self._seed(0))
+        self.num_envs = self.vector.num_envs
+        self.needs_reset = True
+        # Per environment, failures in a row without any row of it that counts.
+        self._failures_in_a_row: dict[int, int] = {}
+        self._on_created()
+
+    def close(self) -> None:
+        """Release the environments; a second call does nothing."""
+        if self.vector is not None:
+            self.vector.close()
+            self.vector = None
+
+    def reseed(self, *seeds: int) -> None:
+        """Have the next `reset` seed the environments, with seeds that follow from these alone."""
+        self._seeds = seeds
+        self._num_failures = 0
+        self._num_resets = 0
+        self.needs_reset = True
+
+    def _seed(self, index: int) -> int:
+        """Seed of one environment: no failure is repeated with the seed that led to it."""
+        return derived_seed("environment", *self._seeds, self._num_failures, index)
+
+    def reset(self) -> tuple[Any, Sequence[dict[str, Any]]]:
+        """Start new episodes everywhere: ``(obs [B, ...], info per environment)``."""
+        # Only the first reset is seeded: from then on every environment goes its own way.
+        seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
+        started = time.perf_counter()
+        vector: Any = self.vector
+        try:
+            outcome = vector.reset(seed=seeds)
+        except Exception as error:
+            self._failure = error
+            raise
+        self._metrics.log_value("env_reset_timer", time.perf_counter() - started)
+        self._num_resets += 1
+        self.needs_reset = False
+        return outcome
+
+    def step(self, actions: Any, holds_ended: bool = False) -> VectorStep:
+        """See `HostVectorEnv.step`."""
+        vector: Any = self.vector
+        try:
+            return vector.step(actions, self._recovery, holds_ended)
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def reset_ended(self, step: VectorStep) -> None:
+        """See `HostVectorEnv.reset_ended`."""
+        vector: Any = self.vector
+        try:
+            vector.reset_ended(step, self._recovery)
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def accept(self, recording: Recording) -> None:
+        """Look for NaN and infinity in a whole recording at once.
+
+        Raises:
+            ValueError: If there are any.
+        """
+        found = recording.first_not_finite()
+        if found is not None:
+            step, self._broken_index, what = found
+            where = f"worker_index={self._worker_index}, vector_index={self._broken_index}"
+            self._failure = ValueError(
+                f"Environment {self._broken_index} of EnvRunner {self._worker_index} (env_config: {where}) returned "
+                f"{what} that is not finite, in step {step} of the {recording.num_steps} that were being sampled. "
+                f"Repair the environment, wrap it with something that replaces NaN and infinity, or set "
+                f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new one."
+            )
+            raise self._failure
+        if self._failures_in_a_row:
+            sampled = recording.valid_envs
+            self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
+
+    def retried(self, attempt: Callable[[], Result], roll_back: Callable[[], None]) -> Result:
+        """What `attempt` returns once no environment fails in it.
+
+        Args:
+            attempt: Resets the environments if they need it, steps them, has what it recorded accepted.
+            roll_back: Called after whatever `attempt` raises.
+
+        Raises:
+            ConsecutiveFailuresError: Too many failures in a row.
+            Exception: What `attempt` raises, unless it is a failure that is tolerated.
+        """
+        failures = 0
+        while True:
+            self._failure = None
+            try:
+                if self._is_broken:
+                    self._renew()
+                result = attempt()
+            except Exception as error:
+                roll_back()
+                self.needs_reset = True
+                if error is not self._failure:
+                    raise
+                failures += 1
+                self._num_failures += 1
+                self._is_broken = True
+                self._tolerate(error, failures, "what was being sampled")
+            else:
+                self._recovery = self._recover if self._restarts else None
+                return result
+
+    def _note(self, error: Exception) -> None:
+        # Failures that are too many have been counted.
+        if not isinstance(error, ConsecutiveFailuresError):
+            self._failure = error
+
+    def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
+        """Log what an environment raised, or raise it."""
+        if self._recovery is None:
+            raise error
+        who = f"EnvRunner {self._worker_index}"
+        if failures > self._tolerance:
+            raise ConsecutiveFailuresError.of(f"Environments of {who}", failures, self._tolerance, error) from error
+        message = "An environment of %s failed: it is made anew, and %s is dropped."
+        logger.error(message, who, what_is_dropped, exc_info=error)
+        self._metrics.log_value("num_env_failures", 1, reduce="sum")
+
+    def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
+        """Make the environment anew that failed while the others go on: ``(its first observation, info)``."""
+        vector: Any = self.vector
+        while True:
+            self._num_failures += 1
+            failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
+            self._tolerate(error, failures, "its episode")
+            try:
+                vector.renew(index)
+                self._on_created()
+                return vector.reset_one(index, self._seed(index))
+            except Exception as another:
+                error = another
+
+    def _renew(self) -> None:
+        """Make the failed environment anew, or all of them where it is unknown which one it is."""
+        vector: Any = self.vector
+        try:
+            if vector.renew(self._broken_index):
+                self._on_created()
+            else:
+                vector.discard()
+                self.make()
+        except Exception as error:
+            self._failure = error
+            raise
+        self._is_broken, self._broken_index = False, None
+        # The random numbers of an environment that is new would start where those of the first one did.
+        self._num_resets = 0

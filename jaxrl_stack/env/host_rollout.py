@@ -1,0 +1,247 @@
+"""The hot loop of a host runner: policy and environments in turn, written into preallocated arrays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.live_episodes import LiveEpisodes
+from jaxrl_stack.acting.recording import Recording
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env.connector_states import ConnectorStates
+from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
+from jaxrl_stack.env.host_connectors import HostConnectors
+from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
+from jaxrl_stack.env.vector.interface import VectorStep
+from jaxrl_stack.utils.spaces import zeros
+
+Recorded: TypeAlias = "tuple[Recording, list[Sequence[dict]], dict[tuple[int, int], dict]]"
+"""``(recording, infos per step, infos of resets)``."""
+
+
+class HostRollout:
+    """Where a vector of environments stands between two recordings, and how it is stepped on.
+
+    Args:
+        envs: The environments.
+        policy: Acts.
+        connectors: States of the policy's pipelines.
+        metrics: Counts steps, ended episodes and durations.
+        host_connectors: None without any.
+        make_live: ``() -> LiveEpisodes``, or None where running episodes are not needed as objects.
+
+    Attributes:
+        live: Those episodes, from the first `reset` on; None where they are not needed.
+        num_recordings: How many `record` has made.
+    """
+
+    def __init__(
+        self,
+        envs: FaultTolerantEnvs,
+        policy: HostPolicy,
+        connectors: ConnectorStates,
+        metrics: SamplingMetrics,
+        *,
+        host_connectors: HostConnectors | None,
+        make_live: Callable[[], LiveEpisodes | None],
+    ):
+        self._envs = envs
+        self._policy = policy
+        self._connectors = connectors
+        self._metrics = metrics
+        self._host_connectors = host_connectors
+        self._make_live = make_live
+        self.live: LiveEpisodes | None = None
+        self.num_recordings = 0
+
+    def reset(self, mode: Mode) -> None:
+        """Start new episodes everywhere."""
+        obs, infos = self._envs.reset()
+        num_envs = self._envs.num_envs
+        vector: Any = self._envs.vector
+        self._obs = obs
+        self._reset_infos = {index: info for index, info in enumerate(infos) if info}
+        self._reset = np.ones(num_envs, bool)
+        self._valid = np.ones(num_envs, bool) if vector.resets_in_next_step else None
+        self._prev_actions = zeros(self._connectors.env_to_module.action_space, (num_envs,))
+        self._no_actions = self._prev_actions
+        self._prev_rewards = np.zeros(num_envs, np.float32)
+        self._returns = np.zeros(num_envs, np.float64)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._started_at = np.full(num_envs, time.perf_counter())
+        self._connectors.reset(num_envs)
+        self.live = self._make_live()
+        if self.live is None:
+            return
+        for index in range(num_envs):
+            self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
+        if self._host_connectors is not None:
+            self._host_connectors.start(self.live.episodes, mode)
+
+    def record(
+        self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
+    ) -> Recorded:
+        """`num_steps` vector steps.
+
+        Args:
+            num_steps: How many.
+            mode: How to choose actions.
+            learns: Whether running statistics of connectors learn from the observations.
+            weights_seq_no: Updates that the acting weights have seen.
+            wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
+                needs.
+        """
+        envs, policy, live, host = self._envs, self._policy, self.live, self._host_connectors
+        clock = time.perf_counter
+        timesteps, steps_per_own_step = self._metrics.timesteps, self._metrics.steps_per_own_step
+        obs, reset, valid = self._obs, self._reset, self._valid
+        prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
+        returns, lengths, num_envs = self._returns, self._lengths, envs.num_envs
+        connectors = self._connectors.value
+        recording: Any = None
+        layout: Any = None
+        same_actions = False
+        infos: list[Sequence[dict]] = []
+        reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
+        acting = stepping = 0.0
+        for t in range(num_steps):
+            began = clock()
+            batch = {Columns.OBS: obs} if host is None else host.batch
+            matrix, loose, connectors = policy.act(
+                mode, connectors, batch, reset, prev_actions, prev_rewards, timesteps, valid, update_statistics=learns
+            )
+            if recording is None:
+                layout = policy.layout(mode)
+                same_actions = layout.columns[Columns.ACTIONS] == layout.columns[Columns.ACTIONS_FOR_ENV]
+                own = None if policy.records_obs else batch[Columns.OBS]
+                recording = Recording(num_steps, num_envs, layout, own, starts=reset)
+            loose = [np.asarray(x) for x in loose] if loose else ()
+            if not policy.records_obs:
+                # Now: the environments may write their next observations into the same buffers.
+                own = batch[Columns.OBS]
+                recording.add_obs((own,) if isinstance(own, np.ndarray) else jax.tree.leaves(own))
+            acted = clock()
+            is_last = t == num_steps - 1
+            actions = layout.read(Columns.ACTIONS, matrix, loose)
+            for_env = actions if same_actions else layout.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
+            inputs = None
+            if live is None:
+                step = envs.step(for_env)
+            else:
+                columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
+                live.saw(columns.get(Columns.OBS, batch[Columns.OBS]))
+                step, inputs = self._step_live(
+                    for_env, columns, connectors, timesteps, mode, weights_seq_no, is_last=is_last
+                )
+            stepping += clock() - acted
+            acting += acted - began
+            recording.add(matrix, loose, step)
+            for index in step.failed:
+                recording.drop_running(index)
+            returns += step.rewards
+            lengths += 1 if step.valid is None else step.valid
+            prev_actions, prev_rewards = actions, recording.rewards[t]
+            ended = step.terminateds | step.truncateds
+            any_ended = ended.any()
+            if any_ended or is_last:
+                needed = np.ones_like(ended) if is_last else ended if wants_episodes else step.truncateds
+                if needed.any():
+                    if inputs is None:
+                        next_obs = _next_obs(step, ended)
+                        inputs = self._final_inputs(next_obs, connectors, actions, prev_rewards, timesteps)
+                    recording.add_final(needed, inputs)
+            if wants_episodes:
+                infos.append(step.infos)
+                if step.reset_infos is not None:
+                    reset_infos |= {(t + 1, i): step.reset_infos[i] for i in np.flatnonzero(step.resets).tolist()}
+            if any_ended:
+                self._note_ended(ended)
+            if (any_ended or step.valid is not None) and step.resets.any():
+                prev_actions, prev_rewards = self._begin(step.resets, prev_actions, prev_rewards)
+            obs, reset = step.obs, step.resets
+            valid = None if valid is None else ~ended
+            timesteps += steps_per_own_step * (num_envs if step.valid is None else int(step.valid.sum()))
+        envs.accept(recording)
+        self._obs, self._reset, self._valid = obs, reset, valid
+        self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
+        self._connectors.value = connectors
+        self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
+        self.num_recordings += 1
+        self._metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
+        return recording, infos, reset_infos
+
+    def _step_live(
+        self,
+        for_env: Any,
+        columns: dict[str, Any],
+        connectors: Any,
+        timesteps: int,
+        mode: Mode,
+        weights_seq_no: int,
+        *,
+        is_last: bool,
+    ) -> tuple[VectorStep, Any]:
+        """One step of the environments with running episodes, host connectors and callbacks.
+
+        Returns:
+            ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or
+            this is the last step of a recording.
+        """
+        live: Any = self.live
+        # Environments whose episode ended stay in their final state, for callbacks that look at them.
+        step = self._envs.step(for_env, holds_ended=True)
+        ended = step.terminateds | step.truncateds
+        next_obs = _next_obs(step, ended)
+        live.append(step, columns, next_obs, weights_seq_no)
+        host = self._host_connectors
+        if host is not None:
+            next_obs = host.after_step(step, live.episodes, mode)[Columns.OBS]
+        inputs = None
+        if is_last or ended.any():
+            rewards = np.asarray(step.rewards, np.float32)
+            inputs = self._final_inputs(next_obs, connectors, columns[Columns.ACTIONS], rewards, timesteps)
+        live.report(step, inputs)
+        self._envs.reset_ended(step)
+        live.begin(step)
+        if host is not None:
+            host.after_reset(step, live.episodes, mode)
+        return step, inputs
+
+    def _final_inputs(
+        self, next_obs: Any, connectors: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
+    ) -> Any:
+        """The module's view of observations before any reset; no statistics learn from them."""
+        if not self._policy.records_obs:
+            return next_obs
+        return self._policy.observe_final(connectors, next_obs, prev_actions, prev_rewards, timesteps)
+
+    def _note_ended(self, ended: np.ndarray) -> None:
+        now = time.perf_counter()
+        self._metrics.ended += [
+            EndedEpisode(i, float(self._returns[i]), int(self._lengths[i]), now - float(self._started_at[i]))
+            for i in np.flatnonzero(ended).tolist()
+        ]
+
+    def _begin(self, where: np.ndarray, prev_actions: Any, prev_rewards: np.ndarray) -> tuple[Any, np.ndarray]:
+        """New episodes in some environments; actions and rewards to act on next."""
+        self._returns[where] = 0.0
+        self._lengths[where] = 0
+        self._started_at[where] = time.perf_counter()
+        prev_actions = jax.tree.map(lambda given, none: _where(where, none, given), prev_actions, self._no_actions)
+        return prev_actions, np.where(where, np.float32(0.0), prev_rewards)
+
+
+def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
+    """The observations after a step, before any reset, as arrays of their own."""
+    if step.final_obs is None:
+        return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)
+    return jax.tree.map(lambda final, obs: _where(ended, final, obs), step.final_obs, step.obs)
+
+
+def _where(mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+    return np.where(mask.reshape(mask.shape + (1,) * (np.ndim(no) - 1)), yes, no)

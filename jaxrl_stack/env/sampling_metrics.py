@@ -1,0 +1,147 @@
+"""What a runner counts while it samples, and how it is logged."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, NamedTuple
+
+from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+
+class EndedEpisode(NamedTuple):
+    """Statistics of an episode that ended.
+
+    Attributes:
+        env_index: Its environment.
+        episode_return: Sum of unclipped rewards.
+        length: Steps.
+        duration: Seconds from its reset to its end.
+    """
+
+    env_index: int
+    episode_return: float
+    length: int
+    duration: float
+
+
+class SamplingMetrics:
+    """Env steps, ended episodes and durations of a runner.
+
+    Args:
+        logger: Where `report` logs them.
+        window: Episodes that means, minima and maxima are over.
+        steps_per_own_step: Env steps that all runners together take for one of this one's, as far as it knows.
+
+    Attributes:
+        num_env_steps: Own steps since the last `note_lifetime`.
+        ended: Episodes that ended and were not taken or reported yet.
+    """
+
+    def __init__(self, logger: MetricsLogger, window: int, steps_per_own_step: int):
+        self._logger = logger
+        self._window = window
+        self.steps_per_own_step = steps_per_own_step
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from zero."""
+        self._logger.reset()
+        self.num_env_steps = self._others_env_steps = self._num_reported = 0
+        self.ended: list[EndedEpisode] = []
+        self._last_sample: float | None = None
+        self._durations: dict[str, tuple[float, int]] = {}
+
+    def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
+        """What `roll_back` takes; what was logged is copied only if it may change until then."""
+        logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
+        return self.num_env_steps, list(self.ended), logged
+
+    def roll_back(self, snapshot: tuple[Any, ...]) -> None:
+        """Forget what was counted since a snapshot; durations stay."""
+        self.num_env_steps, ended, logged = snapshot
+        self.ended = list(ended)
+        if logged is not None:
+            self._logger.set_state(copy.deepcopy(logged))
+
+    # --------------------------------------------------------------------------------------------------- env steps
+
+    @property
+    def lifetime_env_steps(self) -> int:
+        """Env steps of all runners at the last `note_lifetime`, and own ones since."""
+        return self._others_env_steps + self.num_env_steps
+
+    @property
+    def timesteps(self) -> int:
+        """Env steps at which schedules are read: the others' unknown ones are counted like own ones."""
+        return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
+
+    def note_lifetime(self, num_env_steps: int) -> None:
+        """Take over what all runners together have sampled; own steps count from here on."""
+        self._others_env_steps = num_env_steps
+        self._num_reported -= self.num_env_steps
+        self.num_env_steps = 0
+
+    def add_recording(self, num_env_steps: int, acting: float, stepping: float) -> None:
+        """Count a recording, with the mean seconds of its policy calls and of its steps of the environments."""
+        self.num_env_steps += num_env_steps
+        self.add_duration("env_step_timer", stepping)
+        self.add_duration("rlmodule_inference_timer", acting)
+
+    # --------------------------------------------------------------------------------------------------- durations
+
+    def time_sample(self, started: float) -> None:
+        """Note the duration of a call of the runner that began at ``time.perf_counter()``."""
+        if self._last_sample is not None:
+            self.add_duration("time_between_sampling", started - self._last_sample)
+        self._last_sample = time.perf_counter()
+        self.add_duration("sample", self._last_sample - started)
+
+    def add_duration(self, name: str, seconds: float) -> None:
+        """Note a duration for `log_durations`: logging each of them would take longer than some of them do."""
+        total, number = self._durations.get(name, (0.0, 0))
+        self._durations[name] = (total + seconds, number + 1)
+
+    def log_durations(self) -> None:
+        """Log means of the durations since the last time."""
+        for name, (total, number) in self._durations.items():
+            self._logger.log_value(name, total / number)
+        self._durations = {}
+
+    # ------------------------------------------------------------------------------------------------------ reports
+
+    def take_ended(self) -> EndedEpisodes:
+        """The episodes that ended since the last call or `report`."""
+        ended, self.ended = self.ended, []
+        return EndedEpisodes.of([statistics for _, *statistics in ended])
+
+    def take_logged(self) -> dict[str, Any]:
+        """What was logged since the last time, reduced, with the durations."""
+        self.log_durations()
+        return self._logger.reduce()
+
+    def report(self) -> dict[str, Any]:
+        """`take_logged`, with episodes and steps since the last report."""
+        for episode in self.ended:
+            log_episode(self._logger, self._window, episode.episode_return, episode.length)
+            duration = episode.duration
+            self._logger.log_value("episode_duration_sec_mean", duration, reduce="mean", window=self._window)
+        self._logger.log_value("num_episodes_lifetime", len(self.ended), reduce="lifetime_sum")
+        log_counts(self._logger, len(self.ended), self.num_env_steps - self._num_reported)
+        self.ended, self._num_reported = [], self.num_env_steps
+        return self.take_logged()
+
+
+def log_episode(logger: MetricsLogger, window: int, episode_return: float, length: int) -> None:
+    """Log an episode that ended, under RLlib's names."""
+    for key, value in (("return", episode_return), ("len", length)):
+        for how in ("mean", "min", "max"):
+            logger.log_value(f"episode_{key}_{how}", value, reduce=how, window=window)
+
+
+def log_counts(logger: MetricsLogger, num_episodes: int, num_env_steps: int) -> None:
+    """Log how many episodes ended and steps were taken, under RLlib's names."""
+    logger.log_value("num_episodes", num_episodes, reduce="sum")
+    logger.log_value("num_env_steps_sampled", num_env_steps, reduce="sum")
+    logger.log_value("num_env_steps_sampled_lifetime", num_env_steps, reduce="lifetime_sum")
