@@ -12,7 +12,6 @@ import jax
 
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
-from jaxrl_stack.env.resources import actor_options, scheduling_strategy
 from jaxrl_stack.utils.actor_manager import (
     PROBE_INTERVAL_S,
     CallResult,
@@ -25,6 +24,7 @@ from jaxrl_stack.utils.actor_manager import (
 )
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.resources import actor_options, scheduling_strategy
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class EnvRunnerGroup:
         local_env_runner: The runner in this process; True builds one, False goes without.
         config: The algorithm's config, of evaluation for evaluation's runners; None takes the local runner's.
         num_env_runners: Number of actors; None for ``config.num_env_runners``.
-        placement_group: See `jaxrl_stack.env.resources.create_placement_group`; None leaves placing to Ray.
-        pg_offset: Bundle of the first actor in it; see `jaxrl_stack.env.resources.bundle_index`.
+        placement_group: See `jaxrl_stack.utils.resources.create_placement_group`; None leaves placing to Ray.
+        pg_offset: Bundle of the first actor in it; see `jaxrl_stack.utils.resources.bundle_index`.
         is_evaluation: Whether these are evaluation's runners.
         env_runner_kwargs: More arguments for the runners' class.
         on_env_runners_recreated: ``f(group, ids of actors that are back)``, called after they got their state.

@@ -29,7 +29,13 @@ from jaxrl_stack.env.env_runner_group import (
     merges_env_runner_states,
 )
 from jaxrl_stack.env.episode_quota import episode_quota
-from jaxrl_stack.env.resources import (
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.execution import actor_memory
+from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.execution.rollout_ops import sample_rounds
+from jaxrl_stack.utils.actor_setup import prepare_host_process
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.resources import (
     RayLease,
     bundle_index,
     check_resources,
@@ -37,12 +43,6 @@ from jaxrl_stack.env.resources import (
     remove_placement_group,
     start_ray_if_needed,
 )
-from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.execution import actor_memory
-from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
-from jaxrl_stack.execution.rollout_ops import sample_rounds
-from jaxrl_stack.utils.actor_setup import prepare_host_process
-from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import gymnasium as gym
 
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
-from jaxrl_stack.env.resources import is_one_machine
 from jaxrl_stack.utils.memory import (
     HOST_ENV_BYTES,
     MemoryEstimate,
@@ -18,6 +17,7 @@ from jaxrl_stack.utils.memory import (
     host_memory,
     require_memory,
 )
+from jaxrl_stack.utils.resources import is_one_machine
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig

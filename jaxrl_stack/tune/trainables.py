@@ -65,8 +65,8 @@ class AlgorithmTrainable:
         import ray
         from ray.tune import PlacementGroupFactory
 
-        from jaxrl_stack.env.resources import check_resources, resource_bundles
         from jaxrl_stack.tune.registry import share_env
+        from jaxrl_stack.utils.resources import check_resources, resource_bundles
 
         settings = cls.as_config(config)
         # Called in the driver's process, which knows the environments; the trial's does not.
@@ -83,8 +83,8 @@ class AlgorithmTrainable:
         self._build(self.as_config(config))
 
     def _build(self, config: AlgorithmConfig) -> None:
-        from jaxrl_stack.env.resources import learner_cpus, role_resources
         from jaxrl_stack.utils.actor_setup import set_up_actor
+        from jaxrl_stack.utils.resources import learner_cpus, role_resources
 
         resources = role_resources(config, "main")
         set_up_actor(

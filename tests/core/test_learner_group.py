@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.learner import learner_group
+from jaxrl_stack.core.learner import joined_learners
 from jaxrl_stack.core.learner.learner_actor import BlockShare, LearnerActor, assemble, deal_out_blocks
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.training_data import TrainingData, bounds, slice_episodes, split_rows
@@ -511,8 +511,8 @@ def test_a_port_that_is_taken_before_it_is_used(ray_session, tmp_path, monkeypat
                     file.write("one")
                 return f"{free.rpartition(':')[0]}:{port}"
 
-        monkeypatch.setattr(learner_group, "LearnerActor", TooLate)
-        monkeypatch.setattr(learner_group, "OTHERS_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(joined_learners, "LearnerActor", TooLate)
+        monkeypatch.setattr(joined_learners, "OTHERS_TIMEOUT_S", 1.0)
         with caplog.at_level(logging.WARNING, logger="jaxrl_stack"):
             group = LearnerGroup(config=config_of(2))
         assert "could not be joined and are started again" in caplog.text

@@ -15,10 +15,10 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
-from jaxrl_stack.env import resources
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.env_runner_group import MAX_ROUNDS_WITHOUT_DATA, EnvRunnerGroup
 from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
+from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.counters import to_int
 
 OBS = "env_to_module_connector"

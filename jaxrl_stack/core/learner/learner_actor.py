@@ -173,6 +173,10 @@ class LearnerActor:
         """``func(learner, **kwargs)``."""
         return func(self.learner, **kwargs)
 
+    def call(self, method: str, value: Any) -> Any:
+        """``learner.method(value)``; Ray puts the object in the place of a reference to it."""
+        return getattr(self.learner, method)(value)
+
     def update(self, request: Request) -> Answer:
         """Make an update."""
         learner, data = self.learner, request.data

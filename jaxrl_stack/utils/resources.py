@@ -309,7 +309,7 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
             raise ValueError(
                 f"The actors of this algorithm need {_listed(total)}, but this process belongs to a placement group of "
                 f"{_listed(reserved)}, which its actors cannot leave. Reserve what "
-                f"jaxrl_stack.env.resources.resource_bundles(config) lists (tune.PlacementGroupFactory(bundles)), or "
+                f"jaxrl_stack.utils.resources.resource_bundles(config) lists (tune.PlacementGroupFactory(bundles)), or "
                 f"lower num_env_runners, evaluation_num_env_runners or num_learners."
             )
         return None
@@ -344,13 +344,17 @@ def scheduling_strategy(group: Any, index: int) -> Any:
     if group is None:
         return None
     import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     is_trial = group == ray.util.get_current_placement_group()
+    return in_bundle(group, index + 1 if is_trial and index >= 0 else index)
+
+
+def in_bundle(group: Any, index: int) -> Any:
+    """The ``scheduling_strategy`` of an actor in one of a placement group's bundles; -1 for any of them."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     return PlacementGroupSchedulingStrategy(
-        placement_group=group,
-        placement_group_bundle_index=index + 1 if is_trial and index >= 0 else index,
-        placement_group_capture_child_tasks=True,
+        placement_group=group, placement_group_bundle_index=index, placement_group_capture_child_tasks=True
     )
 
 

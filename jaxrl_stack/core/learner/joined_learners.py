@@ -1,0 +1,440 @@
+"""N Learners in Ray actors that update as one: how a `LearnerGroup` starts, calls and restarts them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import operator
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core.learner.learner_actor import Answer, BlockShare, LearnerActor, Request, RowShare
+from jaxrl_stack.core.learner.training_data import TrainingData
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
+from jaxrl_stack.utils.resources import actor_options, in_bundle, role_resources
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+logger = logging.getLogger(__name__)
+
+GET_STATE = operator.methodcaller("get_state")
+STATE_AFTER_UPDATE = "_rl_module_state_after_update"
+"""Where ``update(return_state=True)`` puts the weights in the first learner's result."""
+OTHERS_TIMEOUT_S = 10.0
+"""How long to wait for the other learners' answers once one of them has failed: what fails in one fails in all, unless
+that one took the others' partner away."""
+CONSEQUENCES_TIMEOUT_S = 1.0
+"""How long to wait for what the other learners have to say of one that died."""
+JOIN_ATTEMPTS = 3
+"""How often learners are started until they can be joined."""
+LEAVE_TIMEOUT_S = 5.0
+"""How long learners may take to part before they are ended."""
+
+
+class _LostLearnersError(Exception):
+    """A process was lost, or waits for others that have failed. The cause is what was raised first."""
+
+
+@dataclasses.dataclass
+class _Pending:
+    """An update that was sent and not answered yet."""
+
+    refs: list[Any]
+    return_state: bool
+
+
+class JoinedLearners:
+    """The actors of a `LearnerGroup`, and what it takes to start them again.
+
+    Args:
+        config: The algorithm's config.
+        module_spec: Spec of the module(s).
+        placement_group: Its last bundles are the learners'.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        module_spec: RLModuleSpec | MultiRLModuleSpec | None,
+        placement_group: Any,
+    ):
+        self.config = config
+        self.num_learners = int(config.num_learners)
+        self.num_updates = 0
+        self.num_restarts = 0
+        self.num_dropped_env_steps = 0
+        self.pending: collections.deque[_Pending] = collections.deque()
+        self.info: dict[str, Any] = {}
+        self._module_spec = module_spec
+        self._placement_group = placement_group
+        self._module_changes: list[operator.methodcaller] = []
+        self._snapshot: dict[str, Any] = {}
+        self._num_sent = 0
+        self._sent_at_snapshot = 0
+        self._actors: list[Any] = []
+        self._lost: _LostLearnersError | None = None
+        self._is_shut_down = False
+        try:
+            self._start()
+            self._remember(self._gather([self._actors[0].apply.remote(GET_STATE, {})])[0], num_sent=0)
+        except _LostLearnersError as lost:
+            self._kill()
+            raise RuntimeError(f"A learner was lost while the group was started: {lost.__cause__}") from lost.__cause__
+        except BaseException:
+            self._kill()
+            raise
+
+    # ------------------------------------------------------------------------------------------------- life and death
+
+    def _start(self) -> None:
+        for attempt in range(1, JOIN_ATTEMPTS + 1):
+            self._make_actors()
+            try:
+                self._join()
+                break
+            except _LostLearnersError as lost:
+                if attempt == JOIN_ATTEMPTS:
+                    raise
+                # Between the choice of a port and its use, somebody else may have taken it.
+                logger.warning("The learners could not be joined and are started again. %s", lost.__cause__)
+                self._kill()
+        self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
+
+    def _join(self) -> None:
+        """Put the devices of all actors on one axis.
+
+        Raises:
+            _LostLearnersError: If the coordinator's port is taken, or an actor died.
+        """
+        if self.num_learners > 1:
+            (address,) = self._gather([self._actors[0].free_address.remote()])
+            self._gather([a.join.remote(address, self.num_learners, i) for i, a in enumerate(self._actors)])
+
+    def _make_actors(self) -> None:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        actor_class = ray.remote(LearnerActor)
+        options = actor_options(self.config, "learner")
+        amounts = {name: options[name] for name in ("num_cpus", "num_gpus")}
+        # One of several cannot come back alone.
+        options["max_restarts"] = 0
+        config = ray.put(self.config)
+        self._actors = [
+            actor_class.options(**options, scheduling_strategy=self._scheduling_strategy(i)).remote(
+                config=config, module_spec=self._module_spec, **amounts
+            )
+            for i in range(self.num_learners)
+        ]
+
+    def _scheduling_strategy(self, index: int) -> Any:
+        if self._placement_group is None:
+            return None
+        if not role_resources(self.config, "learner"):
+            return in_bundle(self._placement_group, -1)
+        num_bundles = len(self._placement_group.bundle_specs)
+        if num_bundles < self.num_learners:
+            raise ValueError(
+                f"The placement group has {num_bundles} bundles; num_learners={self.num_learners} needs as many."
+            )
+        return in_bundle(self._placement_group, num_bundles - self.num_learners + index)
+
+    def _restart(self, lost: _LostLearnersError) -> None:
+        """Start all learners again from the last snapshot."""
+        logger.warning(
+            "A learner was lost; all %d start again from the last snapshot, which %d update(s) have followed. %s",
+            self.num_learners,
+            self._num_sent - self._sent_at_snapshot,
+            lost.__cause__,
+        )
+        # The learners may have made updates of which nobody has heard but the runners.
+        self.num_updates += len(self.pending)
+        self._kill()
+        self.num_restarts += 1
+        self._start()
+        for change in self._module_changes:
+            self._gather([actor.apply.remote(change, {}) for actor in self._actors])
+        counted = {**self._snapshot["counters"], "num_updates": np.uint32(self.num_updates)}
+        self._send_to_all("set_state", {**self._snapshot, "counters": counted})
+        self._num_sent = self._sent_at_snapshot
+
+    def _kill(self) -> None:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        self.pending.clear()
+        actors, self._actors = self._actors, []
+        if ray.is_initialized():
+            for actor in actors:
+                ray.kill(actor)
+
+    def shutdown(self) -> None:
+        """Part and end the actors."""
+        import ray  # pyright: ignore[reportMissingImports]
+
+        if self._actors and self.num_learners > 1 and ray.is_initialized():
+            # Whoever ends without having left takes the others down, with a page of messages each.
+            ray.wait([a.leave.remote() for a in self._actors], num_returns=self.num_learners, timeout=LEAVE_TIMEOUT_S)
+        self._kill()
+        self._is_shut_down = True
+
+    # ---------------------------------------------------------------------------------------------------------- calls
+
+    def _with_restart(self, send: Callable[[], Any]) -> Any:
+        """What `send` returns; if learners are lost on the way, all start again and `send` is called once more.
+
+        Raises:
+            RuntimeError: If they are lost again.
+        """
+        if self._is_shut_down:
+            raise ValueError("This LearnerGroup was shut down.")
+        for _ in range(2):
+            try:
+                if self._lost is not None:
+                    self._restart(self._lost)
+                    self._lost = None
+                return send()
+            except _LostLearnersError as lost:
+                self._lost = lost
+        assert self._lost is not None
+        reason = self._lost.__cause__
+        raise RuntimeError(f"Learners were lost again after they had been started anew: {reason}") from reason
+
+    def _gather(self, refs: Sequence[Any]) -> list[Any]:
+        """The results of one call of several actors.
+
+        Raises:
+            _LostLearnersError: If an actor died, or does not answer while another one has failed.
+            Exception: What the calls raised.
+        """
+        results = []
+        for outcome in self._outcomes(refs, others_timeout_seconds=OTHERS_TIMEOUT_S):
+            assert outcome is not None, "there is no deadline while nothing has failed"
+            if outcome.error is not None:
+                raise outcome.error
+            results.append(outcome.result)
+        return results
+
+    def _outcomes(
+        self,
+        refs: Sequence[Any],
+        *,
+        timeout_seconds: float | None = None,
+        others_timeout_seconds: float | None = None,
+    ) -> list[ResultOrError | None]:
+        """Results or exceptions of the code that ran, in order; None for those that did not come in time.
+
+        Args:
+            refs: One per actor.
+            timeout_seconds: Longest wait.
+            others_timeout_seconds: Longest wait for the others once one has failed, after which they are given up.
+
+        Raises:
+            _LostLearnersError: See `_gather`.
+        """
+        import ray  # pyright: ignore[reportMissingImports]
+
+        is_joint = others_timeout_seconds is not None
+        outcomes: dict[Any, ResultOrError] = {}
+        waiting = list(refs)
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        failure: Exception | None = None
+        while waiting:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, waiting = ray.wait(waiting, timeout=left)
+            if not ready:
+                break
+            outcome = outcomes[ready[0]] = ResultOrError.of(ray.get, ready[0])
+            if outcome.error is None:
+                continue
+            if outcome.is_ray_error:
+                # That the others could not reach it is only a consequence, which Ray prints if nobody fetches it.
+                if waiting:
+                    failed, _ = ray.wait(waiting, num_returns=len(waiting), timeout=CONSEQUENCES_TIMEOUT_S)
+                    for ref in failed:
+                        ResultOrError.of(ray.get, ref)
+                is_reason = failure is not None and not _is_broken_program(failure)
+                raise _LostLearnersError from failure if is_reason else outcome.error
+            if failure is None and is_joint:
+                failure, deadline = outcome.error, time.monotonic() + others_timeout_seconds
+        if failure is not None and (waiting or _is_broken_program(failure)):
+            raise _LostLearnersError from failure
+        return [outcomes.get(ref) for ref in refs]
+
+    def call(self, method: str) -> list[Any]:
+        """A method of all actors."""
+        return self._with_restart(lambda: self._gather([getattr(a, method).remote() for a in self._actors]))
+
+    def first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
+        """``func(learner, **kwargs)`` of the first learner; all have the same state."""
+        return self._with_restart(lambda: self._gather([self._actors[0].apply.remote(func, kwargs)]))[0]
+
+    def foreach(
+        self,
+        func: Callable[..., Any],
+        kwargs: dict[str, Any],
+        ids: Collection[int] | None,
+        timeout_seconds: float | None,
+        return_obj_refs: bool,
+    ) -> RemoteCallResults:
+        """See `LearnerGroup.foreach_learner`."""
+        chosen = list(range(self.num_learners)) if ids is None else list(ids)
+        unknown = [i for i in chosen if i not in range(self.num_learners)]
+        if unknown:
+            raise ValueError(f"There is no learner {unknown[0]!r}; there are {list(range(self.num_learners))}.")
+
+        def send() -> list[ResultOrError | None]:
+            refs = [self._actors[i].apply.remote(func, kwargs) for i in chosen]
+            if return_obj_refs:
+                return [ResultOrError(result=ref) for ref in refs]
+            return self._outcomes(refs, timeout_seconds=timeout_seconds)
+
+        results = RemoteCallResults()
+        for i, outcome in zip(chosen, self._with_restart(send), strict=True):
+            if outcome is not None:
+                results.add_result(i, outcome)
+        return results
+
+    def weights_ref(self) -> Any:
+        """See `LearnerGroup.get_weights_ref`."""
+
+        def send() -> Any:
+            is_well, ref = self._actors[0].weights_for_runners.options(num_returns=2).remote()
+            self._gather([is_well])
+            return ref
+
+        return self._with_restart(send)
+
+    # --------------------------------------------------------------------------------------------- modules and state
+
+    def _send_to_all(self, method: str, value: Any) -> None:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        ref = ray.put(value)
+        self._gather([actor.call.remote(method, ref) for actor in self._actors])
+
+    def change(self, method: str, value: Any) -> None:
+        """``learner.method(value)`` of all learners: a change of state that is not lost."""
+        self._with_restart(lambda: self._send_to_all(method, value))
+        self._take_snapshot()
+
+    def change_modules(self, change: operator.methodcaller) -> MultiRLModuleSpec:
+        """`Learner.add_module` or `remove_module` of all learners."""
+        specs = self._with_restart(lambda: self._gather([a.apply.remote(change, {}) for a in self._actors]))
+        self._module_changes.append(change)
+        self._take_snapshot()
+        self.info["module_ids"] = tuple(specs[0].rl_module_specs)
+        return specs[0]
+
+    def _take_snapshot(self) -> None:
+        self._remember(self.first(GET_STATE), self._num_sent)
+
+    def _remember(self, state: dict[str, Any], num_sent: int) -> None:
+        self._snapshot, self._sent_at_snapshot = state, num_sent
+        self.num_updates = max(self.num_updates, int(state["counters"]["num_updates"]))
+
+    # -------------------------------------------------------------------------------------------------------- updates
+
+    def update(
+        self,
+        shares: Sequence[TrainingData | BlockShare],
+        arguments: dict[str, Any],
+        async_update: bool,
+        return_state: bool,
+    ) -> list[dict[str, Any]]:
+        """One update from every learner's share; see `LearnerGroup.update`."""
+        if async_update:
+            return self._update_async(shares, arguments, return_state)
+
+        def send() -> list[Answer]:
+            return self._gather(self._send_update(shares, arguments, return_state))
+
+        return self._received(self._with_restart(send), return_state)
+
+    def update_rows(self, batch: dict[str, dict[str, Any]], arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
+        """See `LearnerGroup.update_rows`."""
+        sizes = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
+        num = self.num_learners
+        if any(n % num for n in sizes.values()):
+            raise ValueError(
+                f"A batch of {sizes} rows cannot be dealt out to {num} learners evenly: make its rows a multiple of "
+                f"num_learners."
+            )
+
+        def share(i: int) -> RowShare:
+            parts = {mid: slice(i * n // num, (i + 1) * n // num) for mid, n in sizes.items()}
+            return RowShare({mid: jax.tree.map(lambda x, mid=mid: x[parts[mid]], own) for mid, own in batch.items()})
+
+        shares = [share(i) for i in range(num)]
+        answers = self._with_restart(lambda: self._gather(self._send_update(shares, arguments, False)))
+        self._received(answers, False)
+        rows = [answer.rows for answer in answers]
+        return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
+
+    def _send_update(
+        self, shares: Sequence[TrainingData | BlockShare | RowShare], arguments: dict[str, Any], return_state: bool
+    ) -> list[Any]:
+        self._num_sent += 1
+        takes_snapshot = (self._num_sent - self._sent_at_snapshot) % self.config.learner_snapshot_interval == 0
+        return [
+            actor.update.remote(
+                Request(share, arguments, takes_snapshot and i == 0, wants_weights=return_state and i == 0)
+            )
+            for i, (actor, share) in enumerate(zip(self._actors, shares, strict=True))
+        ]
+
+    def _received(self, answers: Sequence[Answer], return_state: bool) -> list[dict[str, Any]]:
+        first = answers[0]
+        self.num_updates = max(self.num_updates, first.num_updates)
+        if first.state is not None:
+            # Updates that were sent behind this one are still to come.
+            self._remember(first.state, self._num_sent - len(self.pending))
+        metrics = [answer.metrics for answer in answers]
+        if return_state:
+            metrics[0][STATE_AFTER_UPDATE] = first.weights
+        return metrics
+
+    def _update_async(
+        self, shares: Sequence[TrainingData | BlockShare], arguments: dict[str, Any], return_state: bool
+    ) -> list[dict[str, Any]]:
+        results = self._with_restart(self._fetch_finished)
+        if len(self.pending) >= self.config.max_requests_in_flight_per_learner:
+            self.num_dropped_env_steps += sum(_num_env_steps(share, self.config) for share in shares)
+        else:
+            refs = self._send_update(shares, arguments, return_state)
+            self.pending.append(_Pending(refs, return_state))
+        return results
+
+    def _fetch_finished(self) -> list[dict[str, Any]]:
+        """The results of all asynchronous updates that are finished, oldest first."""
+        import ray  # pyright: ignore[reportMissingImports]
+
+        results = []
+        while self.pending:
+            oldest = self.pending[0]
+            ready, waiting = ray.wait(oldest.refs, num_returns=len(oldest.refs), timeout=0)
+            if waiting and all(ResultOrError.of(ray.get, ref).ok for ref in ready):
+                break
+            answers = self._gather(oldest.refs)
+            self.pending.popleft()
+            results += self._received(answers, oldest.return_state)
+        return results
+
+
+def _is_broken_program(error: Exception) -> bool:
+    """Whether a compiled program has failed half-way: the learner's state, which it was given, is gone then."""
+    cause = getattr(error, "cause", error)
+    # What fails between processes on the CPU is a ValueError.
+    return isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause)
+
+
+def _num_env_steps(share: TrainingData | BlockShare, config: AlgorithmConfig) -> int:
+    """Steps that are dropped with a share; a train batch's, where only fetching the data would tell."""
+    known = share.num_steps if isinstance(share, TrainingData) else None
+    return config.train_batch_size_per_learner if known is None else known
