@@ -63,9 +63,10 @@ def test_a_run_leaves_results_and_checkpoints(trained):
     results = [json.loads(line) for line in (directory / "result.json").read_text().splitlines()]
     assert [r["training_iteration"] for r in results] == [1, 2]
     assert [r["done"] for r in results] == [False, True]
-    assert [r["evaluation"]["env_runners"]["num_episodes"] for r in results] == [None, 4]
+    assert "evaluation" not in results[0] and results[1]["evaluation"]["env_runners"]["num_episodes"] == 4
     rows = list(csv.DictReader((directory / "progress.csv").read_text().splitlines()))
     assert [row["num_env_steps_sampled_lifetime"] for row in rows] == ["128", "256"]
+    assert [row["evaluation/env_runners/num_episodes"] for row in rows] == ["", "4"]
     assert len(list(directory.glob("events.out.tfevents.*"))) == 1
     assert sorted(p.name for p in directory.glob("checkpoint_*")) == [
         "checkpoint_000001",

@@ -78,6 +78,18 @@ def statistics(result):
 
 
 @BOTH
+def test_results_keep_the_last_evaluation_and_the_config(env):
+    algo = config(env).evaluation(evaluation_interval=2).build_algo()
+    results = [algo.train() for _ in range(4)]
+    first, second, third, fourth = (result.get("evaluation") for result in results)
+    assert first is None and second is not None and third == second
+    assert fourth["env_runners"]["num_episodes_lifetime"] == 2 * second["env_runners"]["num_episodes_lifetime"]
+    assert results[0]["config"]["num_envs_per_env_runner"] == 4
+    assert results[0]["config"].keys() == algo.config.to_dict().keys()
+    algo.stop()
+
+
+@BOTH
 def test_every_evaluation_has_other_episodes_also_within_an_iteration(env, tmp_path):
     algo, other = config(env).build_algo(), config(env).build_algo()
     first = statistics(algo.evaluate())

@@ -149,7 +149,8 @@ class Algorithm(Checkpointable):
         self._iteration = 0
         self._time_total = 0.0
         self._clock = CompileClock()
-        self._evaluation_metrics: dict[str, Any] = {}
+        self._evaluation_metrics: dict[str, Any] | None = None
+        self._reported_config = config.to_dict()
         self._is_stopped = False
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.callbacks = CallbackList.from_config(config)
@@ -236,7 +237,8 @@ class Algorithm(Checkpointable):
         """Run one iteration.
 
         Returns:
-            RLlib's nested result dict; every key is there from the first iteration on, NaN until known.
+            RLlib's nested result dict; every key is there from the first iteration on, NaN until known. Only
+            ``evaluation`` comes with the first evaluation, and stays until the next one.
             ``timers/{compile,device,host}_s`` split the iteration's wall time.
         """
         self._check_is_running()
@@ -264,7 +266,11 @@ class Algorithm(Checkpointable):
         self._iteration, self._num_evaluations = self._iteration + 1, 0
         result = self._training_result(steps_before, updates_before, episodes_before, calls, training_seconds)
         if evaluates:
-            merge_nested(result, {"evaluation": self.evaluate() if beside is None else beside.result()})
+            _ = self.evaluate() if beside is None else beside.result()
+        if interval and self._evaluation_metrics is not None:
+            merge_nested(result, {"evaluation": self._evaluation_metrics})
+        else:
+            result.pop("evaluation", None)
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
         compile_s = min(self._clock.seconds, elapsed)
@@ -284,6 +290,7 @@ class Algorithm(Checkpointable):
             "iterations_since_restore": self._iteration - self._restored_at.iteration,
         }
         merge_nested(result, self.metrics.compile())
+        result["config"] = dict(self._reported_config)
         self.log_result(result)
         return result
 
@@ -774,12 +781,12 @@ class Algorithm(Checkpointable):
         with self._eager_if_asked():
             if not self.driver.reset(config):
                 return False
-        self.config = config
+        self.config, self._reported_config = config, config.to_dict()
         self.callbacks = self.driver.callbacks = CallbackList.from_config(config)
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
         self._evaluated_steps = self._evaluated_episodes = self._num_evaluations = self._action_count = 0
-        self._evaluation_metrics = {}
+        self._evaluation_metrics = None
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
         return True
 

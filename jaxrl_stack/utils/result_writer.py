@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import inspect
+import io
 import json
-import logging
 import math
 import numbers
 import os
@@ -20,8 +20,6 @@ import numpy as np
 
 from jaxrl_stack.utils.results import flatten_result, get_nested
 
-logger = logging.getLogger(__name__)
-
 
 class ResultWriter:
     """Keeps what every iteration reports, in four forms.
@@ -29,8 +27,8 @@ class ResultWriter:
     * ``params.json``: the config. Values that JSON does not have are there as text.
     * ``result.json``: one JSON object per line and iteration, without the config. Numbers that are not finite
       are null.
-    * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. The
-      columns are those of the first result; one notice names numbers that only come up later.
+    * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. A number
+      that only comes up later widens the table; it is empty in the rows before.
     * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
 
     Every `write` leaves all files complete up to that iteration, so a crash loses nothing that was written
@@ -70,10 +68,9 @@ class ResultWriter:
             with csv_path.open(newline="", encoding="utf-8") as file:
                 self._columns = next(csv.reader(file), None)
         self._json = json_path.open("a", encoding="utf-8")
-        self._csv_file = csv_path.open("a", newline="", encoding="utf-8")
-        self._csv = csv.writer(self._csv_file)
+        self._csv_path = csv_path
+        self._open_csv()
         self._events = _EventFile(self.directory) if tensorboard else None
-        self._has_noticed = False
 
     def write(self, result: Mapping[str, Any]) -> None:
         """Add the result of an iteration.
@@ -98,16 +95,25 @@ class ResultWriter:
         if self._columns is None:
             self._columns = list(values)
             self._csv.writerow(self._columns)
-        new = values.keys() - set(self._columns)
-        if new and not self._has_noticed:
-            self._has_noticed = True
-            logger.warning(
-                "progress.csv keeps the columns of the first result; these numbers are only in result.json "
-                "and the TensorBoard events: %s",
-                ", ".join(sorted(new)),
-            )
+        new = [name for name in values if name not in self._columns]
+        if new:
+            self._widen(new)
         self._csv.writerow([values.get(column, "") for column in self._columns])
         self._csv_file.flush()
+
+    def _open_csv(self) -> None:
+        self._csv_file = self._csv_path.open("a", newline="", encoding="utf-8")
+        self._csv = csv.writer(self._csv_file)
+
+    def _widen(self, new: list[str]) -> None:
+        self._csv_file.close()
+        with self._csv_path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([[*header, *new], *([*row, *[""] * len(new)] for row in rows)])
+        _write_whole(self._csv_path, text.getvalue())
+        self._columns = [*header, *new]
+        self._open_csv()
 
     def close(self) -> None:
         """Close all files."""
@@ -194,7 +200,7 @@ def _scalar(value: Any) -> int | float | None:
 def _write_whole(path: Path, text: str) -> None:
     """Write a file so that nobody ever sees half of it."""
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_text(text, encoding="utf-8", newline="")
     draft.replace(path)
 
 
