@@ -93,9 +93,8 @@ def test_programs_of_the_device_lower(case):
     def evaluation(key, params, rest, settings, timesteps):
         values = learner.current_values(settings, timesteps)["modules"]
         state = driver.rollout.init(key, 3)
-        return driver.rollout.unroll(
-            state, params, rest, values, timesteps, num_steps=2, explore=False, update_statistics=False
-        )
+        context = driver.rollout.context(params, rest, values, timesteps, explore=False, update_statistics=False)
+        return driver.rollout.unroll(state, context, num_steps=2)
 
     weights = (learner.state.params, learner.state.rest, learner.placed_settings(), driver.timesteps)
     programs = [driver.trace_program(), jax.jit(evaluation).trace(jax.random.key(0), *weights)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import logging
 import math
@@ -269,13 +268,10 @@ def test_estimate_is_what_the_device_samples(device_algo):
     runner = jax.tree.map(lambda x: x[0], driver.runner_state)
     learner = driver.learner
     values = learner.current_values(learner.settings(), learner.state.timesteps)["modules"]
-    sample = functools.partial(
-        driver.rollout.sample,
-        fragment_length=8,
-        num_rounds=2,
-        explore=True,
-        axis_name=None,
-    )
+
+    def sample(runner, *weights):
+        return driver.rollout.sample(runner, driver.rollout.context(*weights), fragment_length=8, num_rounds=2)
+
     _, columns, _ = jax.eval_shape(sample, runner, learner.state.params, learner.state.rest, values, driver.timesteps)
     estimate = device_algo.memory_estimate()["train_batch"]
     assert estimate["columns"] == nbytes(columns)

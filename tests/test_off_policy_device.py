@@ -87,9 +87,8 @@ def steps_in_python(driver, state, num_training_steps):
     @jax.jit
     def sample(state, keys):
         values = learner.current_values(settings, state.timesteps)["modules"]
-        runner, columns, ended = rollout.steps(
-            state.runner, keys, state.learner.params, state.learner.rest, values, state.timesteps, explore=True
-        )
+        context = rollout.context(state.learner.params, state.learner.rest, values, state.timesteps, explore=True)
+        runner, columns, ended = rollout.steps(state.runner, keys, context)
         timesteps = counters.add(state.timesteps, length * NUM_ENVS)
         return dataclasses.replace(state, runner=runner, timesteps=timesteps), columns, ended
 

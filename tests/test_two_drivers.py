@@ -50,15 +50,7 @@ def sampled_block(algo):
     values = learner.current_values(learner.settings(), state.timesteps)["modules"]
     _, columns, _ = jax.jit(
         lambda runner, params, rest: rollout.sample(
-            runner,
-            params,
-            rest,
-            values,
-            counters.zero(),
-            fragment_length=NUM_STEPS,
-            num_rounds=1,
-            explore=True,
-            axis_name=None,
+            runner, rollout.context(params, rest, values, counters.zero()), fragment_length=NUM_STEPS, num_rounds=1
         )
     )(runner, state.params, state.rest)
     _, key = jax.random.split(runner.key)

@@ -93,49 +93,24 @@ class DeviceRollout(PolicyStep):
         """The environment's parameters inside a trace: arrays are JAX arrays, which an action can index."""
         return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
 
-    def step(
-        self,
-        state: RunnerState,
-        keys: jax.Array,
-        params: Any,
-        rest: Any,
-        settings: Any,
-        timesteps: jax.Array,
-        *,
-        explore: bool,
-        update_statistics: bool,
-        axis_name: str | None = None,
-    ) -> tuple[RunnerState, dict[str, Any], jax.Array]:
+    def step(self, state: RunnerState, keys: jax.Array, context: Any) -> tuple[RunnerState, dict[str, Any], jax.Array]:
         """One step of all environments.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
             keys: PRNG keys ``[1 + B]``: one for pipelines and module, one for every environment.
-            params: Parameters of the MultiRLModule.
-            rest: Its other state.
-            settings: ``{module_id: {name: current value}}`` of the traced settings.
-            timesteps: uint32[2], lifetime env steps before this rollout.
-            explore: Sample actions (True) or take the greedy ones.
-            update_statistics: Whether running statistics of connectors learn from these observations.
-            axis_name: Device axis, for connectors.
+            context: What to act with; see `PolicyStep.context`.
 
         Returns:
             ``(state, columns [B, ...], bool [B] whether an episode ended)``.
         """
         mid = self.module_id
-        context = self.env_to_module.make_context(
-            params=params,
-            rest=rest,
+        context = self.at_step(
+            context,
             key=keys[0],
-            settings=settings,
-            step=timesteps,
             reset=state.reset,
-            prev_actions={mid: state.prev_actions},
-            prev_rewards={mid: state.prev_rewards},
-            pure=self.pure,
-            explore=explore,
-            update_statistics=update_statistics,
-            axis_name=axis_name,
+            prev_actions=state.prev_actions,
+            prev_rewards=state.prev_rewards,
         )
         env_to_module, batch = self.observe(state.env_to_module, {Columns.OBS: state.obs}, context)
         module_to_env, acted = self.act(state.module_to_env, batch, context)
@@ -169,71 +144,31 @@ class DeviceRollout(PolicyStep):
         return state, columns, ended
 
     def unroll(
-        self,
-        state: RunnerState,
-        params: Any,
-        rest: Any,
-        settings: Any,
-        timesteps: jax.Array,
-        *,
-        num_steps: int,
-        explore: bool,
-        update_statistics: bool = True,
-        axis_name: str | None = None,
+        self, state: RunnerState, context: Any, *, num_steps: int
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
-        """`num_steps` steps of all environments; arguments as in `step`.
-
-        Returns:
-            ``(state, columns [T, B, ...], statistics [T, B])``.
-        """
-
+        """`num_steps` steps of all environments with the state's own key; arguments and results as in `steps`."""
         # All keys of the rollout at once: a split in every step costs a tenth of the sampling.
         key, rollout_key = jax.random.split(state.key)
         keys = jax.random.split(rollout_key, (num_steps, 1 + state.reset.shape[0]))
-        state, columns, statistics = self.steps(
-            state,
-            keys,
-            params,
-            rest,
-            settings,
-            timesteps,
-            explore=explore,
-            update_statistics=update_statistics,
-            axis_name=axis_name,
-        )
+        state, columns, statistics = self.steps(state, keys, context)
         return dataclasses.replace(state, key=key), columns, statistics
 
     def steps(
-        self,
-        state: RunnerState,
-        keys: jax.Array,
-        params: Any,
-        rest: Any,
-        settings: Any,
-        timesteps: jax.Array,
-        *,
-        explore: bool,
-        update_statistics: bool = True,
-        axis_name: str | None = None,
+        self, state: RunnerState, keys: jax.Array, context: Any
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
-        """As many steps of all environments as there are keys, `keys` ``[T, 1 + B]``; other arguments as in `step`.
+        """As many steps of all environments as there are keys.
+
+        Args:
+            state: State before the first one.
+            keys: PRNG keys ``[T, 1 + B]``.
+            context: What to act with; see `PolicyStep.context`.
 
         Returns:
             ``(state, columns [T, B, ...], statistics [T, B])``.
         """
 
         def body(state, keys):
-            state, columns, ended = self.step(
-                state,
-                keys,
-                params,
-                rest,
-                settings,
-                timesteps,
-                explore=explore,
-                update_statistics=update_statistics,
-                axis_name=axis_name,
-            )
+            state, columns, ended = self.step(state, keys, context)
             return state, (columns, ended)
 
         if keys.shape[0] == 1:
@@ -254,17 +189,7 @@ class DeviceRollout(PolicyStep):
         )
 
     def sample(
-        self,
-        state: RunnerState,
-        params: Any,
-        rest: Any,
-        settings: Any,
-        timesteps: jax.Array,
-        *,
-        fragment_length: int,
-        num_rounds: int,
-        explore: bool,
-        axis_name: str | None,
+        self, state: RunnerState, context: Any, *, fragment_length: int, num_rounds: int
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
         """A train batch: `num_rounds` fragments of all environments, side by side.
 
@@ -274,18 +199,9 @@ class DeviceRollout(PolicyStep):
             ``(state, columns [T, R * B, ...], statistics [R * T, B])``; statistics of connectors are merged over the
             devices, and the window has taken in the finished episodes.
         """
-        state, columns, statistics = self.unroll(
-            state,
-            params,
-            rest,
-            settings,
-            timesteps,
-            num_steps=fragment_length * num_rounds,
-            explore=explore,
-            axis_name=axis_name,
-        )
+        state, columns, statistics = self.unroll(state, context, num_steps=fragment_length * num_rounds)
         state = dataclasses.replace(
-            self.merged(state, axis_name),
+            self.merged(state, context.axis_name),
             window=state.window.extend(statistics.ended, statistics.episode_return, statistics.episode_length),
         )
         if num_rounds > 1:

@@ -102,7 +102,8 @@ class HostPolicy:
         self._params: dict[str, Any] = {}
         self._rest: dict[str, Any] = {}
         self._layouts: dict[Mode, Layout] = {}
-        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._once = jax.jit(self._act_once, static_argnames="explore")
+        self._final = jax.jit(self._observe_final)
         self._acting: dict[tuple[Mode, bool], _Acting] = {}
         self.set_weights(step.pure.params, step.pure.rest)
         self.reseed(seed)
@@ -285,17 +286,7 @@ class HostPolicy:
         Returns:
             The columns behind the module-to-env pipeline, NumPy ``[n, ...]``.
         """
-        name = ("once", explore)
-        if name not in self._programs:
-
-            def once(params, rest, settings, env_to_module, batch, key, timesteps):
-                values = self._current(settings, timesteps)
-                weights = (params, rest, values, timesteps)
-                return self._step.act_once(batch, key, env_to_module, weights, explore=explore)
-
-            self._programs[name] = jax.jit(once)
-        program = self._programs[name]
-        return jax.device_get(program(self._params, self._rest, self._settings, env_to_module, batch, key, timesteps))
+        return jax.device_get(self._once(self._fixed[:3], env_to_module, batch, key, timesteps, explore=explore))
 
     def layout(self, mode: Mode) -> Layout:
         """How the results of `act` are packed; known once it has been called with that mode."""
@@ -311,60 +302,28 @@ class HostPolicy:
         Returns:
             The module's inputs ``[B, ...]``, NumPy.
         """
-        if "final" not in self._programs:
-            self._programs["final"] = jax.jit(self._observe_final)
-        return jax.device_get(
-            self._programs["final"](
-                self._params,
-                self._rest,
-                self._settings,
-                connectors,
-                self._key,
-                self._counts(timesteps),
-                observations,
-                prev_actions,
-                prev_rewards,
-            )
-        )
+        counts = self._counts(timesteps)
+        return jax.device_get(self._final(self._fixed, connectors, counts, observations, prev_actions, prev_rewards))
 
     # ---------------------------------------------------------------------------------------------------- traced
 
-    def _current(self, settings: Any, timesteps: Any) -> dict[str, dict[str, Any]]:
-        """The settings at a time."""
+    def _context(self, weights: tuple[Any, Any, Any], timesteps: Any, **static: Any) -> Any:
+        """What is acted with: weights are ``(params, rest, settings)``, the settings as of this time."""
+        params, rest, settings = weights
         values = schedules.values_at(settings, timesteps)
-        return {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}
-
-    def _context(self, params, rest, settings, key, reset, prev_actions, prev_rewards, timesteps, **static) -> Any:
-        mid = self._step.module_id
-        return self._step.env_to_module.make_context(
-            params=params,
-            rest=rest,
-            key=key,
-            settings=self._current(settings, timesteps),
-            step=timesteps,
-            reset=reset,
-            prev_actions={mid: prev_actions},
-            prev_rewards={mid: prev_rewards},
-            pure=self._step.pure,
-            **static,
-        )
+        current = {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}
+        return self._step.context(params, rest, current, timesteps, **static)
 
     def _act(self, fixed, varying, connectors, counts, batch, *, mode: Mode, update_statistics: bool):
-        params, rest, settings, key = fixed
+        *weights, key = fixed
         reset, prev_actions, prev_rewards, valid = varying
-        count, timesteps = counts[0], counts[1:]
         mid = self._step.module_id
-        context = self._context(
-            params,
-            rest,
-            settings,
-            jax.random.fold_in(unrolled_threefry.wrap_key_data(key), count),
-            reset,
-            prev_actions,
-            prev_rewards,
-            timesteps,
-            explore=mode != "greedy",
-            update_statistics=update_statistics,
+        context = self._step.at_step(
+            self._context(weights, counts[1:], explore=mode != "greedy", update_statistics=update_statistics),
+            key=jax.random.fold_in(unrolled_threefry.wrap_key_data(key), counts[0]),
+            reset=reset,
+            prev_actions=prev_actions,
+            prev_rewards=prev_rewards,
         )
         masked = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
         env_to_module, inputs = self._step.observe(connectors[0], masked, context)
@@ -396,18 +355,17 @@ class HostPolicy:
         )
         return matrix, loose
 
-    def _observe_final(self, params, rest, settings, connectors, key, counts, observations, prev_actions, prev_rewards):
-        context = self._context(
-            params,
-            rest,
-            settings,
-            jax.random.fold_in(jax.random.wrap_key_data(key), counts[0]),
-            jnp.zeros(prev_rewards.shape, bool),
-            prev_actions,
-            prev_rewards,
-            counts[1:],
-            explore=False,
-            update_statistics=False,
+    def _act_once(self, weights, env_to_module, batch, key, timesteps, *, explore: bool):
+        return self._step.act_once(batch, key, env_to_module, self._context(weights, timesteps, explore=explore))
+
+    def _observe_final(self, fixed, connectors, counts, observations, prev_actions, prev_rewards):
+        *weights, key = fixed
+        context = self._step.at_step(
+            self._context(weights, counts[1:], explore=False, update_statistics=False),
+            key=jax.random.fold_in(jax.random.wrap_key_data(key), counts[0]),
+            reset=jnp.zeros(prev_rewards.shape, bool),
+            prev_actions=prev_actions,
+            prev_rewards=prev_rewards,
         )
         out = self._step.observe_final(connectors[0], {Columns.OBS: observations}, context)
         return out[self._step.module_id][Columns.OBS]

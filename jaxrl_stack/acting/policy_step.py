@@ -33,6 +33,31 @@ class PolicyStep:
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
 
+    def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
+        """What is acted with, the same at every step of a rollout; `at_step` adds what varies.
+
+        Args:
+            params: Parameters of the MultiRLModule.
+            rest: Its other state.
+            settings: ``{module_id: {name: current value}}`` of the traced settings.
+            timesteps: uint32[2], lifetime env steps before this rollout.
+            **static: ``explore``: sample actions (True) or take the greedy ones; ``update_statistics``: whether running
+                statistics of connectors learn from the observations; ``axis_name``: device axis, for connectors.
+
+        Returns:
+            A `ConnectorContext`.
+        """
+        return self.env_to_module.make_context(
+            params=params, rest=rest, settings=settings, step=timesteps, pure=self.pure, **static
+        )
+
+    def at_step(self, context: Any, *, key: Any, reset: Any, prev_actions: Any, prev_rewards: Any) -> Any:
+        """The context of one step: ``reset``, ``prev_actions`` and ``prev_rewards`` are ``[B, ...]``."""
+        mid = self.module_id
+        return dataclasses.replace(
+            context, key=key, reset=reset, prev_actions={mid: prev_actions}, prev_rewards={mid: prev_rewards}
+        )
+
     def observe(
         self, env_to_module: Any, columns: dict[str, Any], context: Any, *, stream: str = "env_to_module"
     ) -> tuple[Any, dict[str, Any]]:
@@ -83,42 +108,25 @@ class PolicyStep:
         module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
         return module_to_env, acted[mid]
 
-    def act_once(
-        self,
-        columns: dict[str, Any],
-        key: jax.Array,
-        env_to_module: Any,
-        weights: tuple[Any, Any, Any, Any],
-        *,
-        explore: bool,
-    ) -> dict[str, Any]:
+    def act_once(self, columns: dict[str, Any], key: jax.Array, env_to_module: Any, context: Any) -> dict[str, Any]:
         """Actions for observations that are each the first of an episode, outside of any rollout.
 
         Args:
-            columns: ``{"obs": observations [B, ...]}`` and what host pieces added.
+            columns: ``{"obs": observations [B, ...]}`` and what host connectors added.
             key: PRNG key.
             env_to_module: State of the pipeline whose statistics to use.
-            weights: ``(params, rest, settings, timesteps)``.
-            explore: Sample actions or take the greedy ones.
+            context: What to act with; see `context`.
 
         Returns:
             The columns of `act`, ``[B, ...]``.
         """
-        mid = self.module_id
-        params, rest, settings, timesteps = weights
         num_envs = jax.tree.leaves(columns)[0].shape[0]
-        context = self.env_to_module.make_context(
-            params=params,
-            rest=rest,
+        context = self.at_step(
+            dataclasses.replace(context, update_statistics=False),
             key=key,
-            settings=settings,
-            step=timesteps,
             reset=jnp.ones((num_envs,), bool),
-            prev_actions={mid: zeros(self.env_to_module.action_space, (num_envs,))},
-            prev_rewards={mid: jnp.zeros((num_envs,), jnp.float32)},
-            pure=self.pure,
-            explore=explore,
-            update_statistics=False,
+            prev_actions=zeros(self.env_to_module.action_space, (num_envs,)),
+            prev_rewards=jnp.zeros((num_envs,), jnp.float32),
         )
         state = self.env_to_module.rebatch(env_to_module, num_envs)
         _, batch = self.observe(state, columns, context)

@@ -243,8 +243,8 @@ class DeviceEnvRunner(EnvRunner):
         batch = checked_observation(self.rollout.env.observation_space, observation)
 
         def act(batch, key, connector_state, params, rest, settings, timesteps):
-            weights = (params, rest, self._current(settings, timesteps), timesteps)
-            return self.rollout.act_once({Columns.OBS: batch}, key, connector_state, weights, explore=explore)
+            context = self._context(params, rest, settings, timesteps, explore=explore)
+            return self.rollout.act_once({Columns.OBS: batch}, key, connector_state, context)
 
         program = self._program(("act", explore), lambda: act)
         columns = program(batch, key, self.connector_state(), *self._weights())
@@ -320,25 +320,18 @@ class DeviceEnvRunner(EnvRunner):
         config, ids = self.config, self.rollout.pure.module_ids
         return {"modules": {mid: config.get_config_for_module(mid).traced_values() for mid in ids}}
 
-    def _current(self, settings: Any, timesteps: Any) -> Any:
-        """The settings of all modules at a time; part of the programs, so that nothing is computed between them."""
-        return self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
+    def _context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
+        """What to act with, the settings as of now: a part of the programs, so nothing is computed between them."""
+        values = self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
+        return self.rollout.context(params, rest, values, timesteps, **static)
 
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
         rollout = self.rollout
 
         def run(state, params, rest, settings, timesteps):
             acting = _RandomActions(rollout) if random_actions else rollout
-            return acting.unroll(
-                state,
-                params,
-                rest,
-                self._current(settings, timesteps),
-                timesteps,
-                num_steps=num_steps,
-                explore=explore,
-                update_statistics=False,
-            )
+            context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
+            return acting.unroll(state, context, num_steps=num_steps)
 
         program = self._program(("unroll", num_steps, explore, random_actions), lambda: run)
         self._state, columns, _ = program(self._state, *self._weights())
@@ -443,17 +436,9 @@ class DeviceEnvRunner(EnvRunner):
 
     def _evaluate_chunk(self, num_steps: int, explore: bool, state, params, rest, settings, timesteps):
         """Some steps of an evaluation; the recorded columns are left out unless somebody sees them."""
-        state, columns, statistics = self.rollout.unroll(
-            state,
-            params,
-            rest,
-            self._current(settings, timesteps),
-            timesteps,
-            num_steps=num_steps,
-            explore=explore,
-            # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
-            update_statistics=False,
-        )
+        # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
+        context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
+        state, columns, statistics = self.rollout.unroll(state, context, num_steps=num_steps)
         return state, statistics, columns if overrides_episode_hooks(self.callbacks) else ()
 
 

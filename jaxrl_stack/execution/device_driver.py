@@ -316,16 +316,16 @@ class DeviceDriver(Driver):
 
     def _sample_on_device(self, state: TrainState, settings: Any):
         values = self.learner.current_values(settings, state.learner.timesteps)["modules"]
-        runner, columns, _ = self.rollout.sample(
-            state.runner,
+        context = self.rollout.context(
             state.learner.params,
             state.learner.rest,
             values,
             state.timesteps,
-            fragment_length=self._fragment_length,
-            num_rounds=self._num_rounds,
             explore=bool(self.config.explore),
             axis_name=self.learner.reduction_axis,
+        )
+        runner, columns, _ = self.rollout.sample(
+            state.runner, context, fragment_length=self._fragment_length, num_rounds=self._num_rounds
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
         sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}

@@ -166,9 +166,8 @@ class OffPolicyDeviceDriver(DeviceDriver):
             state = self.rollout.init(key, num_envs)
             values = learner.current_values(settings, timesteps)["modules"]
             keys = jax.random.split(key, (1, 1 + num_envs))
-            return self.rollout.steps(state, keys, params, rest, values, timesteps, explore=bool(self.config.explore))[
-                1
-            ]
+            context = self.rollout.context(params, rest, values, timesteps, explore=bool(self.config.explore))
+            return self.rollout.steps(state, keys, context)[1]
 
         state = learner.state
         settings = jax.tree.map(jnp.asarray, learner.settings())
@@ -292,9 +291,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         learner, sampler = state.learner, state.runner
         start, length = sampler.num_steps, self._fragment_length
         # Schedules of exploration see the steps up to here; those of the learner move on with its updates.
-        runner, columns, statistics = self.rollout.steps(
-            sampler.runner,
-            jax.lax.dynamic_slice_in_dim(sampler.step_keys, start, length),
+        context = self.rollout.context(
             learner.params,
             learner.rest,
             self.learner.current_values(settings, state.timesteps)["modules"],
@@ -302,6 +299,8 @@ class OffPolicyDeviceDriver(DeviceDriver):
             explore=bool(self.config.explore),
             axis_name=self.learner.reduction_axis,
         )
+        keys = jax.lax.dynamic_slice_in_dim(sampler.step_keys, start, length)
+        runner, columns, statistics = self.rollout.steps(sampler.runner, keys, context)
         returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
         lengths = jnp.where(statistics.ended, statistics.episode_length, 0)
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (returns, lengths)], axis=1)

@@ -140,18 +140,14 @@ class PolicyProgram:
         step, mid = self.step, self.step.module_id
         starts = state.starts | reset
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
-        context = step.env_to_module.make_context(
-            params=arrays.params,
-            rest=arrays.rest,
+        context = step.at_step(
+            step.context(
+                arrays.params, arrays.rest, values, arrays.timesteps, explore=explore, update_statistics=False
+            ),
             key=jax.random.fold_in(key, count),
-            settings=values,
-            step=arrays.timesteps,
             reset=starts,
-            prev_actions={mid: _zeroed(starts, state.prev_actions)},
-            prev_rewards={mid: _zeroed(starts, prev_rewards)},
-            pure=step.pure,
-            explore=explore,
-            update_statistics=False,
+            prev_actions=_zeroed(starts, state.prev_actions),
+            prev_rewards=_zeroed(starts, prev_rewards),
         )
         if jax.tree.leaves(state.module):
             fresh = self._recurrent_state(starts.shape[0])
