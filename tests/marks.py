@@ -7,10 +7,12 @@ import inspect
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 ROOT = str(pathlib.Path(__file__).parent)
+OURS = (ROOT, str(pathlib.Path(ROOT).parent / "bench"))
+"""Folders whose functions are looked into: the tests', and the benchmarks', which make contenders for them."""
 
 FIXTURES = {"ray": {"ray_session"}}
 """Mark → fixtures, of which a test with this mark uses one."""
@@ -18,7 +20,8 @@ NAMES = {
     "process": {"subprocess", "multiprocessing", "nbclient"},
     "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
     | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
-    | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"},
+    | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
+    | {"make_loop"},
     "soak": {"growth"},
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
@@ -35,26 +38,38 @@ def marks_of(path: str, fixtures: Iterable[str], code: Iterable[Any]) -> set[str
         code: Its function, those of its fixtures, and its parameters.
     """
     fixtures = set(fixtures)
-    names = set().union(*map(names_in, reachable(code)))
+    names = set().union(*map(names_below, reachable(code)))
     marks = {mark for mark, files in FILES.items() if path in files}
     marks |= {mark for mark, wanted in FIXTURES.items() if wanted & fixtures}
     marks |= {mark for mark, wanted in NAMES.items() if wanted & names}
     return marks or {"fast"}
 
 
-def reachable(things: Iterable[Any]) -> list[Callable[..., Any]]:
-    """Functions of the tests that these things are or hold, and those that they mention, directly or not."""
+def reachable(things: Iterable[Any]) -> list[types.FunctionType]:
+    """Functions that these things are or hold; what those mention is looked for by `names_below`."""
     waiting, seen, functions = list(things), set(), []
     while waiting:
         thing = waiting.pop()
         if id(thing) in seen:
             continue
         seen.add(id(thing))
-        children = list(_children(thing))
-        waiting += children
-        if isinstance(thing, types.FunctionType) and _is_ours(thing):
-            functions.append(thing)
+        if isinstance(thing, types.FunctionType):
+            if _is_ours(thing):
+                functions.append(thing)
+        else:
+            waiting += _children(thing)
     return functions
+
+
+@functools.cache
+def names_below(function: types.FunctionType) -> frozenset[str]:
+    """Names in a function's code and in that of all functions that it mentions, directly or not."""
+    waiting, seen = [function], {function}
+    while waiting:
+        found = set(reachable(_mentioned(waiting.pop()))) - seen
+        seen |= found
+        waiting += found
+    return frozenset().union(*map(names_in, seen))
 
 
 @functools.cache
@@ -83,24 +98,25 @@ def _children(thing: Any) -> Iterator[Any]:
         if _is_ours(thing):
             yield from vars(thing).values()
             yield from thing.__bases__
-    elif isinstance(thing, types.FunctionType):
-        if _is_ours(thing):
-            yield from _mentioned(thing)
     elif hasattr(thing, "__wrapped__"):  # functools.cache, fixtures
         yield inspect.unwrap(thing)
 
 
-def _mentioned(function: types.FunctionType) -> Iterator[Any]:
-    spaces = [function.__globals__]
-    spaces += [vars(x) for x in function.__globals__.values() if isinstance(x, types.ModuleType) and _is_ours(x)]
-    for name in names_in(function):
-        for space in spaces:
-            if name in space:
-                yield space[name]
-    yield from (cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType())
-    yield from function.__defaults__ or ()
-    if hasattr(function, "__wrapped__"):
-        yield function.__wrapped__
+@functools.cache
+def _mentioned(function: types.FunctionType) -> list[Any]:
+    own = function.__globals__
+    spaces = [own, *(vars(own[name]) for name in _modules_of_ours(function.__module__))]
+    mentioned = [space[name] for name in names_in(function) for space in spaces if name in space]
+    mentioned += [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    mentioned += [*(function.__defaults__ or ()), getattr(function, "__wrapped__", None)]
+    return mentioned
+
+
+@functools.cache
+def _modules_of_ours(module: str) -> list[str]:
+    """Names by which a module knows other ones of ours."""
+    names = vars(sys.modules[module]).items()
+    return [name for name, thing in names if isinstance(thing, types.ModuleType) and _is_ours(thing)]
 
 
 def _is_ours(thing: Any) -> bool:
@@ -109,4 +125,4 @@ def _is_ours(thing: Any) -> bool:
     else:
         module = thing if isinstance(thing, types.ModuleType) else sys.modules.get(thing.__module__)
         file = getattr(module, "__file__", None) or ""
-    return file.startswith(ROOT)
+    return file.startswith(OURS)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from bench import harness, learning
 from tests.marks import marks_of
 
 
@@ -41,6 +42,14 @@ def uses_helpers():
     return Helper().algo, plain()
 
 
+def builds_in_the_benchmarks():
+    return learning.compare_drivers(1, {}, within=512)
+
+
+def starts_a_benchmark():
+    return harness.report_of("bench.throughput")
+
+
 def closure():
     algo = uses_helpers
     return lambda: algo
@@ -54,6 +63,8 @@ def closure():
         (imports_inside, {"process"}),
         (builds, {"trains"}),
         (uses_helpers, {"trains"}),
+        (builds_in_the_benchmarks, {"trains"}),
+        (starts_a_benchmark, {"process"}),
         (closure(), {"trains"}),
         ({"call": (functools.partial(builds, None),)}, {"trains"}),
         ([Helper, {"then": starts_a_process}], {"process", "trains"}),
