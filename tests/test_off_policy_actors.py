@@ -214,8 +214,8 @@ def test_gone_on_with_other_values_of_traced_settings(monkeypatch):
     algo = config().build_algo()
     for _ in range(3):
         algo.train()
-    before = weakref.ref(algo.driver.replay_buffer._store)
-    # The buffer of before is let go of: where that has not happened, the next one does not fit.
+    (before,) = [weakref.ref(part) for part in vars(algo.driver.replay_buffer).values() if hasattr(part, "columns")]
+    # The steps of before are let go of: where that has not happened, the next buffer does not fit.
     fits = lambda: 0 if before() is not None else 2**40  # noqa: E731
     monkeypatch.setattr(episode_replay_buffer, "available_host_bytes", fits)
     assert algo.reset(config().training(lr=0.5))
