@@ -19,12 +19,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import importlib
 import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from jaxrl_stack.cli.experiment import tuned_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +102,7 @@ def settings_of(env: str, algorithm: str = "PPO") -> dict[str, Any]:
     Raises:
         SystemExit: There are none.
     """
-    tuned = importlib.import_module(f"jaxrl_stack.algorithms.{algorithm.lower()}.tuned")
-    settings = tuned.tuned_settings(env) or (host_settings().get(env) if algorithm == "PPO" else None)
+    settings = tuned_settings(algorithm, env) or (host_settings().get(env) if algorithm == "PPO" else None)
     if settings is None:
         known = ", ".join(CRITERIA[algorithm])
         raise SystemExit(f"--env {env}: there are no settings of {algorithm} for it. Choose one of {known}.")

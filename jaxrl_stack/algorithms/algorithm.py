@@ -26,14 +26,7 @@ from jaxrl_stack.algorithms.stored_run import (
     stored_module_spec,
 )
 from jaxrl_stack.callbacks.utils import CallbackList
-from jaxrl_stack.checkpoints.checkpointable import (
-    Checkpointable,
-    as_list,
-    if_named,
-    opened,
-    read_state,
-    selected,
-)
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, read_state, selected
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import DAMAGES
@@ -168,10 +161,6 @@ class Algorithm(Checkpointable):
 
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
-
-    @property
-    def _seed(self) -> int:
-        return 0 if self.config.seed is None else int(self.config.seed)
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
@@ -317,7 +306,9 @@ class Algorithm(Checkpointable):
                 evaluation=bool(self.config.evaluation_interval),
             )
             self._result_template = (module_ids, template)
-        return _copied(self._result_template[1])
+        result: dict[str, Any] = {}
+        merge_nested(result, self._result_template[1])
+        return result
 
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
@@ -495,7 +486,7 @@ class Algorithm(Checkpointable):
                 module_id=policy_id,
                 settings=settings,
                 timesteps=self._num_env_steps,
-                seed=self._seed,
+                seed=self.config.root_seed,
                 like=self._served,
             )
             # The learners' weights: a runner gets them when it samples next.
@@ -552,7 +543,7 @@ class Algorithm(Checkpointable):
             raise ValueError(f"compute_single_action(state={state!r}): module {policy_id!r} has no recurrent state.")
         explore = bool(self.config.explore) if explore is None else bool(explore)
         self._action_count += 1
-        key = jax.random.fold_in(stream_key(self._seed, Stream.SINGLE_ACTION), self._action_count)
+        key = jax.random.fold_in(stream_key(self.config.root_seed, Stream.SINGLE_ACTION), self._action_count)
         outputs = self.driver.act(observation, explore=explore, key=key)
         action = outputs.pop(Columns.ACTIONS_FOR_ENV)
         return (action, {}, outputs) if full_fetch else action
@@ -692,7 +683,7 @@ class Algorithm(Checkpointable):
             ValueError: If it is damaged, of another algorithm, or needs something that is not allowed or was left out.
         """
         with opened(path, filesystem) as stored:
-            loader = ClassLoader([*as_list(allow), *if_named(cls)])
+            loader = ClassLoader(allow, own=cls)
             component = stored.component()
             actual = cls._stored_class(component, loader, f"The checkpoint at {stored.path}")
             if config is None:
@@ -840,8 +831,3 @@ class _Beside:
 
 
 _NO_EPISODES = EpisodeStatistics(np.zeros(0), np.zeros(0, int), None, 0)
-
-
-def _copied(tree: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts copied, their values shared."""
-    return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}

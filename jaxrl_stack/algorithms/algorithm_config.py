@@ -77,6 +77,11 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         return isinstance(self.env, str) and self.env.startswith(("ALE/", "ale_py:ALE/"))
 
     @property
+    def root_seed(self) -> int:
+        """The integer that a run's random numbers follow from: `seed`, or 0 without one."""
+        return 0 if self.seed is None else int(self.seed)
+
+    @property
     def samples_on_device(self) -> bool:
         """Whether the environment is a JAX one, stepped inside the compiled program."""
         if self.env is None or is_search_space(self.env):

@@ -512,6 +512,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @is_atari.setter
     def is_atari(self, value: bool | None) -> None: ...
     @property
+    def root_seed(self) -> int:
+        ...
+    @property
     def samples_on_device(self) -> bool:
         ...
     def _num_sampling_actors(self) -> int:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import warnings
 from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
-from jaxrl_stack.algorithms.setting_values import as_dict, copy_value, is_search_space, same
+from jaxrl_stack.algorithms.setting_values import as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting
 from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
 from jaxrl_stack.checkpoints.plain_data import Plain
@@ -22,6 +19,7 @@ from jaxrl_stack.env.registry import get_env_creator, register_env
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.result_writer import as_json
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,7 +55,7 @@ def _check_trusted(value: Any, loader: ClassLoader) -> None:
     if isinstance(value, list | tuple):
         for item in value:
             _check_trusted(item, loader)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_record(value):
         value = vars(value)
     if not isinstance(value, Mapping):
         return
@@ -511,14 +509,6 @@ def _plain(value: Any) -> Any:
         return sorted((_plain(item) for item in value), key=str)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, type) or inspect.isroutine(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    if dataclasses.is_dataclass(value):
+    if is_record(value):
         return {name: _plain(item) for name, item in as_dict(value).items()}
-    return repr(value)
+    return value if isinstance(value, float) else as_json(value)

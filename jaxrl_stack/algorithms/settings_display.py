@@ -11,7 +11,7 @@ from jaxrl_stack.algorithms.setting_values import is_record, same
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.config_store import ConfigStore
-    from jaxrl_stack.algorithms.settings import Declarations, Setting
+    from jaxrl_stack.algorithms.settings import Setting
 
 
 def short(value: Any, width: int = 60) -> str:
@@ -45,24 +45,6 @@ def describe(setting: Setting) -> str:
     elif setting.kind == "later":
         notes.append(f"Other values come later; {setting.instead}")
     return " ".join([setting.doc, *notes])
-
-
-def settings_table(declarations: Declarations) -> str:
-    """All settings as markdown, one table per section."""
-    blocks = []
-    for section, doc in declarations.section_docs.items():
-        settings = declarations.in_section(section)
-        rows = [f"### `{section}()`", doc, "", "| setting | default | kind | meaning |", "|---|---|---|---|"]
-        for s in settings:
-            kind = f"{s.kind}, schedulable" if s.schedulable else s.kind
-            meaning = s.doc if s.kind not in ("inert", "later") else f"{s.doc} ({s.instead})"
-            rows.append(f"| {s.name} | `{_cell(short(s.default))}` | {kind} | {_cell(meaning)} |")
-        blocks.append("\n".join(rows))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 _CHANGED = ("section", "setting", "value", "default")

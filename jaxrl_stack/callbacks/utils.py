@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
+from jaxrl_stack.utils.signatures import call_problem
 
 EPISODE_HOOKS = (
     "on_episode_created",
@@ -153,17 +154,12 @@ def _check_name(name: str) -> None:
 
 def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
     """A hook that cannot take its arguments is found now, not in the first episode that ends."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # Some functions written in C have no signature to look at.
-        return
-    try:
-        signature.bind(**dict.fromkeys(names))
-    except TypeError as error:
+    problem = call_problem(function, **dict.fromkeys(names))
+    if problem is not None:
         raise TypeError(
-            f"The callback {label} cannot be called with the arguments {list(names)}: {error}. All come by "
+            f"The callback {label} cannot be called with the arguments {list(names)}: {problem}. All come by "
             f"keyword; add **kwargs for those that it does not use."
-        ) from error
+        )
 
 
 def _as_list(given: Any) -> list[Any]:

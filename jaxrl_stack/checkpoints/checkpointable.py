@@ -257,7 +257,7 @@ class Checkpointable:
             ValueError: If it is damaged, of another class, or needs something that is not allowed or was left out.
         """
         with opened(path, filesystem) as stored:
-            loader = ClassLoader([*as_list(allow), *if_named(cls)])
+            loader = ClassLoader(allow, own=cls)
             what = f"The checkpoint at {stored.path}"
             component = stored.component()
             actual = cls._stored_class(component, loader, what)
@@ -346,20 +346,6 @@ def _as_names(components: str | Collection[str] | None) -> set[str] | None:
     if components is None:
         return None
     return {components} if isinstance(components, str) else set(components)
-
-
-def as_list(allow: Any) -> list[Any]:
-    """What `allow` arguments hold: several classes, or one."""
-    return list(allow) if isinstance(allow, Iterable) and not isinstance(allow, str | type) else [allow]
-
-
-def if_named(cls: type) -> list[type]:
-    """The class, if it can be found by its name."""
-    try:
-        path_of(cls)
-    except ValueError:
-        return []
-    return [cls]
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import importlib.util
 import json
@@ -35,7 +36,8 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     settings = None if arguments.config is None else json_object("--config", arguments.config)
     criteria_from = "--stop"
     if arguments.config_file is None and arguments.restore is not None and arguments.algo is None:
-        config, origin = _config_of_checkpoint(pathlib.Path(arguments.restore), arguments.env, settings)
+        config = config_of_checkpoint(f"--restore {arguments.restore}", pathlib.Path(arguments.restore))
+        origin = _change(config, arguments.env, settings, arguments.restore)
     elif arguments.config_file is None:
         config, origin = _config_of_options(arguments.algo, arguments.env, settings, "--config")
     else:
@@ -83,17 +85,14 @@ def _config_of_options(
     return config, f"tuned example settings {shown} (--config '{{}}' starts from {algo}'s defaults instead)."
 
 
-def _config_of_checkpoint(
-    path: pathlib.Path, env: str | None, settings: Mapping[str, Any] | None
-) -> tuple[AlgorithmConfig, str]:
-    option = f"--restore {path}"
-    config = config_of_checkpoint(option, path)
+def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
+    """Set what options change in a config of elsewhere; says where its settings come from."""
     if env is not None:
         config.environment(env)
     if settings:
         with wrong_input("--config"):
             config.update_from_dict(settings)
-    return config, f"settings of {path}{' and of --config' if settings else ''}."
+    return f"settings of {source}{' and of --config' if settings else ''}."
 
 
 def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
@@ -125,13 +124,13 @@ def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
 
 
 def tuned_settings(algo: str, env: str | None) -> dict[str, Any] | None:
-    """The settings that an algorithm's folder recommends for an environment; None if it knows none."""
+    """A copy of the settings that an algorithm's folder has for an environment; None if it has none."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     module = f"{ALGORITHMS[algo][0].rpartition('.')[0]}.tuned"
     if env is None or importlib.util.find_spec(module) is None:
         return None
-    return importlib.import_module(module).tuned_settings(env)
+    return copy.deepcopy(importlib.import_module(module).TUNED.get(env))
 
 
 def _shown(value: Any) -> str:
@@ -146,12 +145,7 @@ def _config_of_file(
         config, stop = python_experiment(path)
         if arguments.algo not in (None, algo_name(config)):
             raise CliError(f"--algo {arguments.algo}: {path} configures {algo_name(config)}. Leave --algo out.")
-        if arguments.env is not None:
-            config.environment(arguments.env)
-        if settings:
-            with wrong_input("--config"):
-                config.update_from_dict(settings)
-        return config, f"settings of {path}{' and of --config' if settings else ''}.", stop
+        return config, _change(config, arguments.env, settings, path), stop
     if path.suffix != ".json":
         raise CliError(f"{option}: must be a .py or a .json file.")
     content = json_object(option, _text(path, option), is_file=True)

@@ -294,8 +294,7 @@ class DeviceEnvRunner(EnvRunner):
 
     def _reset(self) -> None:
         self._announce()
-        seed = 0 if self.config.seed is None else int(self.config.seed)
-        key = jax.random.fold_in(stream_key(seed, Stream.SAMPLE), self.worker_index)
+        key = jax.random.fold_in(stream_key(self.config.root_seed, Stream.SAMPLE), self.worker_index)
         key = jax.random.fold_in(key, self._resets)
         self._resets += 1
         self._state = self._program(

@@ -149,8 +149,7 @@ class SingleAgentEnvRunner(EnvRunner):
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
         """The seed that everything random in runners of this config follows from."""
-        seed = 0 if config.seed is None else int(config.seed)
-        return derived_seed("evaluation", seed) if config.in_evaluation else seed
+        return derived_seed("evaluation", config.root_seed) if config.in_evaluation else config.root_seed
 
     # -------------------------------------------------------------------------------------------------- building
 
@@ -191,7 +190,7 @@ class SingleAgentEnvRunner(EnvRunner):
         module: Any = self._given_module
         if module is None:
             spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self._module_spaces}, inference_only=True)
-            module = spec.build(seed=0 if config.seed is None else int(config.seed))
+            module = spec.build(seed=config.root_seed)
         gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
         self._module_ids = list(module)
         self._policy = HostPolicy(

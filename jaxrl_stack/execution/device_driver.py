@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule
+    from jaxrl_stack.env.jax_env import JaxEnv
     from jaxrl_stack.utils.devices import Device
 
 
@@ -97,12 +100,7 @@ class DeviceDriver(Driver):
                 f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
                 f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
             )
-        single = (env.observation_space, env.action_space)
-        self.spaces = {"__env__": single, "__env_single__": single}
-        env_to_module = config.build_env_to_module_connector(env=env, spaces=self.spaces)
-        module_to_env = config.build_module_to_env_connector(env=env, spaces=self.spaces)
-        for pipeline in (env_to_module, module_to_env):
-            pipeline.check_pure()
+        self.spaces, env_to_module, module_to_env = _pure_pipelines(config, env)
         module_spaces = (env_to_module.observation_space, env_to_module.action_space)
         self.spaces[DEFAULT_MODULE_ID] = module_spaces
         self._estimate_memory(devices)
@@ -152,8 +150,7 @@ class DeviceDriver(Driver):
         is_cpu = devices[0].platform == "cpu"
         sharers = 1 if is_cpu else len(devices)
         self.rollout_memory, self.train_batch_memory = self._memory_of_step(1, "train batch")
-        known = [size for size in map(available_memory, devices) if size is not None]
-        free = min(known) if known else None
+        free = least_free_memory(devices)
         self.available_memory = None if free is None else free * sharers
         self._log_memory()
         what = "train batch" if is_cpu else f"part of the train batch on {devices[0]}"
@@ -162,7 +159,7 @@ class DeviceDriver(Driver):
 
     def _start(self) -> None:
         """Fresh environments and counters."""
-        key = stream_key(self.seed, Stream.ROLLOUT)
+        key = stream_key(self.config.root_seed, Stream.ROLLOUT)
         shards = [self._init(jax.random.fold_in(key, d)) for d in range(len(self.learner.devices))]
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *shards)
         self.runner_state: Any = place_sharded(stacked, self.learner.devices)
@@ -179,12 +176,7 @@ class DeviceDriver(Driver):
         if not config.is_same(self.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(), resolved.context
-        single = (env.observation_space, env.action_space)
-        spaces = {"__env__": single, "__env_single__": single}
-        env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
-        module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
-        for pipeline in (env_to_module, module_to_env):
-            pipeline.check_pure()
+        _, env_to_module, module_to_env = _pure_pipelines(config, env)
         for name, trained in zip(("observation_space", "action_space"), self.spaces[DEFAULT_MODULE_ID], strict=True):
             if difference(getattr(env_to_module, name), trained) is not None:
                 raise ValueError(
@@ -456,8 +448,7 @@ class DeviceDriver(Driver):
         config = self._eval_env_runner.config
         duration = int(config.evaluation_duration)
         in_episodes = config.evaluation_duration_unit == "episodes"
-        seed = 0 if config.seed is None else int(config.seed)
-        key = jax.random.fold_in(stream_key(seed, Stream.EVALUATION), iteration)
+        key = jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration)
         key = jax.random.fold_in(key, call)
         started = time.perf_counter()
         out = self._eval_env_runner.evaluate(
@@ -572,6 +563,24 @@ class DeviceDriver(Driver):
         self.learner.shutdown()
         self._snapshots.forget()
         self.runner_state = None
+
+
+def _pure_pipelines(
+    config: AlgorithmConfig, env: JaxEnv
+) -> tuple[dict[str, Any], EnvToModulePipeline, ModuleToEnvPipeline]:
+    """The environment's spaces, and both pipelines, which can be compiled."""
+    single = (env.observation_space, env.action_space)
+    spaces: dict[str, Any] = {"__env__": single, "__env_single__": single}
+    env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
+    module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
+    env_to_module.check_pure()
+    module_to_env.check_pure()
+    return spaces, env_to_module, module_to_env
+
+
+def least_free_memory(devices: Sequence[Device]) -> int | None:
+    """Bytes that every one of the devices has free; None if that is not known."""
+    return min((size for size in map(available_memory, devices) if size is not None), default=None)
 
 
 def _pure(spec: MultiRLModuleSpec) -> PureModule:

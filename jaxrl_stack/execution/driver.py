@@ -19,6 +19,7 @@ from jaxrl_stack.core import (
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
     import jax
@@ -103,11 +104,6 @@ class Driver(abc.ABC):
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.num_env_steps = 0
         self.device_seconds = 0.0
-
-    @property
-    def seed(self) -> int:
-        """The config's seed; None counts as 0."""
-        return 0 if self.config.seed is None else int(self.config.seed)
 
     # ---------------------------------------------------------------------------------------------------- memory
 
@@ -351,9 +347,7 @@ def episode_results(
         seconds_per_step: Otherwise the wall time of one step of one environment.
     """
     if len(returns) == 0:
-        nan = float("nan")
-        names = ("episode_return", "episode_len")
-        return {f"{n}_{how}": nan for n in names for how in ("mean", "min", "max")} | {"episode_duration_sec_mean": nan}
+        return dict.fromkeys(EPISODE_STATISTICS, NAN)
     duration = float(np.mean(lengths)) * seconds_per_step if durations is None else float(np.mean(durations))
     return {
         "episode_return_mean": float(np.mean(returns, dtype=np.float64)),

@@ -48,38 +48,6 @@ def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class
     return rows[key]
 
 
-def sample_and_store(
-    state: TrainState, settings: Any, *, sample_fn: SampleFn, store_fn: StoreFn
-) -> tuple[TrainState, Any]:
-    """One round of sampling into the replay memory.
-
-    Returns:
-        ``(state, metrics)``.
-    """
-    runner, rollout, num_env_steps, sampled = sample_fn(state, settings)
-    state = dataclasses.replace(
-        state,
-        runner=runner,
-        replay=store_fn(state.replay, rollout),
-        timesteps=counters.add(state.timesteps, num_env_steps),
-    )
-    return state, sampled
-
-
-def draw_and_update(
-    state: TrainState, settings: Any, *, draw_fn: DrawFn, update_fn: UpdateFn, prioritise_fn: PrioritiseFn
-) -> tuple[TrainState, Any]:
-    """One update from replayed rows.
-
-    Returns:
-        ``(state, metrics)``.
-    """
-    state, batch, items = draw_fn(state)
-    learner, learned, rows = update_fn(state.learner, batch, settings, state.timesteps)
-    state = dataclasses.replace(state, learner=learner, replay=prioritise_fn(state.replay, items, rows))
-    return state, learned
-
-
 def training_step(
     state: TrainState,
     settings: Any,
@@ -112,10 +80,15 @@ def training_step(
     """
 
     def sample(state: TrainState) -> tuple[TrainState, Any]:
-        return sample_and_store(state, settings, sample_fn=sample_fn, store_fn=store_fn)
+        runner, rollout, num_env_steps, sampled = sample_fn(state, settings)
+        replay = store_fn(state.replay, rollout)
+        timesteps = counters.add(state.timesteps, num_env_steps)
+        return dataclasses.replace(state, runner=runner, replay=replay, timesteps=timesteps), sampled
 
     def update(state: TrainState) -> tuple[TrainState, Any]:
-        return draw_and_update(state, settings, draw_fn=draw_fn, update_fn=update_fn, prioritise_fn=prioritise_fn)
+        state, batch, items = draw_fn(state)
+        learner, learned, rows = update_fn(state.learner, batch, settings, state.timesteps)
+        return dataclasses.replace(state, learner=learner, replay=prioritise_fn(state.replay, items, rows)), learned
 
     state, sampled = repeat_fn(sample, state, num_samples)
     state, learned = repeat_fn(update, state, num_updates) if num_updates else (state, None)

@@ -86,7 +86,7 @@ class OffPolicyActorDriver(ActorDriver):
             # Losses see what the module puts out now, not what it did then.
             "extra_columns": (),
             "store_infos": False,
-            "seed": derived_seed("replay", self.seed),
+            "seed": derived_seed("replay", config.root_seed),
         }
         parameters = inspect.signature(buffer_class).parameters.values()
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

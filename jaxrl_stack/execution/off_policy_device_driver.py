@@ -17,7 +17,7 @@ from jaxrl_stack.acting.device_rollout import RunnerState
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.traced_update import NOT_FINITE
-from jaxrl_stack.execution.device_driver import DeviceDriver
+from jaxrl_stack.execution.device_driver import DeviceDriver, least_free_memory
 from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
@@ -25,13 +25,7 @@ from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import (
-    MemoryEstimate,
-    available_memory,
-    replay_memory,
-    require_memory,
-    train_batch_memory,
-)
+from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, require_memory, train_batch_memory
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
 
@@ -180,12 +174,10 @@ class OffPolicyDeviceDriver(DeviceDriver):
         counts = {**share.counts, "envs": self._num_envs}
         self.replay_memory = dataclasses.replace(share, counts=counts)
         is_cpu = devices[0].platform == "cpu"
-        known = [size for size in map(available_memory, devices) if size is not None]
-        free = min(known) if known else None
         logger.info("%s.", self.replay_memory)
         require_memory(
             self.replay_memory if is_cpu else dataclasses.replace(share, what=f"replay buffer of {devices[0]}"),
-            free,
+            least_free_memory(devices),
             where=f"are free {'on this machine' if is_cpu else 'there'}",
             remedy=REMEDY,
         )
@@ -249,7 +241,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
                 state,
                 settings,
                 sample_fn=self._sample_on_device,
-                store_fn=self._store_on_device,
+                store_fn=self.replay.add,
                 draw_fn=functools.partial(self._draw_on_device, settings),
                 update_fn=self._update_on_device,
                 prioritise_fn=self._prioritise_on_device,
@@ -317,9 +309,6 @@ class OffPolicyDeviceDriver(DeviceDriver):
             block=block,
         )
         return sampler, columns, length * self._num_envs, {}
-
-    def _store_on_device(self, replay: Any, columns: dict[str, Any]) -> Any:
-        return self.replay.add(replay, columns)
 
     def _draw_on_device(self, settings: Any, state: TrainState):
         sampler = state.runner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 from collections.abc import Callable, Iterable
@@ -49,13 +50,17 @@ class ClassLoader:
     here; it is never imported.
 
     Args:
-        allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments.
+        allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments; or just one.
+        own: One more class, if it can be named.
     """
 
-    def __init__(self, allow: Iterable[Any] = ()):
-        allow = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
+    def __init__(self, allow: Any = (), own: type | None = None):
+        allow = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str | type) else (allow,)
         self._texts = frozenset(thing for thing in allow if isinstance(thing, str))
         self._known = _registered | {path_of(thing): thing for thing in allow if not isinstance(thing, str)}
+        if own is not None:
+            with contextlib.suppress(ValueError):
+                self._known[path_of(own)] = own
 
     def allows_text(self, text: str) -> bool:
         """Whether the caller named this text, such as ``"my_module:MyEnv"``."""

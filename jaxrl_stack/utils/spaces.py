@@ -37,10 +37,8 @@ def flatdim(space: Space) -> int:
             return int(space.nvec.sum())
         case Box() | MultiBinary():
             return int(np.prod(space.shape, dtype=np.int64))
-        case Dict() | Tuple():
-            return sum(flatdim(child) for _, child in _children(space))
         case _:
-            raise _unsupported(space, "space")
+            return sum(flatdim(leaf) for _, leaf in _leaves(space, "space"))
 
 
 def flatten_space(space: Space) -> Box:
@@ -55,7 +53,8 @@ def flatten_space(space: Space) -> Box:
     Raises:
         TypeError: `space` holds a space without a fixed shape.
     """
-    low, high = (np.concatenate([np.zeros(0, np.float32), *bounds]) for bounds in _bounds(space))
+    bounds = [_bounds(leaf) for _, leaf in _leaves(space, "space")]
+    low, high = np.concatenate([np.zeros((2, 0), np.float32), *bounds], axis=1)
     return Box(low, high, low.shape, np.float32)
 
 
@@ -304,20 +303,13 @@ def difference(space: Space, other: Space) -> str | None:
         "at ['key'] Discrete(2) is not Discrete(3)", for example.
     """
     mine, others = (_leaves(s, "") for s in (space, other))
-    if [path for path, _ in mine] != [path for path, _ in others] or _nesting(space) != _nesting(other):
+    nesting = [map_parts(lambda part: None, s) for s in (space, other)]
+    if [path for path, _ in mine] != [path for path, _ in others] or nesting[0] != nesting[1]:
         return f"{space} has another structure than {other}"
     for (path, leaf), (_, that) in zip(mine, others, strict=True):
         if _form(leaf) != _form(that):
             return f"{f'at {path} ' if path else ''}{leaf} has another form than {that}"
     return None
-
-
-def _nesting(space: Space) -> Any:
-    match space:
-        case Dict() | Tuple():
-            return type(space).__name__, [(key, _nesting(child)) for key, child in _children(space)]
-        case _:
-            return None
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:
@@ -565,17 +557,12 @@ def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
     return array.astype(np.int32).reshape((1,) * (ndim - array.ndim) + array.shape)
 
 
-def _bounds(space: Space) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    match space:
-        case Box():
-            with np.errstate(over="ignore"):  # a float64 bound that float32 cannot hold is no bound
-                return [space.low.astype(np.float32).ravel()], [space.high.astype(np.float32).ravel()]
-        case Dict() | Tuple():
-            pairs = [_bounds(child) for _, child in _children(space)]
-            return [x for low, _ in pairs for x in low], [x for _, high in pairs for x in high]
-        case _:
-            n = flatdim(space)
-            return [np.zeros(n, np.float32)], [np.ones(n, np.float32)]
+def _bounds(leaf: Space) -> np.ndarray:
+    """float32 ``[2, flatdim]``: the lower and the upper bounds."""
+    if not isinstance(leaf, Box):
+        return np.repeat(np.array([[0], [1]], np.float32), flatdim(leaf), axis=1)
+    with np.errstate(over="ignore"):  # a float64 bound that float32 cannot hold is no bound
+        return np.stack([leaf.low.ravel(), leaf.high.ravel()]).astype(np.float32)
 
 
 def _sample_leaf(key: jax.Array, leaf: Space, batch_shape: tuple[int, ...]) -> jax.Array:

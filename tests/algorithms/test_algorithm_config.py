@@ -19,7 +19,6 @@ from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.setting_checks import number
 from jaxrl_stack.algorithms.settings import Section, traced
-from jaxrl_stack.algorithms.settings_display import settings_table
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
@@ -549,12 +548,6 @@ def test_multi_agent_setup_fills_in_spaces():
     assert is_trained("a")
     assert not is_trained("b")
     assert config.DEFAULT_POLICY_MAPPING_FN("agent", None) == "default_policy"
-
-
-def test_the_settings_table_lists_every_setting():
-    table = settings_table(PPOConfig._declarations)
-    for name in PPOConfig._declarations.by_name:
-        assert f"| {name} |" in table, name
 
 
 def test_importing_configs_starts_no_backend_and_no_ray():

@@ -51,8 +51,3 @@ TUNED: dict[str, dict[str, Any]] = {
     },
 }
 """Environment → settings for ``config.update_from_dict``."""
-
-
-def tuned_settings(env: str) -> dict[str, Any] | None:
-    """A copy of the settings for an environment; None if there are none."""
-    return dict(TUNED[env]) if env in TUNED else None

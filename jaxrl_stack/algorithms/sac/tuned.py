@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from jaxrl_stack.connectors.module_to_env import OrnsteinUhlenbeckNoise
@@ -63,8 +62,3 @@ TUNED: dict[str, dict[str, Any]] = {
 }
 """Environment → settings for ``config.update_from_dict``."""
 TUNED |= {f"gymnax/{env}": settings for env, settings in TUNED.items()}
-
-
-def tuned_settings(env: str) -> dict[str, Any] | None:
-    """A copy of the settings for an environment; None if there are none."""
-    return copy.deepcopy(TUNED[env]) if env in TUNED else None

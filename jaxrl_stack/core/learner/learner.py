@@ -210,7 +210,7 @@ class Learner(TracedUpdate, Checkpointable):
 
     @property
     def _seed(self) -> int:
-        return 0 if self.config.seed is None else int(self.config.seed)
+        return self.config.root_seed
 
     def _initial_state(self) -> LearnerState:
         params, rest = self._pure.params, self._pure.rest
