@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def median_seconds(call: Callable[[], object], rounds: int, behind: Callable[[], object]) -> float:
-    """The median time of some calls, behind one that warms up; `behind` follows each of them and is not timed."""
+def median_seconds(call: Callable[[], object], rounds: int, after: Callable[[], object]) -> float:
+    """The median time of some calls, after one that warms up; `after` follows each of them and is not timed."""
     seconds = []
     for _ in range(1 + rounds):
         started = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - started)
-        behind()
+        after()
     return statistics.median(seconds[1:])
 
 

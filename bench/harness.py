@@ -70,7 +70,7 @@ def interleave(contenders: Mapping[Key, Contender], rounds: int, seconds: float,
 
     Args:
         contenders: What to measure.
-        rounds: Turns of each; every second round runs in reverse order, so that drift favours nobody.
+        rounds: Turns of each; every second round runs in reverse order, so that drift favours none.
         seconds: Least length of a turn; a turn is at least one iteration.
         warmup: Iterations of each before the first round.
 

@@ -172,7 +172,7 @@ def area(points: Sequence[tuple[int, float]], within: int) -> float:
             y = last_y + (y - last_y) * (within - last_x) / (x - last_x)
             return (total + (within - last_x) * (last_y + y) / 2) / within
         total, last_x, last_y = total + (x - last_x) * (last_y + y) / 2, x, y
-    raise AssertionError("unreachable: the last point lies at or behind `within`")
+    raise AssertionError("unreachable: the last point lies at or after `within`")
 
 
 def compare_drivers(seeds: int, settings: Mapping[str, Any], within: int) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def run_all_seeds(
 def run_criteria(
     criteria: Sequence[tuple[str, str]], args: argparse.Namespace, overrides: Mapping[str, Any]
 ) -> tuple[bool, list[dict[str, Any]]]:
-    """Several criteria, one behind the other: whether all of them are met, and what each seed did."""
+    """Several criteria, one after the other: whether all of them are met, and what each seed did."""
     all_passed, all_results = True, []
     for algorithm, env in criteria:
         settings = {**settings_of(env, algorithm), **overrides}

@@ -33,7 +33,7 @@ class Job:
 
     Args:
         title: Of its table.
-        contenders: Who takes part beside this project, if there is an interpreter for them.
+        contenders: What takes part beside this project, if there is an interpreter for them.
         bar: The least ratio of this project's rate to each of theirs.
         settings: What all of them are told (`bench.peers.off_policy`).
     """

@@ -55,8 +55,8 @@ def make_env(config: Any) -> gym.Env:
 class Killer:
     """Kills registered processes, one every few seconds, from a thread of its own.
 
-    A process is known by a file descriptor from the moment that it tells its number: nobody else is hit who got this
-    number later.
+    A process is known by a file descriptor from the moment that it tells its number: no other process is hit that got
+    this number later.
 
     Args:
         every: Seconds between two kills.

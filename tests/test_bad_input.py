@@ -633,7 +633,7 @@ CONNECTORS = [
     case("returns-list-with-text", env_to_module(lambda env, spaces, device: [MeanStdFilter(), "x"]), ValueError, "env_to_module_connector", "returned 'x'", "a list"),
     case("too-many-arguments", env_to_module(lambda env, spaces, device, seed: MeanStdFilter()), ValueError, "env_to_module_connector", "takes 4 arguments", "env, spaces, device"),
     case("too-many-arguments-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda env, spaces, device: connector(apply=unchanged))), ValueError, "module_to_env_connector", "takes 3 arguments", "env, spaces."),
-    case("keyword-only", env_to_module(lambda *, env: MeanStdFilter()), ValueError, "env_to_module_connector", "'env' by keyword only", "in front of the *"),
+    case("keyword-only", env_to_module(lambda *, env: MeanStdFilter()), ValueError, "env_to_module_connector", "'env' by keyword only", "before the *"),
     case("function-fails", env_to_module(lambda env, spaces, device: spaces["observation"]), KeyError, "'observation'", "Raised by the function of", "env_to_module_connector"),
     case("no-apply", piece(), TypeError, "'MyConnector'", "neither `apply` nor `__call__`", "def apply(self, state, batch, ctx)"),
     case("apply-without-context", piece(apply=lambda self, state, batch: (state, batch)), TypeError, "'MyConnector': apply", "too many positional", "def apply(self, state, batch, ctx)"),

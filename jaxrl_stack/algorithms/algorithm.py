@@ -621,7 +621,7 @@ class Algorithm(Checkpointable):
         state = self.get_state(not_components=None if replay is None else COMPONENT_REPLAY_BUFFER)
         held: dict[str, Any] = {}
         if replay is not None:
-            # A class of the user's may do more behind it, which may fail.
+            # A user's class may do more after it, which may fail.
             is_last = type(self).set_state is Algorithm.set_state
             held = replay._state_to_go_back_to() if is_last else replay.get_state()
         return {**state, COMPONENT_REPLAY_BUFFER: held}

@@ -172,7 +172,7 @@ def connector(value: Any) -> str | None:
     if callable(value) and not isinstance(value, ConnectorV2):
         return None
     return (
-        "a function that returns a connector piece or a list of pieces, such as "
+        "a function that returns a connector or a list of connectors, such as "
         "lambda env, spaces, device: MeanStdFilter()"
     )
 

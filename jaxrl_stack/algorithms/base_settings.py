@@ -166,14 +166,14 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Pending sample requests per actor (asynchronous algorithms)."),
         static("env_to_module_connector", None, checks.connector,
             "Function (env, spaces, device), or of the first two, one or none of these, that returns a connector "
-            "piece or a list of pieces to put in front of the default ones.", attribute="_env_to_module_connector"),
+            "connector or a list of them, which run before the default ones.", attribute="_env_to_module_connector"),
         static("module_to_env_connector", None, checks.connector,
-            "Function (env, spaces), or of fewer, that returns a connector piece or a list of pieces; they run before "
+            "Function (env, spaces), or of fewer, that returns a connector or a list of connectors; they run before "
             "actions are normalized and clipped.", attribute="_module_to_env_connector"),
         static("add_default_connectors_to_env_to_module_pipeline", True, boolean,
-            "Append the default env-to-module pieces."),
+            "Append the default env-to-module connectors."),
         static("add_default_connectors_to_module_to_env_pipeline", True, boolean,
-            "Add the default module-to-env pieces."),
+            "Add the default module-to-env connectors."),
         host("episode_lookback_horizon", 1, integer(0),
             "Steps of the previous chunk that a chunk of an episode keeps.", RUNNER),
         actors("merge_env_runner_states", "training_only", one_of(True, False, "training_only"),
@@ -217,10 +217,10 @@ BASE_SECTIONS: tuple[Section, ...] = (
         static("learner_class", None, _learner_class,
             "Learner class; None takes the algorithm's own.", LEARNER, attribute="_learner_class"),
         static("learner_connector", None, checks.connector,
-            "Function (observation_space, action_space), or of fewer, that returns a connector piece or a list of "
-            "pieces to put in front of the default ones.", attribute="_learner_connector"),
+            "Function (observation_space, action_space), or of fewer, that returns a connector or a list of "
+            "connectors, which run before the default ones.", attribute="_learner_connector"),
         static("add_default_connectors_to_learner_pipeline", True, boolean,
-            "Append the algorithm's own learner pieces (PPO: advantages and value targets)."),
+            "Append the algorithm's own learner connectors (PPO: advantages and value targets)."),
         per_module("learner_config_dict", {}, dictionary,
             "Free settings for a Learner of your own. Merged into the present ones.", merge=True),
         static("num_shuffle_shards", None, integer(1),

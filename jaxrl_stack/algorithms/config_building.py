@@ -113,7 +113,7 @@ class ConfigBuilding(ConfigStore):
             if problem is not None:
                 raise ValueError(
                     f"RLModuleSpec({kind}_space={given}) of module {module_id!r} does not fit the {kind} space "
-                    f"{own} behind the env-to-module connectors: {problem}. Leave it out, or let the connector that "
+                    f"{own} after the env-to-module connectors: {problem}. Leave it out, or let the connector that "
                     f"changes the space override recompute_output_{kind}_space()."
                 )
         return observation_space or known[0], action_space or known[1]
@@ -218,7 +218,7 @@ class ConfigBuilding(ConfigStore):
     ) -> MultiRLModuleSpec:
         """The specs of all modules, complete: spaces and model settings are filled in where they were open.
 
-        A module's own settings win over the config's. Spaces that come from an environment are those behind
+        A module's own settings win over the config's. Spaces that come from an environment are those after
         the env-to-module pipeline.
 
         Args:
@@ -279,11 +279,11 @@ class ConfigBuilding(ConfigStore):
 
     # ------------------------------------------------------------------------------------------------------- pipelines
 
-    def _default_env_to_module_pieces(self, observation_space: gym.Space) -> list[ConnectorV2]:
-        """The pieces behind the user's env-to-module pieces. Algorithms override it.
+    def _default_env_to_module_connectors(self, observation_space: gym.Space) -> list[ConnectorV2]:
+        """The connectors after the user's env-to-module connectors. Algorithms override it.
 
         Args:
-            observation_space: What comes out of the user's pieces.
+            observation_space: What comes out of the user's connectors.
         """
         is_flat = (
             isinstance(observation_space, gym.spaces.Box)
@@ -292,15 +292,15 @@ class ConfigBuilding(ConfigStore):
         )
         return [FlattenObservations()] if self._uses_default_module() and not is_flat else []
 
-    def _default_module_to_env_pieces(self) -> list[ConnectorV2]:
-        """The module-to-env pieces; the user's run in front of the last one. Algorithms override it."""
+    def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
+        """The module-to-env connectors; the user's run before the last one. Algorithms override it."""
         return [
             GetActions(),
             NormalizeAndClipActions(normalize_actions=self.normalize_actions, clip_actions=self.clip_actions),
         ]
 
-    def _default_learner_pieces(self) -> list[ConnectorV2]:
-        """The pieces behind the user's learner pieces. Algorithms override it."""
+    def _default_learner_connectors(self) -> list[ConnectorV2]:
+        """The connectors after the user's learner connectors. Algorithms override it."""
         return []
 
     def build_env_to_module_connector(
@@ -309,7 +309,7 @@ class ConfigBuilding(ConfigStore):
         spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
         device: Any = None,
     ) -> EnvToModulePipeline:
-        """The pipeline from observations to the module's input: the user's pieces, then the default ones.
+        """The pipeline from observations to the module's input: the user's connectors, then the default ones.
 
         Args:
             env: Environment; goes to the user's function, and gives the spaces if `spaces` does not.
@@ -318,8 +318,8 @@ class ConfigBuilding(ConfigStore):
 
         Raises:
             ValueError: If the user's function returns no connectors, the observation space is not known, or what
-                comes out of the pieces does not fit the space that they declare.
-            TypeError: If a piece has the wrong form.
+                comes out of the connectors does not fit the space that they declare.
+            TypeError: If a connector has the wrong form.
         """
         observation_space, action_space = self._env_spaces(env, spaces)
         if observation_space is None and spaces and DEFAULT_MODULE_ID in spaces:
@@ -333,14 +333,14 @@ class ConfigBuilding(ConfigStore):
         pipeline = EnvToModulePipeline(
             input_observation_space=observation_space,
             input_action_space=action_space,
-            connectors=self._pieces("env_to_module_connector", (env, spaces, device)),
+            connectors=self._user_connectors("env_to_module_connector", (env, spaces, device)),
         )
         if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
-            where = f"the observation_space behind the env-to-module pieces {pipeline.names}"
+            where = f"the observation_space after the env-to-module connectors {pipeline.names}"
             check_space(pipeline.observation_space, where)
         if self.add_default_connectors_to_env_to_module_pipeline:
-            for piece in self._default_env_to_module_pieces(pipeline.observation_space):
-                pipeline.append(piece)
+            for connector in self._default_env_to_module_connectors(pipeline.observation_space):
+                pipeline.append(connector)
         if self._env_to_module_connector is not None:
             check_pieces(pipeline)
             is_pure = not pipeline.host_pieces and not pipeline.is_host_piece
@@ -361,32 +361,33 @@ class ConfigBuilding(ConfigStore):
             spaces: "__env_single__" (or "__env__") → spaces of one environment.
 
         Raises:
-            ValueError: If the user's function returns no connectors, or a piece does not fit these settings.
+            ValueError: If the user's function returns no connectors, or a connector does not fit these settings.
         """
         observation_space, action_space = self._env_spaces(env, spaces)
         add_defaults = self.add_default_connectors_to_module_to_env_pipeline
-        defaults = self._default_module_to_env_pieces() if add_defaults else []
+        defaults = self._default_module_to_env_connectors() if add_defaults else []
         pipeline = ModuleToEnvPipeline(
             input_observation_space=observation_space,
             input_action_space=action_space,
             connectors=[
                 *defaults[:-1],
-                *self._pieces("module_to_env_connector", (env, spaces)),
+                *self._user_connectors("module_to_env_connector", (env, spaces)),
                 *defaults[-1:],
             ],
         )
         check_pieces(pipeline)
-        for name, piece in pipeline._flat_members():
-            if isinstance(piece, ActionNoise):
-                self._check_action_noise(name, piece)
+        for name, connector in pipeline._flat_members():
+            if isinstance(connector, ActionNoise):
+                self._check_action_noise(name, connector)
         return pipeline
 
-    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
+    def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         """Refuses noise that does not fit these settings. Algorithms that cannot learn from it override it."""
-        if piece.normalize_actions != self.normalize_actions:
+        clips_for = connector.normalize_actions
+        if clips_for != self.normalize_actions:
             raise ValueError(
                 f"environment(normalize_actions={self.normalize_actions}) differs from connector {name!r}, which clips "
-                f"for normalize_actions={piece.normalize_actions}: give it normalize_actions={self.normalize_actions}."
+                f"for normalize_actions={clips_for}: give it normalize_actions={self.normalize_actions}."
             )
 
     def build_learner_connector(
@@ -395,10 +396,10 @@ class ConfigBuilding(ConfigStore):
         input_action_space: gym.Space | None,
         device: Any = None,
     ) -> LearnerConnectorPipeline:
-        """The pipeline from recorded steps to the train batch: the user's pieces, then the algorithm's.
+        """The pipeline from recorded steps to the train batch: the user's connectors, then the algorithm's.
 
         Args:
-            input_observation_space: Of the module (behind the env-to-module pipeline).
+            input_observation_space: Of the module (after the env-to-module pipeline).
             input_action_space: Of the module.
             device: Without effect; batches are where the program runs.
 
@@ -410,14 +411,14 @@ class ConfigBuilding(ConfigStore):
             input_observation_space=input_observation_space,
             input_action_space=input_action_space,
             connectors=[
-                *self._pieces("learner_connector", (input_observation_space, input_action_space)),
-                *(self._default_learner_pieces() if add_defaults else []),
+                *self._user_connectors("learner_connector", (input_observation_space, input_action_space)),
+                *(self._default_learner_connectors() if add_defaults else []),
             ],
         )
         check_pieces(pipeline)
         return pipeline
 
-    def _pieces(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
+    def _user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
         """What the user's connector function returns, as a list."""
         setting = self._declarations.by_name[name]
         function = vars(self)[setting.attribute]
@@ -430,13 +431,13 @@ class ConfigBuilding(ConfigStore):
         except Exception as error:
             error.add_note(f"Raised by the function of {call}.")
             raise
-        pieces = list(made) if isinstance(made, (list, tuple)) else [made]
-        for piece in pieces:
-            if not isinstance(piece, ConnectorV2):
+        connectors = list(made) if isinstance(made, (list, tuple)) else [made]
+        for connector in connectors:
+            if not isinstance(connector, ConnectorV2):
                 raise ValueError(
-                    f"{call}: the function returned {short(piece)}. It must return a ConnectorV2 or a list of them."
+                    f"{call}: the function returned {short(connector)}. It must return a ConnectorV2 or a list of them."
                 )
-        return pieces
+        return connectors
 
     # -------------------------------------------------------------------------------------------------------- building
 
@@ -529,7 +530,7 @@ def _num_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], cal
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
             raise ValueError(
                 f"{call}: the function takes {parameter.name!r} by keyword only, without a default; it is called with "
-                f"{', '.join(names)} by position. Write them in front of the *."
+                f"{', '.join(names)} by position. Write them before the *."
             )
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             continue

@@ -61,7 +61,7 @@ def _check_trusted(value: Any, loader: ClassLoader) -> None:
         return
     for name, item in value.items():
         if name in NOT_IN_CHECKPOINTS:
-            raise ValueError(f"The checkpoint sets {name}, which is never taken from one. Somebody has changed it.")
+            raise ValueError(f"The checkpoint sets {name}, which is never taken from one: it was tampered with.")
         # "env_id" is what gymnasium's wrappers for environments of older APIs call it.
         if name in ("env", "env_id") and isinstance(item, str) and ":" in item and not loader.allows_text(item):
             raise ValueError(
@@ -297,7 +297,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         config = cls()
         changed = {}
         for key, value in config_dict.items():
-            # What is at its default was not set by anybody.
+            # What is at its default was not set.
             attribute = config._attribute_of(key)
             if attribute is None or not same(vars(config)[attribute], value):
                 changed[key] = value

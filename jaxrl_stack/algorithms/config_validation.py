@@ -32,7 +32,7 @@ class ConfigValidation(ConfigStore):
     def validate(self) -> None:
         """Checks all settings, alone and against each other. `build_algo` calls it.
 
-        Subclasses add their checks behind ``super().validate()`` and report with `_value_error`.
+        Subclasses add their checks after ``super().validate()`` and report with `_value_error`.
 
         Raises:
             ValueError: Names the setting, its value and the remedy.
@@ -176,8 +176,8 @@ class ConfigValidation(ConfigStore):
     def _validate_connectors(self) -> None:
         if not (self.add_default_connectors_to_module_to_env_pipeline or self._module_to_env_connector):
             self._value_error(
-                "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nobody to turn the "
-                "module's outputs into actions. Give module_to_env_connector= with pieces that do, or leave it out."
+                "env_runners(add_default_connectors_to_module_to_env_pipeline=False) leaves nothing that turns the "
+                "module's outputs into actions. Give module_to_env_connector= with connectors that do, or leave it out."
             )
 
     def _validate_evaluation(self) -> None:

@@ -61,7 +61,7 @@ def given_settings(model_config: Any) -> dict[str, Any]:
 def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:
     """What is wrong with the values of a model config, in words that name the setting; None if nothing is.
 
-    Names that `DefaultModelConfig` does not have are somebody else's, and not looked at.
+    Names that `DefaultModelConfig` does not have belong to other modules, and are not looked at.
 
     Args:
         model_config: ``{name: value}``.

@@ -65,7 +65,7 @@ _GONE = {
     "learners(max_requests_in_flight_per_aggregator_actor=...)": "max_requests_in_flight_per_aggregator_worker",
     "RLModule._forward_exploration() (DQN: training(epsilon=...))": "exploration_config",
     "env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())": "observation_filter",
-    "connector pieces, env_runners(env_to_module_connector=...),":
+    "connectors, env_runners(env_to_module_connector=...),":
         "preprocessor_pref _disable_preprocessor_api _disable_action_flattening observation_fn observation_function",
     "episodes (SingleAgentEpisode) and connectors": "sample_collector",
     "env_runners(broadcast_env_runner_states=...)": "use_worker_filter_stats",

@@ -30,7 +30,7 @@ later: not supported yet; a value other than the default raises in `validate()`.
 
 RUNNER, LEARNER, ALGORITHM, EVALUATION, CONFIG = "runner", "learner", "algorithm", "evaluation", "config"
 ACTORS = "actors"
-"""Who acts on a setting; what only actors read has no effect where the environment runs on the device."""
+"""What acts on a setting; what only actors read has no effect where the environment runs on the device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Setting:
         default: Value on a new config; containers are copied.
         check: What a value must be, and its annotation.
         doc: One or two sentences.
-        read_by: Who acts on it: one of the constants beside this class.
+        read_by: What acts on it: one of the constants beside this class.
         kind: See `Kind`.
         type: Annotation, as text; empty: that of `check`, or None where that is the default.
         attribute: Name under which the config stores it, if that is not `name`.

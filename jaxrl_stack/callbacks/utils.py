@@ -99,7 +99,7 @@ class CallbackList:
 
 
 def overrides_episode_hooks(callbacks: CallbackList) -> bool:
-    """Whether anybody wants to see episodes, so that they have to be made."""
+    """Whether a callback takes episodes, so that they have to be made."""
     return callbacks.overrides(*EPISODE_HOOKS)
 
 

@@ -1,6 +1,6 @@
 """Arrays in one file of the format safetensors: a header that describes them, then their bytes, and no code.
 
-Whoever reads one knows what has to be in it, and a header counts only if it says the same, byte for byte: nothing of a
+A reader knows what has to be in it, and a header counts only if it says the same, byte for byte: nothing of a
 file is ever parsed.
 """
 

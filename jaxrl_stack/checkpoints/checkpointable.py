@@ -393,8 +393,8 @@ def _check_not_nan(state: Mapping[str, Any], path: str, is_weights: bool) -> Non
     for name, leaf in _weights(state, (), is_weights):
         if jnp.issubdtype(leaf.dtype, np.inexact) and np.isnan(leaf).any():
             raise ValueError(
-                f"The checkpoint at {path} holds NaN in {name}: it was written behind an update that went wrong, or "
-                f"somebody has changed it. Use an earlier one."
+                f"The checkpoint at {path} holds NaN in {name}: it was written after an update that went wrong, or "
+                f"was changed since. Use an earlier one."
             )
 
 

@@ -255,7 +255,7 @@ def _write_local(target: Path, folders: list[_Folder]) -> None:
                     os.fsync(file.fileno())
             if folder.arrays:
                 write_arrays(place / ARRAYS_FILE, folder.arrays)
-        # Somebody may have put something else there meanwhile.
+        # Something else may be there meanwhile.
         check_target(target)
 
 
@@ -306,7 +306,7 @@ class Stored:
             if name.lower().endswith(PICKLES):
                 raise ValueError(
                     f"The checkpoint at {self.path} contains {name}: pickled files can run code, and this project "
-                    f"writes none. Somebody has put it there; do not use this checkpoint."
+                    f"writes none. It was put there later; do not use this checkpoint."
                 )
         parts = self.metadata.get("components")
         if not isinstance(parts, list) or not all(map(is_part_name, parts)):
@@ -380,7 +380,7 @@ class Stored:
             inner = state
             for name in names:
                 inner = inner.setdefault(name, {})
-            # Parts come behind their owners.
+            # Parts come after their owners.
             inner.update(own)
         self.check_same()
         return state

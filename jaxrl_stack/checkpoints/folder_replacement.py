@@ -1,4 +1,4 @@
-"""Folders that take the place of others in one moment, whoever is killed on the way."""
+"""Folders that take the place of others in one moment, whichever process is killed on the way."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _beside(target: Path, kinds: str) -> list[Path]:
 def _locked(folder: Path) -> Iterator[bool]:
     """Show other processes that this folder is being worked on, for as long as this process lives.
 
-    Gives False if somebody else does so.
+    Gives False if another process does so.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

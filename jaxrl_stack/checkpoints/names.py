@@ -29,8 +29,8 @@ def is_part_name(name: Any) -> bool:
 def leads_out(path: Path, name: str) -> ValueError:
     """The error for a checkpoint that names something outside of it."""
     return ValueError(
-        f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or somebody "
-        f"has changed it; do not use it."
+        f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or was "
+        f"changed since; do not use it."
     )
 
 

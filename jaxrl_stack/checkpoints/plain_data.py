@@ -319,8 +319,8 @@ class Decoder:
             refused = [f.name for f in dataclasses.fields(cls) if f.metadata.get(NOT_STORED) and f.name in kwargs]
             if args or refused:
                 raise ValueError(
-                    f"{self._what} sets {refused or args!r} of a {cls.__name__}, which no checkpoint holds. Somebody "
-                    f"has changed it."
+                    f"{self._what} sets {refused or args!r} of a {cls.__name__}, which no checkpoint holds: it was "
+                    f"tampered with."
                 )
         try:
             return cls(*args, **kwargs)

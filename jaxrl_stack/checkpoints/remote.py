@@ -34,7 +34,7 @@ class Remote:
     """A place on a file system that pyarrow reaches, where folders cannot be renamed, as in object stores.
 
     A checkpoint is copied to a place beside it first, and marked when all of it is there: from then on it counts, and
-    whoever finds the mark goes on from there.
+    a process that finds the mark goes on from there.
     """
 
     filesystem: Any
@@ -75,7 +75,7 @@ class Remote:
     def _download(self, source: str, local: Path) -> None:
         """Copy a folder to one that is not there yet.
 
-        Names and sizes are those of somebody else: in object stores a key may hold "..", which is a name there and
+        Names and sizes are not to be trusted: in object stores a key may hold "..", which is a name there and
         a way out of the folder here.
 
         Raises:

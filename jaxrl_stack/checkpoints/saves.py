@@ -11,7 +11,7 @@ _MAX_WAITING = 4
 
 
 class Saves:
-    """Checkpoints that a thread is writing, one behind the other."""
+    """Checkpoints that a thread is writing, one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class Saves:
         with self._lock:
             waiting = [future for _, future in self._running if not future.done()]
             self._running.append((path, self._pool.submit(task)))
-        # Each holds a copy of its state: whoever saves faster than the disk takes it has to wait.
+        # Each holds a copy of its state: saving faster than the disk takes it has to wait.
         concurrent.futures.wait(waiting[: 1 - _MAX_WAITING])
 
     def wait(self, path: str | None = None) -> None:

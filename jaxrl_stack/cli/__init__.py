@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: Arguments behind the program's name; None for those of the process.
+        argv: Arguments after the program's name; None for those of the process.
 
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong input, 130 stopped by Ctrl-C.
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: aborted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read the output has closed it; Python would complain again when it flushes at exit.
+        # The reader of the output has closed it; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except CliError as error:

@@ -120,7 +120,7 @@ class Silence:
         """After every iteration."""
 
     def last(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
-        """After the last iteration, behind its `iteration`."""
+        """After the last iteration and its `iteration`."""
 
     def stopping(self) -> None:
         """Ctrl-C was pressed; the running iteration goes on to its end."""

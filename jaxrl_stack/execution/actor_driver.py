@@ -299,7 +299,7 @@ class ActorDriver(Driver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether actors have statistics that nobody merges: the first one's stand for all then."""
+        """Whether actors have statistics that are not merged: the first one's stand for all then."""
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
@@ -458,7 +458,7 @@ class ActorDriver(Driver):
         sampling = {COMPONENT_ENV_RUNNER: runner}
         if self._eval_group is None:
             return sampling
-        # For those who look into a checkpoint: every evaluation starts from what training has.
+        # For a look into the checkpoint: every evaluation starts from what training has.
         names = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
         return {**sampling, COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
 
@@ -530,7 +530,7 @@ class ActorDriver(Driver):
         return True
 
     def stop(self) -> None:
-        # Also behind a constructor that failed half-way.
+        # Also after a constructor that failed half-way.
         for name in ("env_runner_group", "_eval_group"):
             group = vars(self).get(name)
             if group is not None:
@@ -557,7 +557,7 @@ def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
 
 
 def connector_state(runner: Any) -> dict[str, Any]:
-    """The state of a runner's env-to-module pipeline, ``{piece name: its state}``."""
+    """The state of a runner's env-to-module pipeline, ``{connector name: its state}``."""
     return runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 

@@ -78,7 +78,7 @@ class Driver(abc.ABC):
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
         rollout_memory: What one EnvRunner holds while it samples.
         train_batch_memory: What one update is made from.
-        available_memory: Bytes that were free for it when this was built; None if nobody knows.
+        available_memory: Bytes that were free for it when this was built; None if that is not known.
     """
 
     spaces: dict[str, tuple[Any, Any]]
@@ -134,7 +134,7 @@ class Driver(abc.ABC):
     # -------------------------------------------------------------------------------------------------- training
 
     def start_iteration(self) -> None:
-        """Called in front of the first training step of an iteration."""
+        """Called before the first training step of an iteration."""
         self.device_seconds = 0.0
 
     @abc.abstractmethod
@@ -231,7 +231,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def env_to_module_state(self) -> dict[str, Any]:
-        """The current state of the env-to-module pipeline, ``{piece name: its state}``."""
+        """The current state of the env-to-module pipeline, ``{connector name: its state}``."""
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights, ``{module_id: {name: array}}``, wherever they are used."""

@@ -21,7 +21,7 @@ UpdateFn = Callable[..., tuple[Any, Any, Any]]
 PrioritiseFn = Callable[[Any, Any, Any], Any]
 """``(replay, items, metrics per row) -> replay``."""
 RepeatFn = Callable[[Callable[[TrainState], tuple[TrainState, Any]], TrainState, int], tuple[TrainState, Any]]
-"""``(function, state, n) -> (state, result)``: calls it n times, one behind the other, and combines the results."""
+"""``(function, state, n) -> (state, result)``: calls it n times, one after the other, and combines the results."""
 
 
 def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:
@@ -72,7 +72,7 @@ def training_step(
         update_fn: Makes one update from that.
         prioritise_fn: Tells the memory what the update says about the drawn rows.
         num_samples: Rounds of sampling.
-        num_updates: Updates behind them; 0 before learning starts.
+        num_updates: Updates after them; 0 before learning starts.
         repeat_fn: How to do something several times.
 
     Returns:

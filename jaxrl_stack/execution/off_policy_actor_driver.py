@@ -107,7 +107,7 @@ class OffPolicyActorDriver(ActorDriver):
         self._replay_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         # Worked out once: a training step may take less than a millisecond.
         self._rounds = config.rounds_per_training_step
-        # That of the module, with which its loss discounts the bootstrap value behind the window.
+        # That of the module, with which its loss discounts the bootstrap value after the window.
         gamma = config.get_config_for_module(DEFAULT_MODULE_ID).gamma
         self._draw_arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
         if config.clip_rewards:
@@ -171,7 +171,7 @@ class OffPolicyActorDriver(ActorDriver):
         if self._has_learning_started:
             self.pure_training_step(state, None, **functions, num_samples=num_samples, num_updates=num_updates)
         else:
-            # Only what was sampled tells whether learning starts behind it.
+            # Only what was sampled tells whether learning starts after it.
             state, _ = self.pure_training_step(state, None, **functions, num_samples=num_samples, num_updates=0)
             if self._has_learning_started:
                 self.pure_training_step(state, None, **functions, num_samples=0, num_updates=num_updates)
@@ -288,7 +288,7 @@ class OffPolicyActorDriver(ActorDriver):
 
 
 def _repeat(function: Callable[[Any], tuple[Any, Any]], state: Any, times: int) -> tuple[Any, Any]:
-    """Call ``function(state) -> (state, result)`` several times, one behind the other; the result is the last one."""
+    """Call ``function(state) -> (state, result)`` several times, one after the other; the result is the last one."""
     result = None
     for _ in range(times):
         state, result = function(state)

@@ -43,7 +43,7 @@ class Sampler:
         num_steps: int32, vector steps so far.
         num_draws: int32, draws so far.
         ended: uint32 ``[T, 2, B]``: return (its bits) and length of the episode that ended with a step; 0 without one.
-        block: The recorded columns ``[T, B, ...]`` if somebody watches episodes, else ().
+        block: The recorded columns ``[T, B, ...]`` if callbacks watch episodes, else ().
     """
 
     runner: RunnerState
@@ -344,7 +344,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     @property
     def _num_warm_up_steps(self) -> int:
-        """Training steps of the next call in front of the first update: that one ends with enough sampled steps."""
+        """Training steps of the next call before the first update: that one ends with enough sampled steps."""
         missing = self.config.num_steps_sampled_before_learning_starts - self.num_env_steps
         return min(max(0, -(-missing // self._steps_per_training_step) - 1), self._num_training_steps)
 
@@ -524,7 +524,7 @@ def repeat(
 
 
 _MOST_RANDOM_NUMBERS = 2**24
-"""Up to so many, the random numbers that a call draws rows with are made in front of its loop: 64 MiB."""
+"""Up to so many, the random numbers that a call draws rows with are made before its loop: 64 MiB."""
 
 
 def _is_flag(path: tuple[str, ...]) -> bool:

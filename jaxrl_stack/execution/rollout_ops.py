@@ -15,7 +15,7 @@ class Sampled:
     """What one ``sample()`` of one runner gave.
 
     Attributes:
-        episodes: Episodes, or pieces of episodes.
+        episodes: Episodes, or chunks of episodes.
         ended: Statistics of those that ended.
         metrics: The runner's reduced metrics.
     """

@@ -1,4 +1,4 @@
-"""Code that runs right after somebody imports a certain module. Needs nothing but the standard library."""
+"""Code that runs right after a certain module is imported. Needs nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 def _call_after_execution(loader: Any, callback: Callable[[], None]) -> None:
-    # On the instance, which serves this one module: it stays the loader that everybody knows.
+    # On the instance, which serves this one module: it stays the loader of that module.
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:

@@ -25,8 +25,8 @@ def install() -> None:
 def register() -> None:
     """Register every algorithm with Ray Tune, so that ``tune.Tuner("PPO", ...)`` trains this package's.
 
-    It happens by itself when ``ray.tune`` is imported. Call it to take the names back from somebody who registered
-    them afterwards, such as RLlib. Imports ``ray.tune``.
+    It happens by itself when ``ray.tune`` is imported. Call it to take the names back from a package that
+    registered them afterwards, such as RLlib. Imports ``ray.tune``.
     """
     from ray.tune import register_trainable
 
@@ -42,7 +42,7 @@ def _connect() -> None:
         _accept_classes()
         _accept_configs()
     except (ImportError, AttributeError, KeyError) as error:
-        # Whoever imports ray.tune may have nothing to do with this package.
+        # A script that imports ray.tune may have nothing to do with this package.
         warnings.warn(
             f"jaxrl_stack cannot connect to this version of Ray Tune ({error!r}). Pass the trainable and a dict: "
             f"tune.Tuner(jaxrl_stack.tune.trainable('PPO'), param_space=config.to_dict()).",
@@ -52,14 +52,14 @@ def _connect() -> None:
 
 
 def _is_in_worker() -> bool:
-    """Whether this is a process of Ray's: the names belong to the driver, who may have registered others."""
+    """Whether this is a process of Ray's: the names belong to the driver, which may have registered others."""
     import ray
 
     return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
 
 
 def _resolve_own_names_first(registry: Any) -> None:
-    """Let names that nobody has registered mean this package's algorithms, as they otherwise mean RLlib's.
+    """Let names that are not registered mean this package's algorithms, as they otherwise mean RLlib's.
 
     Registrations end with ``ray.shutdown()``, and workers have none before their driver's are there.
     """

@@ -49,7 +49,7 @@ class AlgorithmTrainable:
 
         new = cls.algorithm_class().get_default_config().copy(copy_frozen=False)
         defaults = new.to_dict()
-        # What is at its default was set by nobody.
+        # What is at its default was not set.
         new.update_from_dict({k: v for k, v in config.items() if k not in defaults or not same(defaults[k], v)})
         new.validate()
         new.freeze()

@@ -145,8 +145,8 @@ class FaultTolerantActorManager:
     """Calls functions of many actors at once and keeps the books about which of them are healthy.
 
     An actor that dies or cannot be reached is marked as unhealthy and left out of further calls. Ray restarts it if its
-    ``max_restarts`` allow it; `probe_unhealthy_actors` finds out who is back. An actor whose code raises stays healthy:
-    the exception is one of the results.
+    ``max_restarts`` allow it; `probe_unhealthy_actors` finds out which are back. An actor whose code raises stays
+    healthy: the exception is one of the results.
 
     Args:
         actors: Handles of actors with ``ping`` and ``apply`` (see `FaultAwareApply`).
@@ -274,7 +274,7 @@ class FaultTolerantActorManager:
     def take_losses(self) -> list[CallResult]:
         """Losses of actors that no call has returned, since the last call of this method.
 
-        They were found out by questions of this manager, or by calls that nobody waited for.
+        They were found out by questions of this manager, or by calls that were not waited for.
         """
         losses, self._unreported = self._unreported, []
         return losses
@@ -321,7 +321,7 @@ class FaultTolerantActorManager:
                 (``ray.put``) and pass the reference as a value of the dict.
             healthy_only: Leave unhealthy actors out.
             remote_actor_ids: Ids of the actors to call; None calls all.
-            timeout_seconds: Longest wait; None waits for all. 0 waits for nobody and returns no results: if such a
+            timeout_seconds: Longest wait; None waits for all. 0 does not wait and returns no results: if such a
                 call raises, a later call of this manager raises its exception.
             return_obj_refs: Return references to results instead of results. An error shows when one is fetched.
             mark_healthy: Mark unhealthy actors that answer as healthy.
@@ -471,7 +471,7 @@ class FaultTolerantActorManager:
             actor_ids: Only ask these; None asks all.
 
         Returns:
-            Their ids. An actor that is gone for good is never among them, and nobody waits for it; nor one whose
+            Their ids. An actor that is gone for good is never among them, and is not waited for; nor one whose
             ``ping`` raises, which says that it waits for its restart.
         """
         import ray
@@ -607,7 +607,7 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Raise what a call that nobody waited for has raised since; note the actors that it lost (`take_losses`)."""
+        """Raise what a call that was not waited for has raised since; note the actors that it lost (`take_losses`)."""
         if not self._not_awaited:
             return
         import ray

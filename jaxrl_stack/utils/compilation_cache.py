@@ -1,4 +1,4 @@
-"""Compiled programs that outlive the process, in a folder that nobody else writes to."""
+"""Compiled programs that outlive the process, in a folder that only its owner writes to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def enable_compilation_cache(directory: str | None) -> None:
     """Keep compiled programs in a directory, so that the next process loads instead of compiling them.
 
     They are native code of this kind of CPU: each kind has a folder of its own inside, which only its owner may write
-    to. One that somebody else owns or may write to is not used, with a warning. A directory that the user configured in
+    to. One that another user owns or may write to is not used, with a warning. A directory that the user configured in
     JAX is left alone.
 
     Args:

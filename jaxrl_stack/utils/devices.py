@@ -115,7 +115,7 @@ def joined_devices(devices: list[Device]) -> list[Device]:
 
 
 class _MappedProgram:
-    """A function under ``jax.pmap``, which lets go of both when nobody refers to this object any more.
+    """A function under ``jax.pmap``, which lets go of both when nothing refers to this object any more.
 
     ``jax.pmap`` keeps a function, and every program that was compiled of it, as long as the process lives: the results
     in its cache refer to the key that they are cached under. A method would keep its algorithm, with all of its data.
@@ -207,7 +207,7 @@ def map_over_devices(
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
     """A copy of `tree` on every device of this process, with the sharding that ``pmap`` gives to unmapped results.
 
-    Always copies, so that no two leaves share a buffer and donating the result harms nobody.
+    Always copies, so that no two leaves share a buffer and donating the result does no harm.
     """
     sharding = replicated_sharding(devices)
     return jax.tree.map(lambda x: jax.device_put(_fresh(x), sharding), tree)

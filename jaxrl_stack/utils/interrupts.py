@@ -14,11 +14,11 @@ def deferred_interrupt() -> Iterator[None]:
     """Inside of the block a first Ctrl-C waits until its end; a second one goes through at once.
 
     For calls of programs that donate their arguments, together with the assignment of their results: the call itself
-    cannot be interrupted, so Python raises KeyboardInterrupt behind it, when the old state is gone and the new one has
+    cannot be interrupted, so Python raises KeyboardInterrupt after it, when the old state is gone and the new one has
     no name yet.
 
-    If the block raises, KeyboardInterrupt is raised with that error as its context: whoever stops a program has to get
-    it stopped.
+    If the block raises, KeyboardInterrupt is raised with that error as its context: a stop that was
+    asked for has to happen.
 
     Outside of the main thread, which alone gets signals, the block runs as it is.
     """

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when somebody asks for them."""
+"""Names of a package that are imported when they are asked for."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class _EventFile:
     """
 
     def __init__(self, directory: Path):
-        # Takes a while to import, and only those who write results need it.
+        # Takes a while to import, and only writing results needs it.
         # protobuf makes its classes while it is imported, where pyright does not see it.
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
@@ -198,7 +198,7 @@ def _scalar(value: Any) -> int | float | None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees half of it."""
+    """Write a file so that half of it is never seen."""
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_text(text, encoding="utf-8", newline="")
     draft.replace(path)

@@ -192,7 +192,7 @@ def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
         sep: What to put between the parts of a key.
 
     Returns:
-        Joined keys -> what is not a dict. Empty dicts leave nothing behind.
+        Joined keys -> what is not a dict. Empty dicts leave nothing.
     """
     flat: dict[str, Any] = {}
     for name, value in nested.items():

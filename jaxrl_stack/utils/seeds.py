@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 NUM_SEEDS = 2**31 - 2**20
-"""Derived seeds are below: whoever counts on from one, one up per environment, stays in int32, too."""
+"""Derived seeds are below: counting on from one, one up per environment, stays in int32, too."""
 
 
 def derived_seed(stream: str, *numbers: int) -> int:

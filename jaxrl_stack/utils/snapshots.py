@@ -14,7 +14,7 @@ LARGEST_SHARE = 0.01
 
 
 class Snapshots:
-    """A copy of a state on its devices, taken in front of every so many calls of the program that donates it.
+    """A copy of a state on its devices, taken before every so many calls of the program that donates it.
 
     A program that fails while it runs, because a host callback raises or an accelerator's memory is full, has taken
     the arrays along that were donated to it. What can be gone on from then is the last copy.
@@ -37,7 +37,7 @@ class Snapshots:
 
     def before_call(self, *state: Any) -> None:
         """Copy the state if that is due: for the first call, after `interval` calls or more, and if it is not what the
-        last call returned, because somebody has replaced it.
+        last call returned, because it was replaced.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.

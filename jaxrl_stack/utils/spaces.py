@@ -2,7 +2,7 @@
 
 Every function takes the space as a static Python object and works on pytrees that mirror it: a leaf per
 `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`, a dict (in the space's key order) per `Dict`, a tuple per
-`Tuple`. Arrays have any number of leading batch axes in front of the leaf's own shape. dtypes are JAX's: with
+`Tuple`. Arrays have any number of leading batch axes before the leaf's own shape. dtypes are JAX's: with
 64-bit types switched off, a space of int64 holds int32 arrays.
 
 `Text`, `Sequence`, `Graph` and `OneOf` have no fixed shape and are refused with a TypeError that names the
@@ -461,7 +461,7 @@ def _unsupported(space: Any, path: str) -> TypeError:
     return TypeError(
         f"{path} is {space!r}, which has no fixed shape or is no gymnasium space. Supported are Box, "
         "Discrete, MultiDiscrete, MultiBinary and nested Dict and Tuple: let the environment offer one of "
-        "these, or convert the observations in a connector piece."
+        "these, or convert the observations in a connector."
     )
 
 
@@ -528,7 +528,7 @@ def _leading_shape(leaf: Space, shape: tuple[int, ...], batch_dims: int, path: s
     split = len(shape) - len(own)
     if split != batch_dims or split < 0 or tuple(shape[split:]) != own:
         raise ValueError(
-            f"{path} has shape {tuple(shape)}, but {leaf} with {max(batch_dims, 0)} batch axes in front "
+            f"{path} has shape {tuple(shape)}, but {leaf} with {max(batch_dims, 0)} leading batch axes "
             f"needs (*batch, {', '.join(map(str, own))}): check the number of batch axes and the space."
         )
     return tuple(shape[:split])

@@ -22,7 +22,7 @@ _JAX_CLASSES = {
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
-    """Comes behind the real finders, so it only sees what they did not find."""
+    """Comes after the real finders, so it only sees what they did not find."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         """Raise for a module of RLlib's PyTorch side; pass on everything else.

@@ -49,7 +49,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def setup(self) -> None:
         """Build the encoder and the heads with the catalog."""
         if type(self) is DefaultDQNRLModule and self.catalog_class is DQNCatalog:
-            # Nobody else could read a setting that the default models do not have.
+            # Nothing else could read a setting that the default models do not have.
             check_model_config({k: v for k, v in self.model_config.items() if k not in DQN_MODEL_CONFIG})
         settings = {**DQN_MODEL_CONFIG, **self.model_config}
         self.num_actions = num_discrete_actions(self.action_space)
@@ -130,7 +130,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         target = self._with_noise(self.forward_target, after, noise[1])
         outputs = {**now, QF_TARGET_NEXT_PREDS: target[QF_PREDS]}
         if self.uses_double_q:
-            # A pass of its own: behind a common one, the gradient would be worked out for these rows, too.
+            # A pass of its own: a common one would compute the gradient for these rows, too.
             online = self._with_noise(self.compute_q_values, after, noise[2])
             outputs[QF_NEXT_PREDS] = jax.lax.stop_gradient(online[QF_PREDS])
         if self.num_atoms > 1:

@@ -63,7 +63,7 @@ class DQNConfig(OffPolicyConfig):
                 instead="exploration is epsilon-greedy; other ways go into RLModule._forward_exploration()."),
             inert("before_learn_on_batch", None, anything("Callable[..., Any]"),
                 "A function of the train batch in RLlib's old stack.",
-                instead="use connector pieces, learners(learner_connector=...)."),
+                instead="use connectors, learners(learner_connector=...)."),
         )),
     )
     # fmt: on
@@ -100,11 +100,11 @@ class DQNConfig(OffPolicyConfig):
         """DQNLearner."""
         return DQNLearner
 
-    def _default_env_to_module_pieces(self, observation_space: gym.Space) -> list[ConnectorV2]:
+    def _default_env_to_module_connectors(self, observation_space: gym.Space) -> list[ConnectorV2]:
         if not (self._uses_default_module() and has_action_mask(observation_space)):
-            return super()._default_env_to_module_pieces(observation_space)
+            return super()._default_env_to_module_connectors(observation_space)
         assert isinstance(observation_space, gym.spaces.Dict)
-        is_flat = not super()._default_env_to_module_pieces(observation_space[OBSERVATIONS])
+        is_flat = not super()._default_env_to_module_connectors(observation_space[OBSERVATIONS])
         return [] if is_flat else [FlattenBesideActionMask()]
 
     def validate(self) -> None:

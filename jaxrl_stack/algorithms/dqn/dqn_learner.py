@@ -73,7 +73,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         if module.is_stateful():
             raise NotImplementedError(
                 f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state; {type(self).__name__} learns "
-                f"from single transitions. Use a module without get_initial_state(), with FrameStacking in front of it "
+                f"from single transitions. Use a module without get_initial_state(), with FrameStacking before it "
                 f"where one observation says too little."
             )
         super()._check_module(module_id, module)

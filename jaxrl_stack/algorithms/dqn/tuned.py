@@ -32,7 +32,7 @@ TUNED: dict[str, dict[str, Any]] = {
         "lr": 5e-4,
         "train_batch_size_per_learner": 128,
         "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 32_768},
-        # A round of sampling is 16 * 3 steps: 6 updates behind each.
+        # A round of sampling is 16 * 3 steps: 6 updates after each.
         "n_step": 3,
         "training_intensity": 16,
         "double_q": True,

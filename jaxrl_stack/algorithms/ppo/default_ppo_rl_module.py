@@ -32,7 +32,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
     def setup(self) -> None:
         """Build the encoder and the heads with the catalog."""
         if type(self) is DefaultPPORLModule and self.catalog_class is PPOCatalog:
-            # Nobody else could read a setting that the default models do not have.
+            # Nothing else could read a setting that the default models do not have.
             check_model_config(self.model_config)
         self.encoder = self.catalog.build_actor_critic_encoder(self.framework, rngs=self.rngs)
         self.pi = self.catalog.build_pi_head(self.framework, rngs=self.rngs)

@@ -81,12 +81,12 @@ class PPOConfig(AlgorithmConfig):
         """PPOLearner."""
         return PPOLearner
 
-    def _default_learner_pieces(self) -> list[ConnectorV2]:
+    def _default_learner_connectors(self) -> list[ConnectorV2]:
         return [
             GeneralAdvantageEstimation(gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_")),
         ]
 
-    def _check_action_noise(self, name: str, piece: ActionNoise) -> None:
+    def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(
             f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
             "log-probabilities were taken, which PPO's loss is made of. Use it with SAC; PPO explores by the spread of "

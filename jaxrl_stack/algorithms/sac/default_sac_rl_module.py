@@ -38,7 +38,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """A policy and one or two critics, each an encoder and a head, as `DefaultModelConfig` describes them.
 
     Attributes `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder` and
-    `qf_twin`; copies of the critics that follow them slowly, with `target_` in front of their names. Actions are in
+    `qf_twin`; copies of the critics that follow them slowly, with the prefix `target_`. Actions are in
     [-1, 1].
 
     `log_alpha`, float32 `[]`, is the logarithm of the temperature, which the learner trains; it starts from
@@ -56,7 +56,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def setup(self) -> None:
         """Build encoders and heads with the catalog."""
         if type(self) is DefaultSACRLModule and self.catalog_class is SACCatalog:
-            # Nobody else could read a setting that the default models do not have.
+            # Nothing else could read a setting that the default models do not have.
             check_model_config({k: v for k, v in self.model_config.items() if k not in _OWN_SETTINGS})
         self.twin_q = bool(self.model_config.get("twin_q", True))
         self.pi_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)

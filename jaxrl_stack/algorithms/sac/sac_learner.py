@@ -73,7 +73,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
     (Christodoulou, 2019, arXiv:1910.07207).
 
     Critics, policy and temperature have an optimizer and a loss each, all for the same parameters: those of before the
-    update. The target networks follow behind it.
+    update. The target networks follow after it.
     """
 
     loss_is_linear_in_means = True

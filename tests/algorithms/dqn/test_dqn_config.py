@@ -116,7 +116,7 @@ def test_other_action_spaces_are_refused():
     [
         ({"hiddens": [64]}, "hiddens.* has no effect: use .*head_fcnet_hiddens"),
         ({"categorical_distribution_temperature": 0.5}, "has no effect: exploration is epsilon-greedy"),
-        ({"before_learn_on_batch": print}, "has no effect: use connector pieces"),
+        ({"before_learn_on_batch": print}, "has no effect: use connectors"),
         ({"v_min": -1.0, "v_max": 1.0}, r"v_min=-1.0, v_max=1.0\) has no effect: .*num_atoms=51"),
         (
             {"td_error_loss_fn": "mse", "num_atoms": 5},

@@ -56,7 +56,7 @@ class StatsBase(ABC):
         """The statistic; nothing is cleared.
 
         Args:
-            compile: False returns the list of values behind it.
+            compile: False returns the list of its values.
             latest_merged_only: Only look at what the last `merge` brought.
         """
 
@@ -125,7 +125,7 @@ class ReportingStats(StatsBase):
 
     `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
     add up reports without counting a value twice, while a window here keeps its values. A root's report is a
-    snapshot of everything, as nobody merges it.
+    snapshot of everything, as it is not merged.
     """
 
     def __init__(self, is_root: bool = False, is_leaf: bool = True):
@@ -146,7 +146,7 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Forget what the last interval leaves behind."""
+        """Forget what belongs to the last interval."""
 
     def merge(self, incoming_stats: list[Any]) -> None:
         for other in incoming_stats:
