@@ -218,10 +218,6 @@ class Algorithm(Checkpointable):
 
     _restored_at = _Progress()
 
-    @property
-    def _num_env_steps(self) -> int:
-        return self.driver.num_env_steps
-
     def train(self) -> dict[str, Any]:
         """Run one iteration.
 
@@ -232,7 +228,7 @@ class Algorithm(Checkpointable):
         """
         self._check_is_running()
         config = self.config
-        started, steps_before = time.perf_counter(), self._num_env_steps
+        started, steps_before = time.perf_counter(), self.driver.num_env_steps
         trained_before, updates_before = self.driver.num_env_steps_trained, self.driver.num_updates
         episodes = self.driver.episode_statistics()
         episodes_before = 0 if episodes is None else episodes.num_episodes_lifetime
@@ -289,7 +285,7 @@ class Algorithm(Checkpointable):
 
     def _iteration_is_long_enough(self, started: float, steps_before: int, trained_before: int) -> bool:
         config = self.config
-        sampled = self._num_env_steps - steps_before
+        sampled = self.driver.num_env_steps - steps_before
         trained = self.driver.num_env_steps_trained - trained_before
         return (
             sampled >= (config.min_sample_timesteps_per_iteration or 0)
@@ -316,7 +312,7 @@ class Algorithm(Checkpointable):
         self, steps_before: int, updates_before: int, episodes_before: int, calls: int, seconds: float
     ) -> dict[str, Any]:
         result, config = self._empty_result(), self.config
-        sampled = self._num_env_steps - steps_before
+        sampled = self.driver.num_env_steps - steps_before
         now = datetime.datetime.now()
         merge_nested(result, self.driver.results())
         statistics = self.driver.episode_statistics() or _NO_EPISODES
@@ -331,10 +327,10 @@ class Algorithm(Checkpointable):
             "num_episodes": lifetime - episodes_before,
             "num_episodes_lifetime": lifetime,
             "num_env_steps_sampled": sampled,
-            "num_env_steps_sampled_lifetime": self._num_env_steps,
+            "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": sampled / seconds,
-                "throughput_since_last_restore": (self._num_env_steps - self._restored_at.num_env_steps)
+                "throughput_since_last_restore": (self.driver.num_env_steps - self._restored_at.num_env_steps)
                 / max(self._time_total + seconds - self._restored_at.time_total, 1e-9),
             },
             "weights_seq_no": self.driver.num_updates,
@@ -342,13 +338,13 @@ class Algorithm(Checkpointable):
         for kind in ("agent", "module"):
             member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
             result["env_runners"][f"num_{kind}_steps_sampled"] = {member: sampled}
-            result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = {member: self._num_env_steps}
+            result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = {member: self.driver.num_env_steps}
             # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
             for name in (f"{kind}_episode_return_mean", f"{kind}_episode_returns_mean"):
                 result["env_runners"][name] = {member: result["env_runners"]["episode_return_mean"]}
         merge_nested(result["learners"], self.driver.learner_results(self.driver.num_updates - updates_before))
         result |= {
-            "num_env_steps_sampled_lifetime": self._num_env_steps,
+            "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
             "num_training_step_calls_per_iteration": calls,
             "training_iteration": self._iteration,
@@ -435,7 +431,7 @@ class Algorithm(Checkpointable):
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
         """Env steps sampled so far."""
-        return self._num_env_steps
+        return self.driver.num_env_steps
 
     @property
     def training_iteration(self) -> int:
@@ -485,7 +481,7 @@ class Algorithm(Checkpointable):
                 module_to_env,
                 module_id=policy_id,
                 settings=settings,
-                timesteps=self._num_env_steps,
+                timesteps=self.driver.num_env_steps,
                 seed=self.config.root_seed,
                 like=self._served,
             )
@@ -607,7 +603,7 @@ class Algorithm(Checkpointable):
         if "training_iteration" in state:
             self._iteration = int(state["training_iteration"])
             self._time_total = float(state["time_total_s"])
-            self._restored_at = _Progress(self._iteration, self._num_env_steps, self._time_total)
+            self._restored_at = _Progress(self._iteration, self.driver.num_env_steps, self._time_total)
             self._evaluated_steps = int(state["evaluation"]["num_env_steps"])
             self._evaluated_episodes = int(state["evaluation"]["num_episodes"])
             self._num_evaluations = int(state["evaluation"].get("num_calls_since_iteration", 0))
@@ -635,7 +631,7 @@ class Algorithm(Checkpointable):
         return {
             "algorithm": type(self).__name__,
             "training_iteration": self._iteration,
-            "num_env_steps_sampled_lifetime": self._num_env_steps,
+            "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "driver": self.driver.kind,
         }
 
@@ -740,7 +736,7 @@ class Algorithm(Checkpointable):
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(env={short(self.config.env)}, iteration={self._iteration}, "
-            f"num_env_steps_sampled_lifetime={self._num_env_steps:,}, {self.driver.description})"
+            f"num_env_steps_sampled_lifetime={self.driver.num_env_steps:,}, {self.driver.description})"
         )
 
     if not TYPE_CHECKING:

@@ -71,19 +71,6 @@ class Constructible:
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
-class Missing:
-    """Stands for what a checkpoint left out.
-
-    Attributes:
-        where: Its name in the checkpoint, such as "config.env_to_module_connector".
-        what: A description, such as "a lambda".
-    """
-
-    where: str
-    what: str
-
-
 class Encoder:
     """Turns values into JSON; arrays are put aside.
 
@@ -220,7 +207,6 @@ class Decoder:
         loader: Finds classes.
         arrays: Gives the array of a name.
         what: What is decoded, for messages.
-        accept_missing: Decode what was left out as `Missing`, instead of raising.
     """
 
     def __init__(
@@ -229,12 +215,10 @@ class Decoder:
         *,
         arrays: Callable[[str], np.ndarray] | None = None,
         what: str = "The checkpoint",
-        accept_missing: bool = False,
     ):
         self.loader = loader
         self._arrays = arrays
         self._what = what
-        self._accept_missing = accept_missing
         self._space_elements = 0
 
     def decode(self, node: Any) -> Any:
@@ -328,12 +312,10 @@ class Decoder:
             raise ValueError(f"{self._what} does not fit {cls.__name__}: {error}") from error
 
     def _missing(self, node: dict[str, Any]) -> Any:
-        missing = Missing(str(node["where"]), str(node["value"]))
-        if self._accept_missing:
-            return missing
+        where = str(node["where"])
         raise ValueError(
-            f"{self._what} does not hold {missing.where}, which was {missing.what}. Pass it again: "
-            f"from_checkpoint(path, {missing.where.split('/')[0].split('.')[-1]}=...)."
+            f"{self._what} does not hold {where}, which was {node['value']}. Pass it again: "
+            f"from_checkpoint(path, {where.split('/')[0].split('.')[-1]}=...)."
         )
 
     # Of the class: a table of an object's own methods would keep it, and its arrays, until garbage is collected.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import inspect
-import io
 import json
 import math
 import numbers
@@ -37,11 +36,10 @@ class ResultWriter:
     Args:
         directory: Where to write; made if it does not exist.
         config: What ``config.to_dict()`` returns.
-        resume: Whether to go on with the files of an earlier part of the same run.
         tensorboard: Whether to write TensorBoard events.
 
     Raises:
-        FileExistsError: If there are results already and `resume` is False.
+        FileExistsError: If there are results already.
     """
 
     def __init__(
@@ -49,27 +47,16 @@ class ResultWriter:
         directory: str | os.PathLike[str],
         config: Mapping[str, Any],
         *,
-        resume: bool = False,
         tensorboard: bool = True,
     ):
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
-        json_path, csv_path = self.directory / "result.json", self.directory / "progress.csv"
-        if not resume and (json_path.exists() or csv_path.exists()):
-            raise FileExistsError(
-                f"{self.directory} holds the results of another run. Choose another directory, or "
-                f"resume=True to go on with that run."
-            )
-        _write_whole(self.directory / "params.json", json.dumps(as_json(config), indent=2, sort_keys=True))
+        self._json = (self.directory / "result.json").open("x", encoding="utf-8")
+        self._csv_file = (self.directory / "progress.csv").open("x", newline="", encoding="utf-8")
+        params = json.dumps(as_json(config), indent=2, sort_keys=True)
+        (self.directory / "params.json").write_text(params, encoding="utf-8")
         self._columns: list[str] | None = None
-        for path in (json_path, csv_path):
-            _drop_unfinished_line(path)
-        if csv_path.exists():
-            with csv_path.open(newline="", encoding="utf-8") as file:
-                self._columns = next(csv.reader(file), None)
-        self._json = json_path.open("a", encoding="utf-8")
-        self._csv_path = csv_path
-        self._open_csv()
+        self._csv = csv.writer(self._csv_file)
         self._events = _EventFile(self.directory) if tensorboard else None
 
     def write(self, result: Mapping[str, Any]) -> None:
@@ -101,19 +88,18 @@ class ResultWriter:
         self._csv.writerow([values.get(column, "") for column in self._columns])
         self._csv_file.flush()
 
-    def _open_csv(self) -> None:
-        self._csv_file = self._csv_path.open("a", newline="", encoding="utf-8")
-        self._csv = csv.writer(self._csv_file)
-
     def _widen(self, new: list[str]) -> None:
+        path = self.directory / "progress.csv"
+        draft = path.with_name(f".{path.name}.tmp")
         self._csv_file.close()
-        with self._csv_path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             header, *rows = csv.reader(file)
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows([[*header, *new], *([*row, *[""] * len(new)] for row in rows)])
-        _write_whole(self._csv_path, text.getvalue())
         self._columns = [*header, *new]
-        self._open_csv()
+        self._csv_file = draft.open("x", newline="", encoding="utf-8")
+        self._csv = csv.writer(self._csv_file)
+        self._csv.writerows([self._columns, *([*row, *[""] * len(new)] for row in rows)])
+        self._csv_file.flush()
+        draft.replace(path)
 
     def close(self) -> None:
         """Close all files."""
@@ -195,19 +181,3 @@ def _scalar(value: Any) -> int | float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that half of it is never seen."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8", newline="")
-    draft.replace(path)
-
-
-def _drop_unfinished_line(path: Path) -> None:
-    """Cut off what a crash left of the last line."""
-    if path.exists():
-        content = path.read_bytes()
-        complete = content.rfind(b"\n") + 1
-        if complete < len(content):
-            os.truncate(path, complete)

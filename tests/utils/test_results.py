@@ -210,22 +210,13 @@ def test_files(tmp_path):
     assert [row["late"] for row in rows] == ["", "1.0", "2.0"]
 
 
-def test_a_run_is_resumed_and_never_mixed_with_another(tmp_path):
-    with ResultWriter(tmp_path, {}, tensorboard=False) as writer:
+def test_a_run_is_never_mixed_with_another(tmp_path):
+    with ResultWriter(tmp_path, {"run": 1}, tensorboard=False) as writer:
         writer.write(row_of(0))
-    with pytest.raises(FileExistsError, match="resume=True"):
-        ResultWriter(tmp_path, {}, tensorboard=False)
-    # What a crash in the middle of a line leaves behind.
-    for name in ("result.json", "progress.csv"):
-        with (tmp_path / name).open("a") as file:
-            file.write('{"half')
-    with ResultWriter(tmp_path, {}, resume=True, tensorboard=False) as writer:
-        writer.write({"loss": 0.25, **{k: v for k, v in row_of(1).items() if k != "loss"}})
-    assert [line["num_env_steps_sampled_lifetime"] for line in lines_of(tmp_path)] == [100, 200]
-    assert [(row["loss"], row["num_env_steps_sampled_lifetime"]) for row in rows_of(tmp_path)] == [
-        ("0.5", "100"),
-        ("0.25", "200"),
-    ]
+    with pytest.raises(FileExistsError):
+        ResultWriter(tmp_path, {"run": 2}, tensorboard=False)
+    assert json.loads((tmp_path / "params.json").read_text()) == {"run": 1}
+    assert len(lines_of(tmp_path)) == len(rows_of(tmp_path)) == 1
 
 
 def test_tensorboard_events(tmp_path):
