@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.episodes.nested import (
+from jaxrl_stack.utils.nested import (
     batch,
     batch_size,
     blank_item,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat
 import numpy as np
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import Indices, InfiniteLookbackBuffer
-from jaxrl_stack.episodes.nested import tree_leaves, tree_map
+from jaxrl_stack.utils.nested import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     import gymnasium as gym

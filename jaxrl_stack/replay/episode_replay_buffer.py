@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
-from jaxrl_stack.episodes.nested import batch, take, tree_leaves
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import (
@@ -36,6 +35,7 @@ from jaxrl_stack.replay.episode_records import (
 from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
+from jaxrl_stack.utils.nested import batch, take, tree_leaves
 
 if TYPE_CHECKING:
     import gymnasium as gym

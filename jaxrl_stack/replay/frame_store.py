@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.episodes.nested import batch_size, cast_lossless, tree_leaves, tree_map
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic
 from jaxrl_stack.replay.arithmetic import ACTIONS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
+from jaxrl_stack.utils.nested import batch_size, cast_lossless, tree_leaves, tree_map
 
 STEP_COLUMNS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 """What a step has besides its observation; outputs of the module come on top."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.episodes.nested import unbatch
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay.arithmetic import (
     ACTIONS,
@@ -17,6 +16,7 @@ from jaxrl_stack.replay.arithmetic import (
     TRUNCATEDS,
     WEIGHTS,
 )
+from jaxrl_stack.utils.nested import unbatch
 
 if TYPE_CHECKING:
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer

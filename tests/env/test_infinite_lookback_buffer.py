@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl_stack.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.nested import batch, tree_leaves, tree_map
+from jaxrl_stack.utils.nested import batch, tree_leaves, tree_map
 
 BOUNDS = [None, *range(-9, 9)]
 SPACE = spaces.Dict(

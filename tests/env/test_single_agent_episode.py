@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-from jaxrl_stack.episodes.nested import batch, tree_leaves, tree_map
+from jaxrl_stack.utils.nested import batch, tree_leaves, tree_map
 
 OBS_SPACE = spaces.Dict({"id": spaces.Discrete(1000), "pos": spaces.Box(-1000.0, 1000.0, (2,))})
 ACT_SPACE = spaces.MultiDiscrete([7, 5])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl_stack.episodes.nested import (
+from jaxrl_stack.utils.nested import (
     batch,
     batch_size,
     blank_item,
