@@ -46,9 +46,11 @@ def resolve(path: str) -> Any:
     path = KNOWN["renamed"].get(path, path).removeprefix("ray.")
     module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(f"jaxrl_stack.{module}"), name)
+        found = getattr(importlib.import_module(f"jaxrl_stack.{module}"), name)
     except (ImportError, AttributeError):
         return None
+    # A stand-in can be imported, and is not there.
+    return None if hasattr(found, "comes_later") else found
 
 
 @functools.cache

@@ -5,6 +5,8 @@ The names of agents, modules and components that every layer above uses. Values 
 
 from __future__ import annotations
 
+from jaxrl_stack.core.columns import Columns
+
 DEFAULT_AGENT_ID = "default_agent"
 DEFAULT_POLICY_ID = "default_policy"
 DEFAULT_MODULE_ID = DEFAULT_POLICY_ID
@@ -36,4 +38,5 @@ __all__ = [
     "DEFAULT_AGENT_ID",
     "DEFAULT_MODULE_ID",
     "DEFAULT_POLICY_ID",
+    "Columns",
 ]

@@ -37,6 +37,7 @@ from jaxrl_stack.policy.acting import PolicyArrays, PolicyProgram, PolicyState, 
 from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
@@ -469,3 +470,6 @@ def _with_state(pipeline: Any, pure_state: Any) -> Any:
     pipeline = copy.deepcopy(pipeline)
     pipeline.pure_part().state = jax.device_get(pure_state)
     return pipeline
+
+
+__all__ = ["Policy", "PolicySpec"]

@@ -1,6 +1,12 @@
-"""The sentinel for arguments that were not passed."""
+"""Objects made from a description of them, and the sentinel for arguments that were not passed."""
 
 from __future__ import annotations
+
+import importlib
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 
 class _ShortRepr(type):
@@ -14,3 +20,66 @@ class NotProvided(metaclass=_ShortRepr):
 
     Used as the class itself, never instantiated.
     """
+
+
+def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
+    """An object from a description of it.
+
+    Args:
+        cls: The class to make one of, which `config` may replace; a text or dict stands for `config` itself.
+        config: None: an object of `cls`. An object of `cls`: this very object. A class or function: what it makes. A
+            dict: keyword arguments, and under "type" a class, a function or a text. A text: a name in the
+            ``__type_registry__`` of `cls`, ``"module.Class"``, a class in the module of `cls`, a JSON text, or the path
+            of a ``.json`` or ``.yaml`` file of such a dict.
+        **kwargs: Keyword arguments; they win over those in `config`. "_args" is the list of positional ones, "type" the
+            class if `config` is None.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: Nothing is called like the text.
+        TypeError: There is no class to make an object of, or it does not take the arguments.
+    """
+    if config is None and isinstance(cls, str | Mapping):
+        cls, config = None, cls
+    if isinstance(cls, type) and isinstance(config, cls):
+        return config
+    if isinstance(config, str):
+        config = _described(config)
+    arguments = {**config, **kwargs} if isinstance(config, Mapping) else {"type": config, **kwargs}
+    kind = arguments.pop("type", None)
+    if not isinstance(config, Mapping) and config is not None:
+        kind = config
+    positional = arguments.pop("_args", ())
+    make = cls if kind is None else _constructor(cls, kind)
+    if not callable(make):
+        raise TypeError(f"from_config({cls!r}, {config!r}): there is no class to make an object of; give it as 'type'.")
+    return make(*(positional if isinstance(positional, list | tuple) else (positional,)), **arguments)
+
+
+def _described(text: str) -> Any:
+    """The dict that a text holds, or that the file which it names holds; else the text."""
+    suffix = pathlib.PurePath(text).suffix
+    if suffix in (".json", ".yaml", ".yml"):
+        content = pathlib.Path(text).read_text()
+        return json.loads(content) if suffix == ".json" else importlib.import_module("yaml").safe_load(content)
+    return json.loads(text) if text.lstrip().startswith("{") else text
+
+
+def _constructor(cls: Any, kind: Any) -> Any:
+    registry = getattr(cls, "__type_registry__", None) or {}
+    if isinstance(kind, str | int) and kind in registry:
+        return registry[kind]
+    if not isinstance(kind, str):
+        return kind
+    module, _, name = kind.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module or cls.__module__), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"from_config: there is no {kind!r}. Give a class, 'module.Class', or a class in the module of {cls!r}."
+        ) from error
+
+
+__all__ = ["NotProvided", "from_config"]

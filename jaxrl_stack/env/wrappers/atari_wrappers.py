@@ -12,11 +12,18 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
+from jaxrl_stack.utils.images import LUMA, area_mean
 from jaxrl_stack.utils.notices import notice_once
 
-# ITU-R BT.601 luma.
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _NOOP, _FIRE, _UP = 0, 1, 2
+
+
+def is_atari(env: gym.Env | str) -> bool:
+    """Whether an environment, or an id of gymnasium such as "ale_py:ALE/Pong-v5", is an Atari game with images."""
+    if isinstance(env, str):
+        return env.split(":")[-1].startswith("ALE/")
+    shape = env.observation_space.shape
+    return hasattr(env.unwrapped, "ale") and shape is not None and len(shape) > 1
 
 
 def wrap_atari_for_new_api_stack(
@@ -131,7 +138,7 @@ class GrayScaleAndResize(gym.ObservationWrapper):
     def observation(self, observation: np.ndarray) -> np.ndarray:
         image = observation.astype(np.float32)
         if self._to_gray:
-            image = image @ _LUMA
+            image = image @ LUMA
         small = area_mean(area_mean(image, self._dim, 0), self._dim, 1)
         return np.rint(small).astype(np.uint8).reshape(self.observation_space.shape)
 
@@ -159,31 +166,6 @@ class ClipRewardEnv(gym.RewardWrapper):
 
     def reward(self, reward: Any) -> float:
         return float(np.sign(reward))
-
-
-def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
-    """Means over `dim` equal parts of an axis; a pixel on a border counts for both sides, by its share.
-
-    By differences of running sums, not by a product with a matrix of weights: for images this small, the threads of the
-    linear algebra library cost more than they bring, and several runners on one machine would fight for the cores.
-
-    Args:
-        pixels: float32 array.
-        dim: Number of parts.
-        axis: Axis of length ``size``.
-
-    Returns:
-        The array with ``dim`` in place of ``size``; entry i is the mean over ``[i, i + 1) × size / dim``.
-    """
-    size = pixels.shape[axis]
-    borders = np.arange(dim + 1) * (size / dim)
-    whole = np.minimum(borders.astype(np.intp), size - 1)
-    share = (borders - whole).astype(np.float32)
-    share = share.reshape([-1 if k == axis else 1 for k in range(pixels.ndim)])
-    at_border = pixels.take(whole, axis)
-    # The sum of all that is in front of the border.
-    sums = np.cumsum(pixels, axis).take(whole, axis) + (share - np.float32(1)) * at_border
-    return np.diff(sums, axis=axis) * np.float32(dim / size)
 
 
 class NoopResetEnv(gym.Wrapper):
@@ -288,5 +270,6 @@ __all__ = [
     "NoopResetEnv",
     "NormalizedImageEnv",
     "WarpFrame",
+    "is_atari",
     "wrap_atari_for_new_api_stack",
 ]

@@ -1,0 +1,28 @@
+"""RLlib's path to environments of several agents, which are not here yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.utils.coming import coming_class
+
+ONE_AGENT = "Until then an environment has one agent: a gymnasium.Env or a JaxEnv."
+
+MultiAgentEnv: Any = coming_class("MultiAgentEnv", __name__, ONE_AGENT)
+
+
+def make_multi_agent(env_name_or_creator: Any) -> Any:
+    """A class of environments in which several agents act, each in a copy of an environment; not here yet.
+
+    Args:
+        env_name_or_creator: What to copy.
+
+    Returns:
+        A class that raises a NotImplementedError when called, so that files which make such a class can be imported.
+    """
+    return type("MultiEnv", (MultiAgentEnv,), {"__module__": __name__})
+
+
+make_multi_agent.comes_later = MultiAgentEnv.comes_later  # type: ignore[attr-defined]
+
+__all__ = ["MultiAgentEnv", "make_multi_agent"]

@@ -1,0 +1,121 @@
+"""Decorators that mark what a class or method is meant for; they change nothing about it."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def override(parent_cls: type) -> Callable[[T], T]:
+    """Decorator of a method that takes the place of one of `parent_cls`.
+
+    Args:
+        parent_cls: The class that has the method already, itself or from its bases.
+
+    Raises:
+        NameError: `parent_cls` has no attribute of that name: a misspelt method overrides nothing.
+    """
+
+    def check(method: T) -> T:
+        function = getattr(method, "fget", method)
+        name = getattr(function, "__name__", None)
+        if name is not None and not hasattr(parent_cls, name):
+            raise NameError(f"@override({parent_cls.__name__}): {parent_cls.__name__} has no method {name!r}.")
+        return method
+
+    return check
+
+
+def PublicAPI(obj: T) -> T:
+    """Mark of what users may rely on."""
+    return obj
+
+
+def DeveloperAPI(obj: T) -> T:
+    """Mark of what those who extend the package may rely on."""
+    return obj
+
+
+def ExperimentalAPI(obj: T) -> T:
+    """Mark of what may change from release to release."""
+    return obj
+
+
+def OldAPIStack(obj: T) -> T:
+    """Mark of what RLlib keeps for its old API stack; there is none of it here."""
+    return obj
+
+
+def OverrideToImplementCustomLogic(obj: T) -> T:
+    """Mark of a method that subclasses may replace; see `is_overridden`."""
+    obj.__is_overridden__ = False  # type: ignore[attr-defined]
+    return obj
+
+
+def OverrideToImplementCustomLogic_CallToSuperRecommended(obj: T) -> T:
+    """Mark of a method that subclasses may replace, and should call ``super()`` in; see `is_overridden`."""
+    return OverrideToImplementCustomLogic(obj)
+
+
+def is_overridden(obj: Callable[..., Any]) -> bool:
+    """Whether a method is another one than the one that was marked ``OverrideToImplementCustomLogic``."""
+    return getattr(obj, "__is_overridden__", True)
+
+
+def Deprecated(
+    old: str | None = None, *, new: str | None = None, help: str | None = None, error: bool | type[Exception] = False
+) -> Callable[[T], T]:
+    """Decorator of a function or class that should not be used any more.
+
+    Args:
+        old: What to call it in the message; None: its name.
+        new: What to use instead.
+        help: A sentence in place of `new`.
+        error: False: a DeprecationWarning at each use; True: a ValueError; or the class of the error.
+    """
+
+    def decorate(obj: Any) -> Any:
+        instead = f" {help}" if help else f" Use {new} instead." if new else ""
+        message = f"{old or obj.__name__} is deprecated.{instead}"
+
+        def complain() -> None:
+            if error:
+                raise (ValueError if error is True else error)(message)
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+        if isinstance(obj, type):
+            construct: Any = obj.__init__
+
+            @functools.wraps(construct)
+            def init(self: Any, *args: Any, **kwargs: Any) -> None:
+                complain()
+                construct(self, *args, **kwargs)
+
+            obj.__init__ = init  # type: ignore[misc]
+            return obj
+
+        @functools.wraps(obj)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            complain()
+            return obj(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+__all__ = [
+    "Deprecated",
+    "DeveloperAPI",
+    "ExperimentalAPI",
+    "OldAPIStack",
+    "OverrideToImplementCustomLogic",
+    "OverrideToImplementCustomLogic_CallToSuperRecommended",
+    "PublicAPI",
+    "is_overridden",
+    "override",
+]

@@ -1,0 +1,112 @@
+"""Imports of deep-learning frameworks that may not be installed; the one in use here is JAX."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+
+def try_import_jax(error: bool = False) -> tuple[ModuleType, ModuleType]:
+    """``(jax, flax)``; both are always there.
+
+    Args:
+        error: Has no effect.
+    """
+    return importlib.import_module("jax"), importlib.import_module("flax")
+
+
+def try_import_torch(error: bool = False) -> tuple[ModuleType | None, Any]:
+    """``(torch, torch.nn)``, if PyTorch is installed; nothing here needs it.
+
+    Args:
+        error: Raise if it is not installed.
+
+    Returns:
+        Without PyTorch: None, and a stand-in for ``torch.nn`` whose names may be base classes and annotations in a
+        file; making an object of one raises an ImportError.
+
+    Raises:
+        ImportError: It is not installed, and `error`.
+    """
+    try:
+        return importlib.import_module("torch"), importlib.import_module("torch.nn")
+    except ImportError:
+        if error:
+            raise ImportError(_NO_TORCH) from None
+        return None, _Absent("torch.nn")
+
+
+def try_import_tf(error: bool = False) -> tuple[ModuleType | None, ModuleType | None, int | None]:
+    """``(tf.compat.v1, tf, major version)``, if TensorFlow is installed, else three times None.
+
+    Raises:
+        ImportError: It is not installed, and `error`.
+    """
+    try:
+        tf: Any = importlib.import_module("tensorflow")
+    except ImportError:
+        if error:
+            raise ImportError("TensorFlow is not installed. Networks and learners are JAX here.") from None
+        return None, None, None
+    return tf.compat.v1, tf, int(tf.__version__.partition(".")[0])
+
+
+def try_import_tfp(error: bool = False) -> ModuleType | None:
+    """``tensorflow_probability``, if it is installed, else None.
+
+    Raises:
+        ImportError: It is not installed, and `error`.
+    """
+    try:
+        return importlib.import_module("tensorflow_probability")
+    except ImportError:
+        if error:
+            raise ImportError(
+                "tensorflow_probability is not installed. Distributions are in jaxrl_stack.core.distribution."
+            ) from None
+        return None
+
+
+def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -> Any:
+    """A struct with JAX arrays in place of its numbers, lists and NumPy arrays.
+
+    Args:
+        struct: Any nesting of dicts, tuples and lists.
+        framework: "jax"; "torch" stands for it.
+        device: A JAX device; None: the default one.
+    """
+    if framework not in ("jax", "torch"):
+        raise ValueError(f"convert_to_tensor(framework={framework!r}): there is one framework here, 'jax'.")
+    import jax
+    import jax.numpy as jnp
+
+    arrays = jax.tree.map(jnp.asarray, struct)
+    return arrays if device is None else jax.device_put(arrays, device)
+
+
+_NO_TORCH = (
+    "PyTorch is not installed. Modules, learners and distributions are JAX here: subclass "
+    "jaxrl_stack.core.rl_module.RLModule and build its layers with flax.nnx."
+)
+
+
+class _Absent:
+    """Stands for a module that is not installed: every name in it is a class of which there are no objects."""
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name.islower():
+            return _Absent(f"{self.__name__}.{name}")
+
+        def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+            raise ImportError(f"{cls.__name__} is a {self.__name__}.{name}, and {_NO_TORCH}")
+
+        return type(name, (), {"__module__": self.__name__, "__new__": refuse})
+
+
+__all__ = ["convert_to_tensor", "try_import_jax", "try_import_tf", "try_import_tfp", "try_import_torch"]

@@ -1,0 +1,77 @@
+"""Images as NumPy arrays: shrinking, grey values. Needs no OpenCV."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.utils.renamed import absent_or_renamed
+
+# ITU-R BT.601 luma.
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+def resize(img: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image of another size, averaged over areas.
+
+    Args:
+        img: ``[H, W]`` or ``[H, W, C]`` of any number type.
+        height: New H.
+        width: New W.
+
+    Returns:
+        ``[height, width]`` or ``[height, width, C]`` of the same dtype; integers are rounded.
+    """
+    small = area_mean(area_mean(img.astype(np.float32), height, 0), width, 1)
+    return (np.rint(small) if np.issubdtype(img.dtype, np.integer) else small).astype(img.dtype)
+
+
+def rgb2gray(img: np.ndarray) -> np.ndarray:
+    """The luma of an RGB image ``[H, W, 3]``: ``[H, W]`` of the same dtype."""
+    gray = img.astype(np.float32) @ LUMA
+    return (np.rint(gray) if np.issubdtype(img.dtype, np.integer) else gray).astype(img.dtype)
+
+
+def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
+    """Means over `dim` equal parts of an axis; a pixel on a border counts for both sides, by its share.
+
+    By differences of running sums, not by a product with a matrix of weights: for images this small, the threads of the
+    linear algebra library cost more than they bring, and several runners on one machine would fight for the cores.
+
+    Args:
+        pixels: float32 array.
+        dim: Number of parts.
+        axis: Axis of length ``size``.
+
+    Returns:
+        The array with ``dim`` in place of ``size``; entry i is the mean over ``[i, i + 1) × size / dim``.
+    """
+    size = pixels.shape[axis]
+    borders = np.arange(dim + 1) * (size / dim)
+    whole = np.minimum(borders.astype(np.intp), size - 1)
+    share = (borders - whole).astype(np.float32)
+    share = share.reshape([-1 if k == axis else 1 for k in range(pixels.ndim)])
+    at_border = pixels.take(whole, axis)
+    # The sum of all that is in front of the border.
+    sums = np.cumsum(pixels, axis).take(whole, axis) + (share - np.float32(1)) * at_border
+    return np.diff(sums, axis=axis) * np.float32(dim / size)
+
+
+def is_package_installed(package_name: str) -> bool:
+    """Whether a distribution such as "opencv-python" is installed."""
+    try:
+        importlib.metadata.version(package_name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(
+        __name__, name, absent={"imread": "np.asarray(PIL.Image.open(file), np.float32), channels in the order RGB"}
+    )
+
+
+__all__ = ["is_package_installed", "resize", "rgb2gray"]

@@ -1,0 +1,87 @@
+"""Values and classes as plain data, by RLlib's names. The JSON form of spaces is this package's."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_stack.utils.error import NotSerializable
+from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
+
+NOT_SERIALIZABLE = "__not_serializable__"
+
+gym_space_to_dict = space_to_dict
+gym_space_from_dict = space_from_dict
+
+
+def convert_numpy_to_python_primitives(obj: Any) -> Any:
+    """Dicts, lists and tuples with Python's numbers, strings and lists in place of NumPy's and JAX's."""
+    if isinstance(obj, Mapping):
+        return {key: convert_numpy_to_python_primitives(value) for key, value in obj.items()}
+    if isinstance(obj, tuple | list):
+        values = [convert_numpy_to_python_primitives(value) for value in obj]
+        return values if isinstance(obj, list) else tuple(values)
+    # Arrays and NumPy's scalars have it; of nothing else here.
+    return obj.tolist() if hasattr(obj, "dtype") and hasattr(obj, "tolist") else obj
+
+
+def check_if_args_kwargs_serializable(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Make sure that arguments can be sent to other processes.
+
+    Raises:
+        NotSerializable: Names the argument that cannot.
+    """
+    dumps = importlib.import_module("ray.cloudpickle").dumps
+    for name, value in [*enumerate(args), *kwargs.items()]:
+        try:
+            dumps(value)
+        except Exception as error:
+            what = f"argument {name}" if isinstance(name, int) else f"argument {name}="
+            raise NotSerializable(f"{what}{value!r} cannot be sent to another process: {error}") from error
+
+
+def serialize_type(type_: type | str) -> str:
+    """``"module.Class"`` of a class; a text stays as it is."""
+    return type_ if isinstance(type_, str) else f"{type_.__module__}.{type_.__qualname__}"
+
+
+def deserialize_type(module: str | type, error: bool = False) -> Any:
+    """The class of a text ``"module.Class"``, whose module is imported: for texts that you trust.
+
+    Checkpoints are not read with it; see `jaxrl_stack.utils.checkpoints.register_class`.
+
+    Args:
+        module: The text; a class stays as it is.
+        error: Raise if there is no such class, instead of returning the text.
+
+    Raises:
+        ValueError: It is neither a class nor a text, or there is no such class and `error`.
+    """
+    if isinstance(module, type):
+        return module
+    if not isinstance(module, str):
+        raise ValueError(f"deserialize_type({module!r}): must be a class or a text 'module.Class'.")
+    module_name, _, name = module.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as reason:
+        if error:
+            raise ValueError(
+                f"deserialize_type({module!r}): there is no such class ({reason}). Is its module installed, and on the "
+                "path?"
+            ) from reason
+        return module
+
+
+__all__ = [
+    "NOT_SERIALIZABLE",
+    "check_if_args_kwargs_serializable",
+    "convert_numpy_to_python_primitives",
+    "deserialize_type",
+    "gym_space_from_dict",
+    "gym_space_to_dict",
+    "serialize_type",
+    "space_from_dict",
+    "space_to_dict",
+]
