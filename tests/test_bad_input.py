@@ -654,11 +654,11 @@ CONNECTORS = [
     case("learner-piece-without-apply", changed(lambda c: c.learners(learner_connector=lambda: connector())), TypeError, "'MyConnector'", "neither `apply`", "def apply(self, state, batch, ctx)"),
     case("nobody-makes-actions", setting("env_runners", add_default_connectors_to_module_to_env_pipeline=False), ValueError, "add_default_connectors_to_module_to_env_pipeline=False", "into actions", "module_to_env_connector="),
     case("nobody-makes-advantages", changed(lambda c: c.learners(add_default_connectors_to_learner_pipeline=False), then=train), ValueError, "PPOLearner", "'advantages'", "Add a learner connector"),
-    case("remove-unknown", lambda: pipeline().remove("MeanStdFilter"), ValueError, "No piece", "'MeanStdFilter'", "['MyConnector']"),
-    case("insert-at-unknown-class", lambda: pipeline().insert_after(MeanStdFilter, connector(apply=unchanged)), ValueError, "No piece", "'MeanStdFilter'", "its pieces are"),
+    case("remove-unknown", lambda: pipeline().remove("MeanStdFilter"), ValueError, "No connector", "'MeanStdFilter'", "['MyConnector']"),
+    case("insert-at-unknown-class", lambda: pipeline().insert_after(MeanStdFilter, connector(apply=unchanged)), ValueError, "No connector", "'MeanStdFilter'", "it has ["),
     case("remove-number", lambda: pipeline().remove(0), TypeError, "0", "no name or class", "['MyConnector']"),
     case("append-class", lambda: pipeline().append(MeanStdFilter), TypeError, "MeanStdFilter", "is a class", "MeanStdFilter()"),
-    case("append-text", lambda: pipeline().append("MeanStdFilter"), TypeError, "pipeline's pieces", "'MeanStdFilter'", "ConnectorV2 objects"),
+    case("append-text", lambda: pipeline().append("MeanStdFilter"), TypeError, "pipeline's connectors", "'MeanStdFilter'", "ConnectorV2 objects"),
     case("same-object-twice", twice_in_a_pipeline, ValueError, "MyConnector", "already", "add a second one"),
     case("piece-argument-typo", lambda: MeanStdFilter(clip_by_vale=3), TypeError, "MeanStdFilter", "clip_by_vale", "clip_by_value"),
     case("filter-clip-negative", lambda: MeanStdFilter(clip_by_value=-1), ValueError, "clip_by_value=", "-1", "a positive number"),
@@ -849,7 +849,7 @@ def set_one(setting, value):
 @pytest.mark.parametrize("declared", LIVE, ids=lambda declared: declared.name)
 def test_every_setting_refuses_what_it_cannot_be(declared):
     values = [object()]
-    if "None" not in declared.type and declared.default is not None and declared.kind != "later":
+    if not declared.takes_none and "None" not in declared.type and declared.kind != "later":
         values.append(None)
     for value in values:
         with pytest.raises((ValueError, TypeError, NotImplementedError)) as caught:

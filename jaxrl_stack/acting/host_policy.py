@@ -307,7 +307,7 @@ class HostPolicy:
 
     # ---------------------------------------------------------------------------------------------------- traced
 
-    def _context(self, weights: tuple[Any, Any, Any], timesteps: Any, **static: Any) -> Any:
+    def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
         """What is acted with: weights are ``(params, rest, settings)``, the settings as of this time."""
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps)

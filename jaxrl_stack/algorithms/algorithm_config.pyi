@@ -86,7 +86,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     batch_mode: str
     explore: bool
     episodes_to_numpy: bool
-    num_learners: int | None
+    num_learners: int
     learner_snapshot_interval: int
     num_cpus_per_learner: float | str
     num_gpus_per_learner: float
@@ -315,7 +315,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     def learners(
         self: _Config,
         *,
-        num_learners: int | None | type[NotProvided] = ...,
+        num_learners: int | type[NotProvided] = ...,
         learner_snapshot_interval: int | type[NotProvided] = ...,
         num_cpus_per_learner: float | str | type[NotProvided] = ...,
         num_gpus_per_learner: float | type[NotProvided] = ...,

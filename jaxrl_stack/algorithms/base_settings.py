@@ -195,7 +195,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
     Section("learners", "Sets where and how the learner runs.", (
         static("num_learners", 0, integer(0),
             "Learner actors; 0 (or None) learns in the main process. Several update together, as one.", LEARNER,
-            type="int | None", convert=lambda value: value or 0, takes_none=True),
+            convert=lambda value: value or 0, takes_none=True),
         host("learner_snapshot_interval", 10, integer(1),
             "Updates (calls of the compiled program, on JAX environments) between two copies of the training state: "
             "as many are lost at most when a Learner actor dies, or when an update fails while it runs. In this "

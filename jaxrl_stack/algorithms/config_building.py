@@ -16,7 +16,7 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
 from jaxrl_stack.algorithms.settings_display import short
-from jaxrl_stack.connectors.checks import check_env_to_module, check_pieces
+from jaxrl_stack.connectors.checks import check_connectors, check_env_to_module
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
@@ -342,8 +342,8 @@ class ConfigBuilding(ConfigStore):
             for connector in self._default_env_to_module_connectors(pipeline.observation_space):
                 pipeline.append(connector)
         if self._env_to_module_connector is not None:
-            check_pieces(pipeline)
-            is_pure = not pipeline.host_pieces and not pipeline.is_host_piece
+            check_connectors(pipeline)
+            is_pure = not pipeline.host_connectors and not pipeline.is_host_connector
             if is_pure and isinstance(observation_space, gym.Space):
                 scalar = jax.ShapeDtypeStruct((), np.float32)
                 settings = {setting.name: scalar for setting in self._traced_settings()}
@@ -375,7 +375,7 @@ class ConfigBuilding(ConfigStore):
                 *defaults[-1:],
             ],
         )
-        check_pieces(pipeline)
+        check_connectors(pipeline)
         for name, connector in pipeline._flat_members():
             if isinstance(connector, ActionNoise):
                 self._check_action_noise(name, connector)
@@ -415,7 +415,7 @@ class ConfigBuilding(ConfigStore):
                 *(self._default_learner_connectors() if add_defaults else []),
             ],
         )
-        check_pieces(pipeline)
+        check_connectors(pipeline)
         return pipeline
 
     def _user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:

@@ -27,8 +27,8 @@ from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.execution import off_policy
 from jaxrl_stack.execution.off_policy_actor_driver import OffPolicyActorDriver
 from jaxrl_stack.execution.off_policy_device_driver import OffPolicyDeviceDriver
-from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.utils.notices import notice_once
 REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]]
 DEFAULT_REPLAY_BUFFER: Any
 _IMPORT_PATH: Any

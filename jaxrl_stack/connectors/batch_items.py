@@ -1,4 +1,4 @@
-"""The batch of host pieces: lists of items per episode, ``batch[column][(episode id,)] = [item, ...]``."""
+"""The batch of host connectors: lists of items per episode, ``batch[column][(episode id,)] = [item, ...]``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,24 @@ def episode_key(episode: SingleAgentEpisode) -> tuple:
     return (episode.multi_agent_episode_id, episode.agent_id, episode.module_id)
 
 
-def iterate_episodes(
-    episodes: Sequence[Any], zip_with_batch_column: Sequence[Any] | Mapping[tuple, Any] | None
+def single_agent_episode_iterator(
+    episodes: list[SingleAgentEpisode],
+    agents_that_stepped_only: bool = True,
+    zip_with_batch_column: list[Any] | dict[tuple, Any] | None = None,
 ) -> Iterator[Any]:
-    """See `ConnectorV2.single_agent_episode_iterator`."""
+    """Goes over the single-agent episodes in ``episodes``.
+
+    Args:
+        episodes: SingleAgentEpisodes.
+        agents_that_stepped_only: For multi-agent episodes; single-agent ones all count.
+        zip_with_batch_column: A column of the batch with one entry per episode, a list or ``{(episode id,):
+            [items]}``: yields ``(episode, item)`` then, the first item of each episode.
+
+    Raises:
+        TypeError: One of them is another kind of episode.
+        ValueError: The column does not have one entry per episode.
+    """
+    del agents_that_stepped_only
     for episode in episodes:
         if not isinstance(episode, SingleAgentEpisode):
             raise TypeError(
@@ -55,47 +69,89 @@ def iterate_episodes(
         yield episode, zip_with_batch_column[key][0]
 
 
-def add_item(batch: dict[str, Any], column: str, item: Any, episode: SingleAgentEpisode | None) -> None:
-    """See `ConnectorV2.add_batch_item`."""
-    _items_for(batch, column, episode).append(item)
-
-
-def add_n_items(
-    batch: dict[str, Any], column: str, items: Any, num_items: int, episode: SingleAgentEpisode | None
+def add_batch_item(
+    batch: dict[str, Any],
+    column: str,
+    item_to_add: Any,
+    single_agent_episode: SingleAgentEpisode | None = None,
 ) -> None:
-    """See `ConnectorV2.add_n_batch_items`."""
-    if isinstance(items, list):
-        if len(items) != num_items:
+    """Appends an item to ``batch[column][(episode id,)]``, or to the list ``batch[column]`` without episode.
+
+    Args:
+        batch: Changed in place.
+        column: Name of the column; made if it is new.
+        item_to_add: A pytree of one item, without batch axis.
+        single_agent_episode: The episode that the item belongs to.
+
+    Raises:
+        ValueError: The column was filled in the other way before.
+    """
+    has_episode = single_agent_episode is not None
+    items = batch.setdefault(column, {} if has_episode else [])
+    if isinstance(items, dict) != has_episode:
+        raise ValueError(
+            f"Column {column!r} has its items {'in one list' if has_episode else 'per episode'} already: call "
+            f"add_batch_item {'without' if has_episode else 'with'} `single_agent_episode` for it every time."
+        )
+    if single_agent_episode is not None:
+        items = items.setdefault(episode_key(single_agent_episode), [])
+    items.append(item_to_add)
+
+
+def add_n_batch_items(
+    batch: dict[str, Any],
+    column: str,
+    items_to_add: Any,
+    num_items: int,
+    single_agent_episode: SingleAgentEpisode | None = None,
+) -> None:
+    """Appends several items, see `add_batch_item`.
+
+    Args:
+        batch: Changed in place.
+        column: Name of the column; made if it is new.
+        items_to_add: A list of items, or a pytree of arrays ``[num_items, ...]``; the latter is appended as
+            one BatchedNdArray (a pytree of them), which counts as ``num_items`` items.
+        num_items: How many there are.
+        single_agent_episode: The episode that they belong to.
+
+    Raises:
+        ValueError: There are not ``num_items``, or the column was filled in the other way before.
+    """
+    if isinstance(items_to_add, list):
+        if len(items_to_add) != num_items:
             raise ValueError(
-                f"add_n_batch_items(column={column!r}, num_items={num_items}): the list has {len(items)} items."
+                f"add_n_batch_items(column={column!r}, num_items={num_items}): the list has {len(items_to_add)} items."
             )
-        for item in items:
-            add_item(batch, column, item, episode)
+        for item in items_to_add:
+            add_batch_item(batch, column, item, single_agent_episode)
         return
-    sizes = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in jax.tree.leaves(items)}
-    if sizes != {num_items}:
-        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(items)]
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(items_to_add)]
+    if {shape[:1] for shape in shapes} != {(num_items,)}:
         raise ValueError(
             f"add_n_batch_items(column={column!r}, num_items={num_items}): the arrays must have a leading axis "
             f"of that length, got the shapes {shapes}."
         )
-    add_item(batch, column, jax.tree.map(BatchedNdArray, items), episode)
+    add_batch_item(batch, column, jax.tree.map(BatchedNdArray, items_to_add), single_agent_episode)
 
 
-def _items_for(batch: dict[str, Any], column: str, episode: SingleAgentEpisode | None) -> list:
-    """The list that an item goes to; a column has one list per episode, or a single one."""
-    column_data = batch.setdefault(column, [] if episode is None else {})
-    by_episode = isinstance(column_data, dict)
-    if by_episode != (episode is not None):
-        raise ValueError(
-            f"Column {column!r} has its items {'per episode' if by_episode else 'in one list'} already: call "
-            f"add_batch_item {'with' if by_episode else 'without'} `single_agent_episode` for it every time."
-        )
-    return column_data if episode is None else column_data.setdefault(episode_key(episode), [])
+def foreach_batch_item_change_in_place(
+    batch: dict[str, Any],
+    column: str | list[str] | tuple[str, ...],
+    func: Callable[[Any, Any, Any, Any], Any],
+) -> None:
+    """Replaces every item of a column, or of several columns together, by what ``func`` makes of it.
 
+    Args:
+        batch: Changed in place.
+        column: Name of a column, or several.
+        func: Called as ``func(item, episode_id, agent_id, module_id)``, ids that the batch does not have as
+            None; returns the new item. With several columns it gets and returns a tuple of items.
 
-def change_items_in_place(batch: dict[str, Any], column: str | Sequence[str], func: Callable[..., Any]) -> None:
-    """See `ConnectorV2.foreach_batch_item_change_in_place`."""
+    Raises:
+        ValueError: A column is not in the batch, the columns do not have equally many items, or ``func``
+            returned another number of items.
+    """
     is_single = isinstance(column, str)
     names: list[str] = [column] if isinstance(column, str) else list(column)
     missing = [name for name in names if name not in batch]
@@ -132,8 +188,14 @@ def _ids(key: Any) -> tuple[Any, Any, Any]:
     return key if len(key) == 3 else (key[0], None, None)
 
 
-def by_module(batch: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """See `ConnectorV2.switch_batch_from_column_to_module_ids`."""
+def switch_batch_from_column_to_module_ids(
+    batch: dict[str, dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """``{column: {module_id: data}}`` as ``{module_id: {column: data}}``; the data is not copied.
+
+    Raises:
+        ValueError: A column is keyed by episode, as in a single-agent batch.
+    """
     switched: dict[str, dict[str, Any]] = {}
     for column, data in batch.items():
         if not isinstance(data, dict) or is_by_episode(data):

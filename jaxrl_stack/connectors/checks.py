@@ -1,4 +1,4 @@
-"""Checks of a user's connector pieces before anything is compiled: signatures, state, and what comes out."""
+"""Checks of a user's connectors before anything is compiled: signatures, state, and what comes out."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct, validate_batch
 BATCH_SIZE = 7
 
 
-def check_pieces(pipeline: ConnectorPipelineV2) -> None:
-    """Make sure that the pure pieces of a pipeline can be called, and that their state is made of arrays.
+def check_connectors(pipeline: ConnectorPipelineV2) -> None:
+    """Make sure that the pure connectors of a pipeline can be called, and that their state is made of arrays.
 
     Raises:
-        TypeError: Names the piece, the method, what is wrong with it, and shows the right form.
+        TypeError: Names the connector, the method, what is wrong with it, and shows the right form.
     """
-    for name, piece in pipeline._flat_members():
-        if piece.is_host_piece:
+    for name, connector in pipeline._flat_members():
+        if connector.is_host_connector:
             continue
-        if type(piece).apply is ConnectorV2.apply:
+        if type(connector).apply is ConnectorV2.apply:
             raise TypeError(f"Connector {name!r} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
         for method, arguments in (("init", ("num_envs",)), ("apply", ("state", "batch", "ctx"))):
-            problem = call_problem(getattr(piece, method), *arguments)
+            problem = call_problem(getattr(connector, method), *arguments)
             if problem is not None:
                 raise TypeError(
                     f"Connector {name!r}: {method} cannot be called with ({', '.join(arguments)}): {problem}. The "
@@ -45,19 +45,19 @@ def check_pieces(pipeline: ConnectorPipelineV2) -> None:
 
 
 def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Any]) -> None:
-    """Trace an env-to-module pipeline without host pieces on observations of its space.
+    """Trace an env-to-module pipeline without host connectors on observations of its space.
 
-    A pipeline with a piece that asks for the module is not traced: there is none yet.
+    A pipeline with a connector that asks for the module is not traced: there is none yet.
 
     Args:
         pipeline: Its input spaces are known.
         settings: Names of the traced settings → number or `jax.ShapeDtypeStruct`.
 
     Raises:
-        TypeError: A piece cannot be compiled, or returns something else than it should.
-        ValueError: The observations that come out do not fit the space that the pieces declare.
+        TypeError: A connector cannot be compiled, or returns something else than it should.
+        ValueError: The observations that come out do not fit the space that the connectors declare.
     """
-    names = f"The env-to-module pieces {pipeline.names}"
+    names = f"The env-to-module connectors {pipeline.names}"
     observation_space = pipeline.input_observation_space
     assert observation_space is not None
     leading, module_id = (BATCH_SIZE,), DEFAULT_MODULE_ID
@@ -76,10 +76,8 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, An
 
     def run(batch: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
         fields["settings"][module_id] |= fixed
-        state = {}
-        for name, piece in zip(pipeline.names, pipeline.connectors, strict=True):
-            state[name] = piece.init(BATCH_SIZE)
-            _check_is_arrays(name, state[name])
+        for name, connector in zip(pipeline.names, pipeline.connectors, strict=True):
+            _check_is_arrays(name, connector.init(BATCH_SIZE))
         state = pipeline.init(BATCH_SIZE)
         return pipeline.apply(state, batch, ConnectorContext(pure=_NoModule(), **fields))[1]
 
@@ -107,8 +105,8 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, An
         validate_batch(pipeline.observation_space, out[module_id][Columns.OBS], 1, f"column {Columns.OBS!r}")
     except ValueError as error:
         raise ValueError(
-            f"{names} put out observations that do not fit the space that they declare: {error} A piece that changes "
-            f"the form of observations overrides recompute_output_observation_space()."
+            f"{names} put out observations that do not fit the space that they declare: {error} A connector that "
+            f"changes the form of observations overrides recompute_output_observation_space()."
         ) from error
 
 
@@ -123,7 +121,7 @@ def _check_is_arrays(name: str, state: Any) -> None:
 
 
 class _AsksForModule(Exception):
-    """A piece looked at ``ctx.module``."""
+    """A connector looked at ``ctx.module``."""
 
 
 class _NoModule(StandaloneModule):

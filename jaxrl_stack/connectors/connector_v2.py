@@ -1,19 +1,19 @@
-"""The connector interface: ``init`` and a pure ``apply`` over explicit state."""
+"""The connector interface, and the two forms that a connector is written in: pure functions, or RLlib's call."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import serialization, struct
+from flax import struct
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.checkpoints.plain_data import Constructible
 from jaxrl_stack.connectors import batch_items
+from jaxrl_stack.connectors.states import as_dict, restore, shape_problem, to_host
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.core.rl_module.functional import PureModule
-    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 PURE_SIGNATURE = """\
 class MyConnector(ConnectorV2):
@@ -100,14 +99,13 @@ class StandaloneModule:
 class ConnectorV2(Checkpointable, Constructible):
     """One transform of data on its way between environment, module and learner.
 
-    A connector is a pair of pure functions, ``init(num_envs) -> state`` and ``apply(state, batch, ctx) ->
-    (state, batch)``, with RLlib's object around it: spaces, constructor, ``get_state`` and friends, which
-    work on ``state``, a host copy that pure code never sees. ``apply`` is traced by JAX, so the same piece
-    runs inside the compiled training step, on a host runner and on its own.
+    A subclass is written in one of two forms, and gets the base of that form when its class is made:
 
-    A subclass that overrides ``__call__`` (RLlib's form: episodes in, changes in place) instead of ``apply``
-    is a *host piece*: it runs on the actor driver only, in front of all pure pieces. Its ``batch`` is a dict
-    ``batch[column][(episode id,)] = [items]``, for which the static methods are.
+    * `PureConnector`, by overriding ``apply``: pure functions over an explicit state, which JAX traces, so that the
+      same connector runs inside the compiled training step, on a host runner and on its own;
+    * `HostConnector`, by overriding ``__call__`` (RLlib's form: episodes in, changes in place). It runs on the actor
+      driver only, before all pure connectors. Its ``batch`` is a dict ``batch[column][(episode id,)] = [items]``,
+      for which the static methods are.
 
     Args:
         input_observation_space: Space of the observations that come in: of one environment, without batch
@@ -117,12 +115,39 @@ class ConnectorV2(Checkpointable, Constructible):
 
     Raises:
         TypeError: An unknown keyword argument.
+
+    Attributes:
+        is_host_connector: Whether it is written for RLlib's ``__call__`` and hence cannot be compiled.
     """
 
     _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
     _is_optional_in_checkpoints = True
     # One connector of a pipeline may draw from the pipeline's key, which saves a derivation in every step.
     draws_from_pipeline_key = False
+    is_host_connector = False
+    # Host copy (NumPy) of a pure connector's state: what `get_state`, `set_state` and `__call__` work on.
+    state: Any = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        form = cls._form()
+        if form is None:
+            return
+        cls.is_host_connector = form is HostConnector
+        if not issubclass(cls, form):
+            bases = [form if base is ConnectorV2 else base for base in cls.__bases__]
+            cls.__bases__ = tuple(bases if form in bases else [*bases, form])
+
+    @classmethod
+    def _form(cls) -> type[ConnectorV2] | None:
+        """The base of the form that a new class is written in; None if its bases have it, or it has none yet."""
+        for base in cls.__mro__:
+            names = vars(base)
+            if "is_host_connector" in names:
+                return None
+            if "apply" in names or "__call__" in names:
+                return PureConnector if "apply" in names else HostConnector
+        return None
 
     def __init__(
         self,
@@ -142,9 +167,7 @@ class ConnectorV2(Checkpointable, Constructible):
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
         self._outputs: Any = None
-        self._num_envs = 1
         self._state: Any = None
-        self._calls = 0
 
     def __new__(cls, *args, **kwargs):
         # Remembered here, not in __init__, so that a subclass need not know about it.
@@ -171,7 +194,7 @@ class ConnectorV2(Checkpointable, Constructible):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The action space behind this piece; override it if that differs from the input's."""
+        """The action space after this connector; override it if that differs from the input's."""
         del input_observation_space
         return input_action_space
 
@@ -232,7 +255,7 @@ class ConnectorV2(Checkpointable, Constructible):
         if space is None:
             raise ValueError(
                 f"{type(self).__name__} needs the {kind} space that it works on, but `input_{kind}_space` is "
-                "None. Pass it to the constructor, or set it on the piece or its pipeline."
+                "None. Pass it to the constructor, or set it on the connector or its pipeline."
             )
         return dict(space.items()) if self._multi_agent else {DEFAULT_MODULE_ID: space}
 
@@ -245,7 +268,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return gym.spaces.Dict({module_id: function(sub) for module_id, sub in space.items()})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
-        """Space of a batch's module; a single-agent piece has one space, whatever the id."""
+        """Space of a batch's module; a single-agent connector has one space, whatever the id."""
         if not self._multi_agent and len(spaces) == 1:
             return next(iter(spaces.values()))
         if module_id not in spaces:
@@ -256,16 +279,16 @@ class ConnectorV2(Checkpointable, Constructible):
         return spaces[module_id]
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """``(key in this piece's state, module id)`` of every module in a batch.
+        """``(key in this connector's state, module id)`` of every module in a batch.
 
-        A single-agent piece keeps its state under the default id, so that the state does not depend on the
+        A single-agent connector keeps its state under the default id, so that the state does not depend on the
         name that the only module has.
         """
         if self._multi_agent:
             return [(module_id, module_id) for module_id in batch]
         if len(batch) != 1:
             raise ValueError(
-                f"{type(self).__name__} got a batch with the modules {sorted(batch)}. A piece for several "
+                f"{type(self).__name__} got a batch with the modules {sorted(batch)}. A connector for several "
                 "modules is made with multi_agent=True and has a space per module id."
             )
         return [(DEFAULT_MODULE_ID, next(iter(batch)))]
@@ -273,7 +296,7 @@ class ConnectorV2(Checkpointable, Constructible):
     # --- The pure core
 
     def init(self, num_envs: int) -> Any:
-        """Fresh state: a pytree of arrays, ``()`` for a piece without state.
+        """Fresh state: a pytree of arrays, ``()`` for a connector without state.
 
         Args:
             num_envs: Length B of the leading axis of per-env state (frame stacks and the like).
@@ -303,119 +326,20 @@ class ConnectorV2(Checkpointable, Constructible):
     def rebatch(self, state: Any, num_envs: int) -> Any:
         """The state for another set of environments: same statistics, fresh per-env state.
 
-        The default, ``init(num_envs)``, is right for a piece that keeps no statistics.
+        The default, ``init(num_envs)``, is right for a connector that keeps no statistics.
         """
         del state
         return self.init(num_envs)
 
-    @property
-    def is_host_piece(self) -> bool:
-        """Whether this piece is written for RLlib's ``__call__`` and hence cannot be compiled."""
-        for cls in type(self).__mro__:
-            if "apply" in vars(cls):
-                return False
-            if "__call__" in vars(cls):
-                return True
-        return False
+    # --- Items in the batch of a host connector
 
-    # --- Items in the batch of a host piece
+    single_agent_episode_iterator = staticmethod(batch_items.single_agent_episode_iterator)
+    add_batch_item = staticmethod(batch_items.add_batch_item)
+    add_n_batch_items = staticmethod(batch_items.add_n_batch_items)
+    foreach_batch_item_change_in_place = staticmethod(batch_items.foreach_batch_item_change_in_place)
+    switch_batch_from_column_to_module_ids = staticmethod(batch_items.switch_batch_from_column_to_module_ids)
 
-    @staticmethod
-    def single_agent_episode_iterator(
-        episodes: list[SingleAgentEpisode],
-        agents_that_stepped_only: bool = True,
-        zip_with_batch_column: list[Any] | dict[tuple, Any] | None = None,
-    ) -> Iterator[Any]:
-        """Goes over the single-agent episodes in ``episodes``.
-
-        Args:
-            episodes: SingleAgentEpisodes.
-            agents_that_stepped_only: For multi-agent episodes; single-agent ones all count.
-            zip_with_batch_column: A column of the batch with one entry per episode, a list or ``{(episode id,):
-                [items]}``: yields ``(episode, item)`` then, the first item of each episode.
-
-        Raises:
-            TypeError: One of them is another kind of episode.
-            ValueError: The column does not have one entry per episode.
-        """
-        del agents_that_stepped_only
-        return batch_items.iterate_episodes(episodes, zip_with_batch_column)
-
-    @staticmethod
-    def add_batch_item(
-        batch: dict[str, Any],
-        column: str,
-        item_to_add: Any,
-        single_agent_episode: SingleAgentEpisode | None = None,
-    ) -> None:
-        """Appends an item to ``batch[column][(episode id,)]``, or to the list ``batch[column]`` without episode.
-
-        Args:
-            batch: Changed in place.
-            column: Name of the column; made if it is new.
-            item_to_add: A pytree of one item, without batch axis.
-            single_agent_episode: The episode that the item belongs to.
-
-        Raises:
-            ValueError: The column was filled in the other way before.
-        """
-        batch_items.add_item(batch, column, item_to_add, single_agent_episode)
-
-    @staticmethod
-    def add_n_batch_items(
-        batch: dict[str, Any],
-        column: str,
-        items_to_add: Any,
-        num_items: int,
-        single_agent_episode: SingleAgentEpisode | None = None,
-    ) -> None:
-        """Appends several items, see `add_batch_item`.
-
-        Args:
-            batch: Changed in place.
-            column: Name of the column; made if it is new.
-            items_to_add: A list of items, or a pytree of arrays ``[num_items, ...]``; the latter is appended as
-                one BatchedNdArray (a pytree of them), which counts as ``num_items`` items.
-            num_items: How many there are.
-            single_agent_episode: The episode that they belong to.
-
-        Raises:
-            ValueError: There are not ``num_items``, or the column was filled in the other way before.
-        """
-        batch_items.add_n_items(batch, column, items_to_add, num_items, single_agent_episode)
-
-    @staticmethod
-    def foreach_batch_item_change_in_place(
-        batch: dict[str, Any],
-        column: str | list[str] | tuple[str, ...],
-        func: Callable[[Any, Any, Any, Any], Any],
-    ) -> None:
-        """Replaces every item of a column, or of several columns together, by what ``func`` makes of it.
-
-        Args:
-            batch: Changed in place.
-            column: Name of a column, or several.
-            func: Called as ``func(item, episode_id, agent_id, module_id)``, ids that the batch does not have as
-                None; returns the new item. With several columns it gets and returns a tuple of items.
-
-        Raises:
-            ValueError: A column is not in the batch, the columns do not have equally many items, or ``func``
-                returned another number of items.
-        """
-        batch_items.change_items_in_place(batch, column, func)
-
-    @staticmethod
-    def switch_batch_from_column_to_module_ids(
-        batch: dict[str, dict[str, Any]],
-    ) -> dict[str, dict[str, Any]]:
-        """``{column: {module_id: data}}`` as ``{module_id: {column: data}}``; the data is not copied.
-
-        Raises:
-            ValueError: A column is keyed by episode, as in a single-agent batch.
-        """
-        return batch_items.by_module(batch)
-
-    # --- RLlib's object interface, on a host copy of the state
+    # --- RLlib's object interface
 
     def __call__(
         self,
@@ -428,14 +352,14 @@ class ConnectorV2(Checkpointable, Constructible):
         metrics=None,
         **kwargs,
     ) -> dict[str, Any]:
-        """Run ``apply`` once on the host copy of the state, outside compiled code.
+        """Run once, outside compiled code: a pure connector's ``apply`` on the host copy of its state.
 
         Args:
-            rl_module: Module (RLModule or MultiRLModule) for pieces that ask for one.
+            rl_module: Module (RLModule or MultiRLModule) for connectors that ask for one.
             batch: ``{module_id: {column: arrays}}`` or, for one module, ``{column: arrays}``; what comes back
                 has the same form.
-            episodes: Not read by a pure piece, like the last two arguments; a pipeline hands them to its host
-                pieces.
+            episodes: Not read by a pure connector, like the last two arguments; a pipeline hands them to its host
+                connectors.
             explore: Sample actions (True, also for None) or take the greedy ones.
             shared_data: See ``episodes``.
             metrics: See ``episodes``.
@@ -447,10 +371,89 @@ class ConnectorV2(Checkpointable, Constructible):
             far.
 
         Raises:
-            ValueError: The number of environments changed in the middle of the episodes whose history a piece
-                keeps.
+            ValueError: The number of environments changed in the middle of the episodes whose history a
+                connector keeps.
         """
-        del shared_data, metrics
+        raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
+
+    def _resize(self, num_envs: int, all_reset: bool) -> None:
+        """Make the host state fit a batch of ``num_envs``."""
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs,
+    ) -> dict[str, Any]:
+        """The host copy of the state as nested dicts of NumPy arrays; empty for a connector without state."""
+        del components, not_components, kwargs
+        return as_dict(self.state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over a state from ``get_state``; an empty dict changes nothing.
+
+        Raises:
+            ValueError: Names, shapes or dtypes do not fit this connector and its spaces.
+        """
+
+    def reset_state(self) -> None:
+        """Back to the initial state: empty statistics, no history."""
+        self._state = None
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One state out of several runners' ``get_state()``, each observation counted once.
+
+        Returns:
+            A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
+        """
+        del states
+        return {}
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments that build this connector again, with its current input spaces."""
+        args, kwargs = self._ctor_args_and_kwargs
+        spaces = {
+            "input_observation_space": self._input_observation_space,
+            "input_action_space": self._input_action_space,
+        }
+        return (), {**dict(zip(spaces, args, strict=False)), **kwargs, **spaces}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Parts with a state of their own: none, for a single connector."""
+        return []
+
+
+# `help` and `inspect.signature` read the signature off `__new__` where a class has one.
+setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__init__))  # noqa: B010 (a function)
+
+
+class HostConnector(ConnectorV2):
+    """The base of connectors that override ``__call__``; a state that they keep is their own affair."""
+
+    is_host_connector = True
+
+
+class PureConnector(ConnectorV2):
+    """The base of connectors that override ``apply``: RLlib's object around pure functions.
+
+    `get_state` and friends work on ``state``, a host copy that pure code never sees.
+    """
+
+    is_host_connector = False
+    _num_envs = 1
+    _calls = 0
+
+    def __call__(
+        self,
+        *,
+        rl_module=None,
+        batch: dict[str, Any] | None = None,
+        episodes: Sequence[Any] | None = None,
+        explore: bool | None = None,
+        **kwargs,
+    ) -> dict[str, Any]:
+        """Run ``apply`` once on the host copy of the state; see `ConnectorV2.__call__`."""
         fields = {name: kwargs[name] for name in CONTEXT_FIELDS if name in kwargs}
         nested, is_flat = nest(batch or {})
         if not nested and episodes:
@@ -479,12 +482,11 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}, False
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Make the host state fit a batch of ``num_envs``."""
         if self._state is None:
             self._state = to_host(self.init(num_envs))
         elif num_envs != self._num_envs:
             shapes = [jax.eval_shape(lambda n=n: self.init(n)) for n in (self._num_envs, num_envs)]
-            if not all_reset and _shape_problem(*shapes) is not None:
+            if not all_reset and shape_problem(*shapes) is not None:
                 raise ValueError(
                     f"{type(self).__name__} holds per-environment history of {self._num_envs} "
                     f"environment(s), but the batch has {num_envs}. Start new environments with "
@@ -500,30 +502,13 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def state(self) -> Any:
-        """Host copy (NumPy) of the state: what ``get_state``, ``set_state`` and ``__call__`` work on."""
         return to_host(self.init(self._num_envs)) if self._state is None else self._state
 
     @state.setter
     def state(self, value: Any) -> None:
         self._state = to_host(value)
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs,
-    ) -> dict[str, Any]:
-        """The host copy of the state as nested dicts of NumPy arrays; empty for a piece without state."""
-        del components, not_components, kwargs
-        return as_dict(self.state)
-
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over a state from ``get_state``; an empty dict changes nothing.
-
-        Raises:
-            ValueError: Names, shapes or dtypes do not fit this piece and its spaces.
-        """
         if not state:
             return
         restored = restore(self.state, state, type(self).__name__)
@@ -532,110 +517,17 @@ class ConnectorV2(Checkpointable, Constructible):
 
     def _fitting_num_envs(self, restored) -> int:
         """Number of environments for which ``init`` has the restored shapes."""
-        problem = _shape_problem(self.state, restored)
+        problem = shape_problem(self.state, restored)
         candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})
         for num_envs in [self._num_envs, *candidates]:
             expected = jax.eval_shape(lambda num_envs=num_envs: self.init(num_envs))
-            if _shape_problem(expected, restored) is None:
+            if shape_problem(expected, restored) is None:
                 return num_envs
         raise ValueError(f"State for {type(self).__name__} does not fit its spaces: {problem}")
 
-    def reset_state(self) -> None:
-        """Back to the initial state: empty statistics, no history."""
-        self._state = None
-
-    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state out of several runners' ``get_state()``, each observation counted once.
-
-        Returns:
-            A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
-        """
-        del states
-        return {}
-
-    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build this piece again, with its current input spaces."""
-        args, kwargs = self._ctor_args_and_kwargs
-        spaces = {
-            "input_observation_space": self._input_observation_space,
-            "input_action_space": self._input_action_space,
-        }
-        return (), {**dict(zip(spaces, args, strict=False)), **kwargs, **spaces}
-
-    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Parts with a state of their own: none, for a single piece."""
-        return []
-
-
-# `help` and `inspect.signature` read the signature off `__new__` where a class has one.
-setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__init__))  # noqa: B010 (a function)
 
 _COLUMN_NAMES = {value for name, value in vars(Columns).items() if name.isupper()}
 CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "step")
-
-
-def to_host(state: Any) -> Any:
-    """A NumPy copy of a pytree of arrays, with the dtypes that JAX gives them."""
-    return jax.tree.map(lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state)
-
-
-def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
-    """An array without weak type: a weak leaf would make the next call of a compiled step compile again."""
-    return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
-
-
-def check_state(before: Any, after: Any) -> Any:
-    """``after`` with the exact dtypes of ``before``.
-
-    Raises:
-        TypeError: Structure, a shape or a dtype changed, naming the leaf.
-    """
-    problem = _shape_problem(before, after)
-    if problem is not None:
-        raise TypeError(
-            f"`apply` returned a state that differs from the one it got: {problem}. Return a state with the "
-            f"structure, shapes and dtypes that `init` made."
-        )
-    return jax.tree.map(lambda old, new: strong_array(new, old.dtype), before, after)
-
-
-class _Problem:
-    def __init__(self, path: str, expected: str, got: Any):
-        self.path, self.expected, self.got = path, expected, got
-
-    def __str__(self) -> str:
-        where = f"at {self.path!r}: " if self.path else ""
-        return f"{where}expected {self.expected}, got {_described(self.got)}"
-
-
-def _described(leaf: Any) -> str:
-    return f"{jnp.result_type(leaf).name}{list(np.shape(leaf))}" if not isinstance(leaf, str) else leaf
-
-
-def _shape_problem(expected: Any, got: Any) -> _Problem | None:
-    structure, got_structure = jax.tree.structure(expected), jax.tree.structure(got)
-    if structure != got_structure:
-        return _Problem("", f"the structure {structure}", f"{got_structure}")
-    for (path, leaf), other in zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(got), strict=True):
-        if np.shape(leaf) != np.shape(other) or leaf.dtype != jnp.result_type(other):
-            return _Problem(jax.tree_util.keystr(path), _described(leaf), other)
-    return None
-
-
-def as_dict(state: Any) -> dict[str, Any]:
-    """A pytree of arrays as nested dicts with string keys."""
-    plain = serialization.to_state_dict(state)
-    return plain if isinstance(plain, dict) else {"state": plain}
-
-
-def restore(template: Any, state: dict[str, Any], name: str) -> Any:
-    """What ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
-    plain = serialization.to_state_dict(template)
-    try:
-        restored = serialization.from_state_dict(template, state if isinstance(plain, dict) else state["state"])
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"State for {name} does not fit: {error}") from error
-    return jax.tree.map(np.asarray, restored)
 
 
 def nest(batch: dict[str, Any]) -> tuple[dict[str, Any], bool]:

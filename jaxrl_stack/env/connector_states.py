@@ -48,7 +48,7 @@ class ConnectorStates:
     @functools.cached_property
     def has_host_connectors(self) -> bool:
         """Whether some connectors are written for RLlib's ``__call__``."""
-        return bool(self.env_to_module.host_front())
+        return bool(self.env_to_module.checked_host_connectors())
 
     def compiled_state(self) -> dict[str, Any]:
         """The env-to-module pipeline's state on the host, connector by connector; empty if nothing compiled has any."""

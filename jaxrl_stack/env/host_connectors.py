@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.acting.host_policy import Mode
-from jaxrl_stack.connectors.host_pieces import run_host_front
+from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.env.vector.interface import VectorStep
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -35,7 +35,7 @@ class HostConnectors:
 
     def run(self, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
         """What the connectors make of the episodes' last observations, ``{column: [n, ...]}``."""
-        return run_host_front(
+        return run_host_connectors(
             self._pipeline,
             episodes=episodes,
             rl_module=self._module(),

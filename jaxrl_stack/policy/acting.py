@@ -71,7 +71,7 @@ class PolicyProgram:
         env_to_module: The whole pipeline.
         module_to_env: The pipeline.
         step: The part that is compiled.
-        has_host_pieces: Whether `env_to_module` has pieces in front that run on episodes.
+        has_host_connectors: Whether `env_to_module` begins with connectors that run on episodes.
     """
 
     def __init__(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any):
@@ -86,7 +86,7 @@ class PolicyProgram:
         self.env_to_module = copy.deepcopy(env_to_module)
         self.module_to_env = copy.deepcopy(module_to_env)
         self.module_to_env.check_pure()
-        self.has_host_pieces = bool(self.env_to_module.host_front())
+        self.has_host_connectors = bool(self.env_to_module.checked_host_connectors())
         self.fixed = fixed
         self.step = PolicyStep(
             module_id=module_id,
@@ -101,8 +101,8 @@ class PolicyProgram:
         """Whether it can serve a policy of these parts, too."""
         own_env_to_module, own_module_to_env, own_id, own_fixed = self._made_of
         return (
-            # Host pieces may carry state of their own: every policy has its own.
-            not self.has_host_pieces
+            # Host connectors may carry state of their own: every policy has its own.
+            not self.has_host_connectors
             and (own_env_to_module is env_to_module and own_module_to_env is module_to_env)
             and self._member_names == (env_to_module.names, module_to_env.names)
             and (own_id, own_fixed) == (module_id, fixed)
@@ -168,7 +168,7 @@ class PolicyProgram:
         )
         actions = outputs[Columns.ACTIONS_FOR_ENV]
         outputs = {name: leaf for name, leaf in outputs.items() if name != Columns.ACTIONS_FOR_ENV}
-        inputs = batch[mid][Columns.OBS] if self.has_host_pieces and len(step.env_to_module) else None
+        inputs = batch[mid][Columns.OBS] if self.has_host_connectors and len(step.env_to_module) else None
         return actions, state, outputs, inputs
 
 

@@ -17,7 +17,7 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, selec
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import Decoder
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-from jaxrl_stack.connectors.host_pieces import run_host_front
+from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
@@ -158,7 +158,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         self._check_num_envs(num_envs)
         arrays = self._arrays
         state = self._program.initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=num_envs)
-        if self._program.has_host_pieces:
+        if self._program.has_host_connectors:
             episodes = RunningEpisodes([SingleAgentEpisode() for _ in range(num_envs)])
             state = dataclasses.replace(state, episodes=episodes)
         return state
@@ -200,14 +200,16 @@ class Policy(Acting[PolicyState], Checkpointable):
         arrays, program = self._arrays, self._program
         columns = {Columns.OBS: observations}
         episodes = state.episodes
-        if program.has_host_pieces:
+        if program.has_host_connectors:
             if episodes is None:
                 raise ValueError(
                     "This state was not made by a policy with host connectors. Start with state=None or "
                     "policy.initial_state(num_envs)."
                 )
             running = episodes.extended(observations, rewards, resets)
-            columns = run_host_front(program.env_to_module, episodes=running, rl_module=self.module, explore=explore)
+            columns = run_host_connectors(
+                program.env_to_module, episodes=running, rl_module=self.module, explore=explore
+            )
         after: PolicyState
         actions, after, outputs, inputs = program.act(
             arrays,
@@ -220,7 +222,7 @@ class Policy(Acting[PolicyState], Checkpointable):
             explore=explore,
         )
         actions, outputs = jax.device_get((actions, outputs))
-        if program.has_host_pieces:
+        if program.has_host_connectors:
             seen = columns[Columns.OBS] if inputs is None else jax.device_get(inputs)
             after = dataclasses.replace(after, episodes=RunningEpisodes(running, seen, outputs))
         return actions, after, outputs
@@ -308,7 +310,7 @@ class Policy(Acting[PolicyState], Checkpointable):
                     f"The settings {given} do not fit this policy, which has {jax.device_get(arrays.settings)}."
                 )
             changed["settings"] = self._place(given)
-        if program.has_host_pieces and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
+        if program.has_host_connectors and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             # Those keep their states themselves.
             program.env_to_module.set_state(state[COMPONENT_ENV_TO_MODULE_CONNECTOR])
         self._arrays = arrays._replace(**changed)
@@ -414,10 +416,10 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         if format not in exporting.FORMATS:
             raise ValueError(f"export(format={format!r}): the formats are {list(exporting.FORMATS)}.")
-        front = self._program.env_to_module.host_pieces
-        if front:
+        on_host = self._program.env_to_module.host_connectors
+        if on_host:
             raise ValueError(
-                f"Connectors {list(front)} of the env-to-module pipeline are Python code that runs on episodes "
+                f"Connectors {list(on_host)} of the env-to-module pipeline are Python code that runs on episodes "
                 f"(they override __call__), which no exported program can hold. Write them as pure functions "
                 f"(`init` and `apply`), or serve the policy itself."
             )

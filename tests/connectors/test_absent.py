@@ -15,7 +15,7 @@ import pytest
         ("common", "NumpyToTensor", "placing data on a device"),
     ],
 )
-def test_pieces_without_a_job_say_why(module, name, reason):
+def test_connectors_without_a_job_say_why(module, name, reason):
     package = importlib.import_module(f"jaxrl_stack.connectors.{module}")
     with pytest.raises(ImportError, match=f"{name} of RLlib has no counterpart.*{reason}"):
         getattr(package, name)

@@ -1,4 +1,4 @@
-"""The helpers with which host pieces work on a batch; expected values are what RLlib's give for the same calls."""
+"""The helpers with which host connectors work on a batch; expected values are what RLlib's give for the same calls."""
 
 from __future__ import annotations
 

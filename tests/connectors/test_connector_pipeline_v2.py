@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, HostConnector, PureConnector
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -63,7 +63,7 @@ class Draw(ConnectorV2):
         return state, {m: {**columns, self.column: noise} for m, columns in batch.items()}
 
 
-class HostPiece(ConnectorV2):
+class HostCounter(ConnectorV2):
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
             self.add_batch_item(batch, "num_steps", len(episode), episode)
@@ -108,7 +108,7 @@ def test_members_are_found_by_index_name_and_class():
     assert len(pipeline) == 3 and list(pipeline) == [first, second, third]
     assert pipeline[1] is second and pipeline["CountSteps"] is second
     assert pipeline[Scale] == [first, third] and pipeline[Scale10] == [third]
-    with pytest.raises(ValueError, match=r"No piece 'Draw'.*\['Scale', 'CountSteps', 'Scale10'\]"):
+    with pytest.raises(ValueError, match=r"No connector 'Draw'.*\['Scale', 'CountSteps', 'Scale10'\]"):
         pipeline.remove("Draw")
 
 
@@ -118,13 +118,13 @@ def test_order_after_insertions_and_removals():
     pipeline.prepend(Scale10())
     between = Scale()
     assert pipeline.insert_before(CountSteps, between) is between
-    pipeline.insert_after("Scale10", HostPiece())
-    assert pipeline.names == ["Scale10", "HostPiece", "Scale", "Scale_1", "CountSteps"]
+    pipeline.insert_after("Scale10", HostCounter())
+    assert pipeline.names == ["Scale10", "HostCounter", "Scale", "Scale_1", "CountSteps"]
     pipeline.remove(Scale)  # the class itself, not the subclass in front of it
-    assert pipeline.names == ["Scale10", "HostPiece", "Scale_1", "CountSteps"]
+    assert pipeline.names == ["Scale10", "HostCounter", "Scale_1", "CountSteps"]
 
 
-def test_a_name_stays_with_its_piece_when_a_namesake_is_inserted_in_front():
+def test_a_name_stays_with_its_connector_when_a_namesake_is_inserted_in_front():
     pipeline = pipeline_of(CountSteps())
     state, _ = run(pipeline)
     pipeline.prepend(CountSteps())
@@ -177,25 +177,25 @@ def test_spaces_are_chained_and_follow_every_change():
     np.testing.assert_array_equal(pipeline.observation_space.high, np.full(3, 30.0))
 
 
-def test_a_pipeline_without_spaces_takes_those_of_its_first_piece():
+def test_a_pipeline_without_spaces_takes_those_of_its_first_connector():
     assert ConnectorPipelineV2(connectors=[Scale(BOX, ACTIONS)]).observation_space.high[0] == 2.0
     assert ConnectorPipelineV2(connectors=[Scale()]).observation_space is None
 
 
-def test_an_error_in_a_space_names_the_piece():
+def test_an_error_in_a_space_names_the_connector():
     class NoSpace(ConnectorV2):
         def recompute_output_observation_space(self, input_observation_space, input_action_space):
             raise LookupError("no such space")
 
     with pytest.raises(LookupError) as error:
         pipeline_of(Scale(), NoSpace())
-    assert "'NoSpace', piece 2 of 2" in error.value.__notes__[0]
+    assert "'NoSpace', number 2 of 2" in error.value.__notes__[0]
 
 
 # Pure core
 
 
-def test_apply_runs_the_pieces_in_order_and_leaves_the_callers_batch_alone():
+def test_apply_runs_the_connectors_in_order_and_leaves_the_callers_batch_alone():
     pipeline = pipeline_of(Scale(), CountSteps(), Scale10())
     batch = nested(obs=OBS)
     state = pipeline.init(2)
@@ -262,10 +262,10 @@ def test_wrong_results_are_refused_by_name(result, message):
 
     with pytest.raises(TypeError, match=message) as error:
         run(pipeline_of(Scale(), Wrong()))
-    assert "In connector 'Wrong', piece 2 of 2 of ConnectorPipelineV2." in error.value.__notes__
+    assert "In connector 'Wrong', number 2 of 2 of ConnectorPipelineV2." in error.value.__notes__
 
 
-def test_an_exception_inside_a_piece_keeps_its_type_and_names_the_piece():
+def test_an_exception_inside_a_connector_keeps_its_type_and_names_it():
     class Broken(ConnectorV2):
         def apply(self, state, batch, ctx):
             return state, batch["nobody"]
@@ -274,14 +274,14 @@ def test_an_exception_inside_a_piece_keeps_its_type_and_names_the_piece():
     with pytest.raises(KeyError, match="nobody") as error:
         run(pipeline_of(inner))
     assert [note for note in error.value.__notes__ if note.startswith("In connector")] == [
-        "In connector 'Broken', piece 2 of 2 of EnvToModulePipeline.",
-        "In connector 'EnvToModulePipeline', piece 1 of 1 of ConnectorPipelineV2.",
+        "In connector 'Broken', number 2 of 2 of EnvToModulePipeline.",
+        "In connector 'EnvToModulePipeline', number 1 of 1 of ConnectorPipelineV2.",
     ]
 
 
-def test_a_state_for_other_pieces_is_refused():
+def test_a_state_for_other_connectors_is_refused():
     state = pipeline_of(Scale()).init(2)
-    with pytest.raises(ValueError, match=r"for the pieces \['Scale'\], but its pieces are \['CountSteps'\]"):
+    with pytest.raises(ValueError, match=r"for the connectors \['Scale'\], but it has \['CountSteps'\]"):
         run(pipeline_of(CountSteps()), state)
 
 
@@ -310,11 +310,11 @@ def test_a_context_without_a_module_says_so():
         _ = ConnectorContext().module
 
 
-# Host pieces
+# Host connectors
 
 
-def test_host_pieces_are_recognised_and_refused_by_name_with_the_pure_form():
-    class Both(HostPiece):
+def test_host_connectors_are_recognised_and_refused_by_name_with_the_pure_form():
+    class Both(HostCounter):
         def apply(self, state, batch, ctx):
             return state, batch
 
@@ -322,18 +322,46 @@ def test_host_pieces_are_recognised_and_refused_by_name_with_the_pure_form():
         def __call__(self, **kwargs):
             return super().__call__(**kwargs)
 
-    inner = ConnectorPipelineV2(connectors=[HostPiece()])
+    inner = ConnectorPipelineV2(connectors=[HostCounter()])
     pipeline = pipeline_of(Scale(), Both(), HostScale(), inner)
-    assert list(pipeline.host_pieces) == ["HostScale", "ConnectorPipelineV2/HostPiece"]
-    with pytest.raises(TypeError, match=r"'HostScale', 'ConnectorPipelineV2/HostPiece'") as error:
+    assert list(pipeline.host_connectors) == ["HostScale", "ConnectorPipelineV2/HostCounter"]
+    with pytest.raises(TypeError, match=r"'HostScale', 'ConnectorPipelineV2/HostCounter'") as error:
         pipeline.check_pure()
     assert "def apply(self, state, batch, ctx)" in str(error.value)
-    with pytest.raises(TypeError, match="'HostPiece' override `__call__`"):
-        run(pipeline_of(HostPiece()))
+    with pytest.raises(TypeError, match="'HostCounter' override `__call__`"):
+        run(pipeline_of(HostCounter()))
     pipeline_of(Scale(), Both()).check_pure()
 
 
-def test_a_piece_with_neither_form_says_so():
+def test_a_subclass_gets_the_base_of_the_form_that_it_is_written_in():
+    class Named(ConnectorV2):
+        """Of neither form yet; its own methods come before those of a form."""
+
+        def reset_state(self):
+            self.was_reset = True
+
+    class WithApply:
+        def apply(self, state, batch, ctx):
+            return state, batch
+
+    class Pure(WithApply, Named):
+        pass
+
+    class Called(Named):
+        def __call__(self, **kwargs):
+            return kwargs["batch"]
+
+    assert Named.__bases__ == (ConnectorV2,) and not Named.is_host_connector
+    assert Pure.__bases__ == (WithApply, Named, PureConnector) and not Pure.is_host_connector
+    assert Called.__bases__ == (Named, HostConnector) and Called.is_host_connector
+    assert Scale.__bases__ == (PureConnector,) and HostCounter.__bases__ == (HostConnector,)
+    pipeline = pipeline_of(Called(), Pure())
+    pipeline.reset_state()
+    assert all(connector.was_reset for connector in pipeline)
+    np.testing.assert_array_equal(pipeline(batch={"obs": OBS}, episodes=running_episodes(0, 0))["obs"], OBS)
+
+
+def test_a_connector_with_neither_form_says_so():
     with pytest.raises(NotImplementedError, match="overrides neither `apply` nor `__call__`"):
         run(pipeline_of(ConnectorV2()))
 
@@ -341,8 +369,8 @@ def test_a_piece_with_neither_form_says_so():
 # Calls on the host
 
 
-def test_calls_keep_state_between_them_and_run_host_pieces():
-    pipeline = pipeline_of(HostPiece(), CountSteps(), Scale())
+def test_calls_keep_state_between_them_and_run_host_connectors():
+    pipeline = pipeline_of(HostCounter(), CountSteps(), Scale())
     for _ in range(2):
         out = pipeline(batch={"obs": OBS}, episodes=running_episodes(2, 0), rl_module=None)
     np.testing.assert_array_equal(out["obs"], 2.0 * OBS)
@@ -378,7 +406,7 @@ def test_states_are_matched_by_name_whatever_the_order():
     assert source.get_state(not_components=["CountSteps"]) == {"Scale": {}}
 
 
-def test_states_survive_pickling_and_pieces_copying():
+def test_states_survive_pickling_and_connectors_copying():
     pipeline = pipeline_of(CountSteps(), Scale(factor=3.0))
     pipeline(batch={"obs": OBS})
     for twin in (copy.deepcopy(pipeline), pickle.loads(pickle.dumps(pipeline))):
@@ -390,7 +418,7 @@ def test_states_survive_pickling_and_pieces_copying():
 def test_states_that_do_not_fit_are_refused():
     pipeline = pipeline_of(CountSteps())
     good = pipeline.get_state()["CountSteps"]
-    with pytest.raises(ValueError, match="No piece 'Other'"):
+    with pytest.raises(ValueError, match="No connector 'Other'"):
         pipeline.set_state({"Other": good})
     with pytest.raises(ValueError, match="State for CountSteps does not fit"):
         pipeline.set_state({"CountSteps": {"steps": good["steps"]}})
@@ -412,7 +440,7 @@ def test_states_merge_by_name():
     assert pipeline.merge_states(states)["CountSteps"]["total"] == 3.0
 
 
-def test_constructor_arguments_build_the_piece_again():
+def test_constructor_arguments_build_the_connector_again():
     args, kwargs = Scale(BOX, ACTIONS, factor=4.0).get_ctor_args_and_kwargs()
     twin = Scale(*args, **kwargs)
     assert twin.factor == 4.0 and twin.input_observation_space == BOX
@@ -425,7 +453,7 @@ def test_constructor_arguments_build_the_piece_again():
 # Explaining
 
 
-def test_explain_shows_what_every_piece_does(capsys):
+def test_explain_shows_what_every_connector_does(capsys):
     class Extra(ConnectorV2):
         def apply(self, state, batch, ctx):
             columns = batch[DEFAULT_MODULE_ID]
@@ -444,6 +472,6 @@ def test_explain_shows_what_every_piece_does(capsys):
     assert ["state['steps']:", "int32[2]"] in lines
 
 
-def test_explain_stops_at_a_host_piece():
-    text = pipeline_of(HostPiece(), Scale()).describe({"obs": jax.ShapeDtypeStruct((2, 3), np.float32)})
-    assert "host piece" in text and "2 Scale" not in text
+def test_explain_stops_at_a_host_connector():
+    text = pipeline_of(HostCounter(), Scale()).describe({"obs": jax.ShapeDtypeStruct((2, 3), np.float32)})
+    assert "host connector" in text and "2 Scale" not in text

@@ -233,9 +233,9 @@ def test_what_preprocess_returns_must_fit_the_declared_space():
         apply(Wrong(BOX), (), np.zeros((3, 2), np.float32))
 
 
-def test_the_form_with_an_episode_is_a_host_piece():
+def test_the_form_with_an_episode_is_a_host_connector():
     pipeline = EnvToModulePipeline(BOX, BOX, connectors=[WithEpisode()])
-    assert list(pipeline.host_pieces) == ["WithEpisode"]
+    assert list(pipeline.host_connectors) == ["WithEpisode"]
     with pytest.raises(TypeError, match="'WithEpisode'"):
         pipeline.check_pure()
     with pytest.raises(TypeError, match=r"def preprocess\(self, observation\)"):
@@ -250,13 +250,13 @@ def test_the_form_with_an_episode_is_a_host_piece():
     np.testing.assert_array_equal(episodes[1].get_observations(-1), [9.0, 9.0])
 
 
-def test_an_episode_with_a_default_leaves_the_piece_pure():
+def test_an_episode_with_a_default_leaves_the_connector_pure():
     class Optional(ObservationPreprocessor):
         def preprocess(self, observation, episode=None):
             return -observation
 
     piece = Optional(BOX)
-    assert not piece.is_host_piece
+    assert not piece.is_host_connector
     np.testing.assert_array_equal(apply(piece, (), np.ones((1, 2), np.float32))[1], [[-1.0, -1.0]])
 
 

@@ -153,7 +153,7 @@ def test_nested_spaces_leaf_by_leaf():
     np.testing.assert_array_equal(out["t"][1], bits)
 
 
-def test_an_earlier_piece_may_have_written_the_actions_for_the_environment():
+def test_an_earlier_connector_may_have_written_the_actions_for_the_environment():
     out = for_env(BOUNDED, ACTIONS, columns={"actions_for_env": np.zeros((4, 2), np.float32)})
     np.testing.assert_allclose(out, [[0.0, 5.0]] * 4)
 

@@ -221,7 +221,7 @@ def policy(module_class: Any = Net, action_space: Any = None, pieces: Any = None
         connectors=[GetActions(), NormalizeAndClipActions(normalize_actions=True, clip_actions=False)],
     )
     rows = np.random.default_rng(0).normal(0.3, 0.7, (5, 3)).astype(np.float32)
-    if "MeanStdFilter" in env_to_module.names and not env_to_module.host_pieces:
+    if "MeanStdFilter" in env_to_module.names and not env_to_module.host_connectors:
         env_to_module(batch={Columns.OBS: rows}, reset=np.ones(5, bool), **no_history(env_to_module, 5))
     module = module_class(
         observation_space=env_to_module.observation_space, action_space=env_to_module.action_space, rngs=3

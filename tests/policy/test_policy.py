@@ -249,7 +249,7 @@ def test_weights_and_statistics_move_between_policies(policy):
     [
         ({"weights": {}}, "Unknown components ['weights'] of a Policy"),
         ({"rl_module": {"head/bias": np.zeros(9)}}, "'head/bias' of shape (9,)"),
-        ({"env_to_module_connector": {"Nothing": {"x": np.zeros(1)}}}, "No piece 'Nothing'"),
+        ({"env_to_module_connector": {"Nothing": {"x": np.zeros(1)}}}, "No connector 'Nothing'"),
         ({"settings": {"default_policy": {"lr": 1.0}}}, "do not fit this policy"),
     ],
 )

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, as_dict, restore, to_host
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.states import as_dict, restore, to_host
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import running_statistics
 from jaxrl_stack.utils.counters import to_int

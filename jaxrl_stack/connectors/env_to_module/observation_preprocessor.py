@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, HostConnector, PureConnector
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import validate_batch
 
@@ -22,7 +22,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
     batch axis and is vectorised over the environments here. If shapes, dtypes or bounds change, they also
     override ``recompute_output_observation_space``.
 
-    RLlib's form ``preprocess(self, observation, episode)`` makes the subclass a host piece: it may use any
+    RLlib's form ``preprocess(self, observation, episode)`` makes the subclass a host connector: it may use any
     Python, runs on the actor driver only, and rewrites the episode's last observation.
     """
 
@@ -34,14 +34,14 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
             observation: Pytree of one observation; leaves have the shapes of the input observation space.
         """
 
-    @property
-    def is_host_piece(self) -> bool:
-        """True for the form with an ``episode`` that has no default."""
-        return super().is_host_piece or self._takes_episode
-
-    @property
-    def _takes_episode(self) -> bool:
-        return len(_required_parameters(type(self).preprocess)) > 2  # self and the observation
+    @classmethod
+    def _form(cls) -> type[ConnectorV2] | None:
+        if getattr(cls.preprocess, "__isabstractmethod__", False):
+            return None
+        # Required: self, the observation and, on the host, the episode.
+        if len(_required_parameters(cls.preprocess)) > 2:
+            return HostConnector
+        return super()._form() or (PureConnector if "preprocess" in vars(cls) else None)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces OBS, leaves ``[B, ...]``.
@@ -50,7 +50,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
             ValueError: ``preprocess`` returned shapes or dtypes that the declared output space does not have.
         """
         del ctx
-        if self._takes_episode:
+        if self.is_host_connector:
             raise TypeError(
                 f"{type(self).__name__}.preprocess takes an episode, which exists on the host only. The pure "
                 "form is `def preprocess(self, observation)`."
@@ -76,31 +76,15 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
             ) from error
 
     def __call__(
-        self,
-        *,
-        rl_module=None,
-        batch: dict[str, Any] | None = None,
-        episodes: Sequence[Any] | None = None,
-        explore: bool | None = None,
-        shared_data: dict | None = None,
-        metrics=None,
-        **kwargs,
+        self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
         """Run once on the host.
 
         ``preprocess(observation, episode)`` gets the last observation of each episode, and what it returns takes
         that one's place in the episode; the batch stays as it is.
         """
-        if not self._takes_episode:
-            return super().__call__(
-                rl_module=rl_module,
-                batch=batch,
-                episodes=episodes,
-                explore=explore,
-                shared_data=shared_data,
-                metrics=metrics,
-                **kwargs,
-            )
+        if not self.is_host_connector:
+            return super().__call__(batch=batch, episodes=episodes, **kwargs)
         preprocess: Any = self.preprocess
         by_name = {"observation", "episode"} <= set(_required_parameters(type(self).preprocess))
         for episode in self.single_agent_episode_iterator(list(episodes or ())):

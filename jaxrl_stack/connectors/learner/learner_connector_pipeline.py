@@ -1,4 +1,4 @@
-"""The pipeline in front of a learner's loss."""
+"""The pipeline before a learner's loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-from jaxrl_stack.connectors.host_pieces import columns_of_episodes, run_host_front_for_learner
+from jaxrl_stack.connectors.host_connectors import columns_of_episodes, run_host_connectors_of_learner
 
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 class LearnerConnectorPipeline(ConnectorPipelineV2):
     """From a recorded block of steps to the columns that a loss reads.
 
-    Columns are ``[T, B, ...]``: OBS (the module's inputs, as recorded behind the env-to-module pipeline),
+    Columns are ``[T, B, ...]``: OBS (the module's inputs, as recorded after the env-to-module pipeline),
     ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LOSS_MASK, the module's outputs, and FINAL_OBS (the module's
     input made from the observation before the reset; meaningful where truncated and in the last row).
     """
 
     env_axis = 1
 
-    def _run_host_front(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:
-        columns = run_host_front_for_learner(self, **arguments)
+    def _run_host_connectors(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+        columns = run_host_connectors_of_learner(self, **arguments)
         if columns:
             raise ValueError(
-                f"Host pieces of this {type(self).__name__} add the columns {sorted(columns)}, one item per step of "
-                "the episodes; only `Learner.update(episodes=...)` knows where these are in the block `batch`."
+                f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, one item per step "
+                "of the episodes; only `Learner.update(episodes=...)` knows where these are in the block `batch`."
             )
         return batch
 
-    def columns_from_host_pieces(
+    def columns_from_host_connectors(
         self, episodes: Sequence[SingleAgentEpisode], **arguments: Any
     ) -> list[dict[str, Any]]:
-        """Run the host pieces, which may rewrite the episodes, and give what else they made of each.
+        """Run the host connectors, which may rewrite the episodes, and give what else they made of each.
 
         Args:
             episodes: Episodes or chunks of an update.
-            **arguments: See `run_host_front_for_learner`.
+            **arguments: See `run_host_connectors`.
 
         Returns:
             Per episode ``{column: arrays [len(episode), ...]}``.
         """
-        return columns_of_episodes(run_host_front_for_learner(self, episodes=episodes, **arguments), episodes)
+        return columns_of_episodes(run_host_connectors_of_learner(self, episodes=episodes, **arguments), episodes)

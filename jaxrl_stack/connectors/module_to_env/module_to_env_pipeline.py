@@ -9,17 +9,17 @@ from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorV2
 class ModuleToEnvPipeline(ConnectorPipelineV2):
     """From a module's outputs to the actions for the environments.
 
-    Columns have the leading axis B. Behind the last piece the batch holds ACTIONS (as the module gave them),
+    Columns have the leading axis B. After the last connector the batch holds ACTIONS (as the module gave them),
     ACTIONS_FOR_ENV, and ACTION_LOGP when exploring.
     """
 
-    def host_front(self) -> list[tuple[str, ConnectorV2]]:
-        """Empty: here every piece is compiled.
+    def checked_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
+        """Empty: here every connector is compiled.
 
         Raises:
-            TypeError: There is a host piece.
+            TypeError: There is a host connector.
         """
-        names = [*([type(self).__name__] if self.is_host_piece else []), *self.host_pieces]
+        names = [*([type(self).__name__] if self.is_host_connector else []), *self.host_connectors]
         if names:
             raise TypeError(
                 f"Connector(s) {', '.join(map(repr, names))} override `__call__`, which only the env-to-module and "

@@ -656,12 +656,12 @@ class Learner(TracedUpdate, Checkpointable):
     @property
     def host_piece_names(self) -> list[str]:
         """Names of the learner pipeline's pieces that run on the host, on episodes."""
-        return list(self._learner_connector.host_pieces)
+        return list(self._learner_connector.host_connectors)
 
     @property
     def has_host_pieces(self) -> bool:
         """Whether the learner pipeline has pieces that run on the host: then only episodes can be learned from."""
-        return bool(self._learner_connector.host_pieces)
+        return bool(self._learner_connector.host_connectors)
 
     def update(
         self,
@@ -1079,7 +1079,7 @@ class Learner(TracedUpdate, Checkpointable):
         step and episode by episode."""
         columns = None
         if self.has_host_pieces:
-            columns = self._learner_connector.columns_from_host_pieces(
+            columns = self._learner_connector.columns_from_host_connectors(
                 episodes,
                 rl_module=self._synced_module(),
                 metrics=self.metrics_logger,
@@ -1226,7 +1226,9 @@ class Learner(TracedUpdate, Checkpointable):
             "optimizer": lambda: _by_name(state.optimizers),
             "extra": lambda: _by_name(state.extra),
             "connector": lambda: _by_name(state.connector),
-            "host_connector": lambda: {n: piece.get_state() for n, piece in self._learner_connector.host_front()},
+            "host_connector": lambda: {
+                n: piece.get_state() for n, piece in self._learner_connector.checked_host_connectors()
+            },
             "counters": lambda: {
                 "timesteps": np.asarray(host_view(state.timesteps)),
                 "num_updates": np.asarray(host_view(state.num_updates)),
@@ -1267,7 +1269,7 @@ class Learner(TracedUpdate, Checkpointable):
             current = current.replace(**given | {"key": jax.random.wrap_key_data(key)})
             trained = StepsTrained.from_state(counted["steps_trained"])
         if "host_connector" in state:
-            pieces = dict(self._learner_connector.host_front())
+            pieces = dict(self._learner_connector.checked_host_connectors())
             for name, piece_state in state["host_connector"].items():
                 pieces[name].set_state(piece_state)
         if "metrics_logger" in state:

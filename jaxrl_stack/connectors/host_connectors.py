@@ -1,7 +1,7 @@
-"""Running pieces written for RLlib's ``__call__``, in front of the compiled part of a pipeline.
+"""Running connectors written for RLlib's ``__call__``, before the compiled part of a pipeline.
 
-A host piece takes episodes, and a batch with lists of items per episode: ``batch[column][(episode id,)] = [item,
-...]``. It may rewrite the episodes, add columns, or both. What it leaves behind becomes arrays here, for the pure
+A host connector takes episodes, and a batch with lists of items per episode: ``batch[column][(episode id,)] = [item,
+...]``. It may rewrite the episodes, add columns, or both. What it makes becomes arrays here, for the pure
 part of the pipeline (``pipeline.pure_part()``).
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.connectors.batch_items import episode_key, is_by_episode, iterate_episodes, stack_items
+from jaxrl_stack.connectors.batch_items import episode_key, is_by_episode, single_agent_episode_iterator, stack_items
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import map_parts, validate_batch
 
@@ -25,51 +25,37 @@ if TYPE_CHECKING:
     from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 
-def run_host_front(
+def run_host_connectors(
     pipeline: ConnectorPipelineV2,
     *,
     episodes: Sequence[SingleAgentEpisode],
-    rl_module: Any = None,
-    explore: bool | None = None,
-    shared_data: dict | None = None,
-    metrics: MetricsLogger | None = None,
     batch: dict[str, Any] | None = None,
-    **kwargs: Any,
+    **arguments: Any,
 ) -> dict[str, Any]:
-    """Run an env-to-module pipeline's host pieces on the newest observation of every episode.
+    """Run an env-to-module pipeline's host connectors on the newest observation of every episode.
 
-    Call it once per new observation: a piece may rewrite the episode's last observation, and a second run would
+    Call it once per new observation: a connector may rewrite the episode's last observation, and a second run would
     change it again. Ended episodes are fine, for their final observations.
 
     Args:
         pipeline: The whole env-to-module pipeline.
         episodes: One per environment; their last observations are as the environment gave them.
-        rl_module: Handed to the pieces, as are the three arguments behind it.
-        explore: Whether actions will be sampled.
-        shared_data: Dict for the pieces to share; None makes one.
-        metrics: Gets every piece's seconds under ``timers/connectors/<name in snake case>``.
         batch: Columns to start from, ``{column: items per episode, or arrays}``.
-        **kwargs: Handed to the pieces. ``metrics_prefix_key`` (tuple) is put in front of the timers' paths.
+        **arguments: Handed to the connectors: ``rl_module``, ``explore`` (whether actions will be sampled),
+            ``shared_data`` (a dict for them to share; made where it is missing), and ``metrics``, a MetricsLogger that
+            gets every connector's seconds under ``timers/connectors/<name in snake case>``, after
+            ``metrics_prefix_key`` (tuple).
 
     Returns:
-        ``{column: arrays [B, ...]}``, environment i at row i: OBS, and every other column that a piece added. OBS
+        ``{column: arrays [B, ...]}``, environment i at row i: OBS, and every other column that a connector added. OBS
         is the column of that name if there is one, else the last observation of each episode.
 
     Raises:
-        ValueError: The observations do not fit the output space of the host pieces, or a column has not one item
-            per episode; the message names the piece.
-        TypeError: A piece returned no dict, or a host piece stands behind a pure one.
+        ValueError: The observations do not fit the output space of the host connectors, or a column has not one item
+            per episode; the message names the connector.
+        TypeError: A connector returned no dict, or a host connector comes after a pure one.
     """
-    columns, writers = _run_pieces(
-        pipeline,
-        dict(batch or {}),
-        episodes=episodes,
-        rl_module=rl_module,
-        explore=explore,
-        shared_data=shared_data,
-        metrics=metrics,
-        **kwargs,
-    )
+    columns, writers = _run(pipeline, dict(batch or {}), episodes, **arguments)
     stacked = {
         name: _one_item_per_episode(name, data, episodes, _written_by(writers, name))
         for name, data in columns.items()
@@ -78,48 +64,28 @@ def run_host_front(
     return {Columns.OBS: _observations(pipeline, columns, writers, episodes), **stacked}
 
 
-def run_host_front_for_learner(
-    pipeline: ConnectorPipelineV2,
-    *,
-    episodes: Sequence[SingleAgentEpisode],
-    rl_module: Any = None,
-    explore: bool | None = None,
-    shared_data: dict | None = None,
-    metrics: MetricsLogger | None = None,
-    **kwargs: Any,
+def run_host_connectors_of_learner(
+    pipeline: ConnectorPipelineV2, *, episodes: Sequence[SingleAgentEpisode], **arguments: Any
 ) -> dict[str, dict[tuple, list[Any]]]:
-    """Run a learner pipeline's host pieces on the episodes of an update, before these become a block of arrays.
+    """Run a learner pipeline's host connectors on the episodes of an update, before these become a block of arrays.
 
-    Pieces may rewrite the episodes in place (observations, actions, rewards, extra model outputs) and add columns
+    Connectors may rewrite the episodes in place (observations, actions, rewards, extra model outputs) and add columns
     with one item per step.
 
     Args:
         pipeline: The whole learner pipeline.
         episodes: Episodes or chunks with their steps; several chunks of one episode keep their order.
-        rl_module: Handed to the pieces (the MultiRLModule), as are the three arguments behind it.
-        explore: None in a learner.
-        shared_data: Dict for the pieces to share; None makes one.
-        metrics: Gets every piece's seconds under ``timers/connectors/<name in snake case>``.
-        **kwargs: Handed to the pieces. ``metrics_prefix_key`` (tuple) is put in front of the timers' paths.
+        **arguments: As for `run_host_connectors`.
 
     Returns:
-        ``{column: {(episode id,): [items]}}``: the columns that the pieces added; empty without host pieces.
+        ``{column: {(episode id,): [items]}}``: the columns that the connectors added; empty without host connectors.
         `columns_of_episodes` turns them into arrays.
 
     Raises:
-        ValueError: A piece added a column that is not keyed by episode.
-        TypeError: A piece returned no dict, or a host piece stands behind a pure one.
+        ValueError: A connector added a column that is not keyed by episode.
+        TypeError: A connector returned no dict, or a host connector comes after a pure one.
     """
-    columns, writers = _run_pieces(
-        pipeline,
-        {},
-        episodes=episodes,
-        rl_module=rl_module,
-        explore=explore,
-        shared_data=shared_data,
-        metrics=metrics,
-        **kwargs,
-    )
+    columns, writers = _run(pipeline, {}, episodes, **arguments)
     for name, data in columns.items():
         if not is_by_episode(data):
             raise ValueError(
@@ -132,7 +98,7 @@ def run_host_front_for_learner(
 def columns_of_episodes(
     columns: dict[str, dict[tuple, list[Any]]], episodes: Sequence[SingleAgentEpisode]
 ) -> list[dict[str, Any]]:
-    """What `run_host_front_for_learner` returned, as arrays episode by episode.
+    """What `run_host_connectors_of_learner` returned, as arrays episode by episode.
 
     Args:
         columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order.
@@ -140,7 +106,7 @@ def columns_of_episodes(
 
     Returns:
         Per episode ``{column: arrays [len(episode), ...]}``, to be laid over the episode's own columns. An OBS
-        column needs one item more, the observation behind the last step; OBS then holds the first ``len(episode)``
+        column needs one item more, the observation after the last step; OBS then holds the first ``len(episode)``
         and FINAL_OBS the last ``len(episode)`` of them.
 
     Raises:
@@ -160,13 +126,13 @@ def columns_of_episodes(
             found = 0 if rows is None else len(jax.tree.leaves(rows)[0])
             if found != expected:
                 hint = (
-                    " A new OBS column needs the observation behind the last step, too, to bootstrap from; or "
+                    " A new OBS column needs the observation after the last step, too, to bootstrap from; or "
                     "rewrite the episode: `episode.set_observations(new_data=...)`."
                     if is_observation
                     else ""
                 )
                 raise ValueError(
-                    f"Host pieces gave column {name!r} {found} item(s) for the episode {key}, which needs "
+                    f"Host connectors gave column {name!r} {found} item(s) for the episode {key}, which needs "
                     f"{expected}: one per step.{hint}"
                 )
             start = 0
@@ -181,34 +147,34 @@ def columns_of_episodes(
     return by_episode
 
 
-def _run_pieces(
+def _run(
     pipeline: ConnectorPipelineV2,
     batch: dict[str, Any],
-    *,
     episodes: Sequence[SingleAgentEpisode],
-    shared_data: dict | None,
-    metrics: MetricsLogger | None,
+    *,
+    shared_data: dict | None = None,
+    metrics: MetricsLogger | None = None,
     **arguments: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """``(batch, {column: name of the piece that added it})``."""
-    front = pipeline.host_front()
-    list(iterate_episodes(episodes, None))  # refuses other kinds of episodes
-    shared_data = {} if shared_data is None else shared_data
+    """``(batch, {column: name of the connector that added it})``."""
+    arguments = {"rl_module": None, "explore": None, **arguments, "metrics": metrics}
+    arguments["shared_data"] = {} if shared_data is None else shared_data
     prefix = tuple(arguments.get("metrics_prefix_key") or ())
+    list(single_agent_episode_iterator(list(episodes)))  # refuses other kinds of episodes
     writers: dict[str, str] = {}
-    for name, piece in front:
+    for name, connector in pipeline.checked_host_connectors():
         timer = contextlib.nullcontext()
         if metrics is not None:
             timer = metrics.log_time((*prefix, "timers", "connectors", snake_case(name.rpartition("/")[2])))
         try:
             with timer:
-                batch = piece(batch=batch, episodes=episodes, shared_data=shared_data, metrics=metrics, **arguments)
+                batch = connector(batch=batch, episodes=episodes, **arguments)
         except Exception as error:
-            error.add_note(f"In host piece {name!r} of {type(pipeline).__name__}.")
+            error.add_note(f"In host connector {name!r} of {type(pipeline).__name__}.")
             raise
         if not isinstance(batch, dict):
             raise TypeError(
-                f"Host piece {name!r} returned {type(batch).__name__} instead of a dict. `__call__` must end "
+                f"Host connector {name!r} returned {type(batch).__name__} instead of a dict. `__call__` must end "
                 "with `return batch`."
             )
         for column in batch:
@@ -222,17 +188,17 @@ def _observations(
     writers: dict[str, str],
     episodes: Sequence[SingleAgentEpisode],
 ) -> Any:
-    front = pipeline.host_front()
-    space = front[-1][1].observation_space if front else pipeline.input_observation_space
+    on_host = pipeline.checked_host_connectors()
+    space = on_host[-1][1].observation_space if on_host else pipeline.input_observation_space
     if Columns.OBS in columns:
         source = _written_by(writers, Columns.OBS)
         return _fitted(space, _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source), source)
-    # What is in the episodes has gone through all pieces; the last one that declares a new space answers for it.
-    declaring = [name for name, piece in front if piece.observation_space is not piece.input_observation_space]
-    names = declaring[-1:] or [name for name, _ in front]
-    source = " and ".join(f"Host piece {name!r}" for name in names) or "The environments"
+    # What is in the episodes has gone through all connectors; the last one that declares a new space answers for it.
+    declaring = [name for name, own in on_host if own.observation_space is not own.input_observation_space]
+    names = declaring[-1:] or [name for name, _ in on_host]
+    source = " and ".join(f"Host connector {name!r}" for name in names) or "The environments"
     if not episodes:
-        raise ValueError("The host pieces need the running episodes: pass `episodes`, one per environment.")
+        raise ValueError("The host connectors need the running episodes: pass `episodes`, one per environment.")
     try:
         observations = stack_items([episode.get_observations(-1) for episode in episodes], "the observations")
     except ValueError as error:
@@ -257,7 +223,7 @@ def _no_fit(source: str, space: Any, problem: str) -> str:
     return (
         f"{source} left observations that do not fit the declared space {space}: {problem} Override "
         "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
-        "space of what the piece makes."
+        "space of what the connector makes."
     )
 
 
@@ -288,7 +254,7 @@ def _one_item_per_episode(name: str, data: Any, episodes: Sequence[SingleAgentEp
 
 
 def _written_by(writers: dict[str, str], column: str) -> str:
-    return f"Host piece {writers[column]!r}" if column in writers else "The batch that was passed in"
+    return f"Host connector {writers[column]!r}" if column in writers else "The batch that was passed in"
 
 
 def snake_case(name: str) -> str:

@@ -20,10 +20,10 @@ from jaxrl_stack.connectors.env_to_module import (
     PrevActionsPrevRewards,
     SingleAgentObservationPreprocessor,
 )
-from jaxrl_stack.connectors.host_pieces import (
+from jaxrl_stack.connectors.host_connectors import (
     columns_of_episodes,
-    run_host_front,
-    run_host_front_for_learner,
+    run_host_connectors,
+    run_host_connectors_of_learner,
     snake_case,
 )
 from jaxrl_stack.connectors.learner import ComputeReturnsToGo, LearnerConnectorPipeline
@@ -128,7 +128,7 @@ def rollout(envs, pipeline, num_steps):
     actions, rewards = np.zeros(len(envs), np.int32), np.zeros(len(envs), np.float32)
     inputs = []
     for t in range(num_steps):
-        columns = run_host_front(pipeline, episodes=episodes, rl_module=None, explore=True)
+        columns = run_host_connectors(pipeline, episodes=episodes, rl_module=None, explore=True)
         ctx = ConnectorContext(
             reset=np.array([len(episode) == 0 for episode in episodes]),
             prev_actions={DEFAULT_MODULE_ID: actions},
@@ -203,7 +203,7 @@ def test_other_columns_become_columns_of_the_batch():
         return batch
 
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(add)])
-    out = run_host_front(pipeline, episodes=running(np.zeros(2), np.ones(2)))
+    out = run_host_connectors(pipeline, episodes=running(np.zeros(2), np.ones(2)))
     assert out["obs"].dtype == np.float32
     np.testing.assert_array_equal(out["obs"], [[0, 0], [1, 1]])
     np.testing.assert_array_equal(out["goal"]["x"], [[0, 0], [1, 1]])
@@ -219,11 +219,11 @@ def test_an_observation_column_wins_over_the_episode():
         return batch
 
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(add)])
-    out = run_host_front(pipeline, episodes=running(np.zeros(2), np.ones(2)))
+    out = run_host_connectors(pipeline, episodes=running(np.zeros(2), np.ones(2)))
     np.testing.assert_array_equal(out["obs"], [[0, 0], [10, 10]])
 
 
-def test_pieces_share_a_dict_and_get_the_arguments():
+def test_connectors_share_a_dict_and_get_the_arguments():
     seen = []
 
     class Reader(ConnectorV2):
@@ -235,7 +235,7 @@ def test_pieces_share_a_dict_and_get_the_arguments():
     metrics = MetricsLogger()
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[Reader(), Reader(), MeanStdFilter()])
     episodes = running(np.zeros(2))
-    run_host_front(
+    run_host_connectors(
         pipeline,
         episodes=episodes,
         rl_module="m",
@@ -250,7 +250,7 @@ def test_pieces_share_a_dict_and_get_the_arguments():
     assert (first["rl_module"], first["explore"], first["x"]) == ("m", False, 1)
     timers = metrics.peek(("e", "timers", "connectors"))
     assert set(timers) == {"reader", "reader_1"} and min(timers.values()) > 0.0
-    run_host_front(pipeline, episodes=episodes, metrics=metrics)
+    run_host_connectors(pipeline, episodes=episodes, metrics=metrics)
     assert metrics.peek(("timers", "connectors", "reader")) > 0.0
 
 
@@ -292,22 +292,22 @@ def wrong_column(batch, episodes):
 
 
 @pytest.mark.parametrize("function", [wrong_observation, wrong_for_all, text, wrong_column])
-def test_observations_that_do_not_fit_name_the_piece_and_the_remedy(function):
+def test_observations_that_do_not_fit_name_the_connector_and_the_remedy(function):
     def nothing(batch, episodes):
         return batch
 
     pieces = [HostOnly(nothing), HostOnly(function, PHYSICS), HostOnly(nothing)]
     pipeline = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=pieces)
     with pytest.raises(
-        ValueError, match="(?s)^Host piece 'HostOnly_1' left observations.*recompute_output_observation_space"
+        ValueError, match="(?s)^Host connector 'HostOnly_1' left observations.*recompute_output_observation_space"
     ):
-        run_host_front(pipeline, episodes=running(np.zeros(2), np.zeros(2)))
+        run_host_connectors(pipeline, episodes=running(np.zeros(2), np.zeros(2)))
 
 
-def test_a_piece_that_changes_the_observation_without_declaring_it_is_named():
+def test_a_connector_that_changes_the_observation_without_declaring_it_is_named():
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(wrong_for_all)])
-    with pytest.raises(ValueError, match="Host piece 'HostOnly' left observations that do not fit"):
-        run_host_front(pipeline, episodes=running(np.zeros(2)))
+    with pytest.raises(ValueError, match="Host connector 'HostOnly' left observations that do not fit"):
+        run_host_connectors(pipeline, episodes=running(np.zeros(2)))
 
 
 def test_columns_need_one_item_per_episode():
@@ -322,50 +322,50 @@ def test_columns_need_one_item_per_episode():
     episodes = running(np.zeros(2), np.zeros(2))
     for function, message in ((twice, "exactly one item per running episode"), (three_rows, r"\(3,\)")):
         pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(function)])
-        with pytest.raises(ValueError, match=f"Host piece 'HostOnly' gave column 'goal'.*{message}"):
-            run_host_front(pipeline, episodes=episodes)
+        with pytest.raises(ValueError, match=f"Host connector 'HostOnly' gave column 'goal'.*{message}"):
+            run_host_connectors(pipeline, episodes=episodes)
 
 
-def test_failing_pieces_are_named():
+def test_failing_connectors_are_named():
     broken = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(lambda batch, episodes: batch["no"])])
     with pytest.raises(KeyError, match="no") as error:
-        run_host_front(broken, episodes=running(np.zeros(2)))
-    assert error.value.__notes__ == ["In host piece 'HostOnly' of EnvToModulePipeline."]
+        run_host_connectors(broken, episodes=running(np.zeros(2)))
+    assert error.value.__notes__ == ["In host connector 'HostOnly' of EnvToModulePipeline."]
     silent = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(lambda batch, episodes: None)])
     with pytest.raises(TypeError, match="'HostOnly' returned NoneType instead of a dict.*return batch"):
-        run_host_front(silent, episodes=running(np.zeros(2)))
+        run_host_connectors(silent, episodes=running(np.zeros(2)))
     with pytest.raises(TypeError, match="Multi-agent episodes are not supported"):
-        run_host_front(silent, episodes=[object()])
+        run_host_connectors(silent, episodes=[object()])
     with pytest.raises(ValueError, match="need the running episodes"):
         EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[DecodeMessage()])(batch={})
 
 
-def test_a_host_piece_behind_a_pure_one_is_refused_by_name():
+def test_a_host_connector_behind_a_pure_one_is_refused_by_name():
     inner = ConnectorPipelineV2(connectors=[DecodeMessage()])
     for misplaced, name in ((DecodeMessage(), "DecodeMessage"), (inner, "ConnectorPipelineV2/DecodeMessage")):
         pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[MeanStdFilter(), misplaced])
         for call in (
-            pipeline.host_front,
+            pipeline.checked_host_connectors,
             pipeline.pure_part,
-            lambda p=pipeline: run_host_front(p, episodes=[]),
+            lambda p=pipeline: run_host_connectors(p, episodes=[]),
             lambda p=pipeline: p(batch={}, episodes=running(np.zeros(2))),
         ):
-            with pytest.raises(TypeError, match=f"'{name}' stands behind 'MeanStdFilter'.*prepend") as error:
+            with pytest.raises(TypeError, match=f"'{name}' comes after 'MeanStdFilter'.*prepend") as error:
                 call()
             assert "def apply(self, state, batch, ctx)" in str(error.value)
 
 
-def test_pipelines_that_take_no_host_pieces_say_so():
+def test_pipelines_that_take_no_host_connectors_say_so():
     class Overridden(EnvToModulePipeline):
         def __call__(self, **kwargs):
             return super().__call__(**kwargs)
 
     with pytest.raises(TypeError, match="Overridden overrides `__call__` of the pipeline"):
-        Overridden(PHYSICS, ACTIONS).host_front()
+        Overridden(PHYSICS, ACTIONS).checked_host_connectors()
     to_env = ModuleToEnvPipeline(PHYSICS, ACTIONS, connectors=[DecodeMessage(), GetActions()])
     with pytest.raises(TypeError, match="'DecodeMessage'.*Between module and environment"):
         to_env.pure_part()
-    assert ModuleToEnvPipeline(PHYSICS, ACTIONS, connectors=[GetActions()]).host_front() == []
+    assert ModuleToEnvPipeline(PHYSICS, ACTIONS, connectors=[GetActions()]).checked_host_connectors() == []
 
 
 # The pure part
@@ -381,9 +381,9 @@ def test_the_pure_part_shares_names_and_states():
             MeanStdFilter(),
         ],
     )
-    assert [name for name, _ in pipeline.host_front()] == ["ConnectorPipelineV2/DecodeMessage"]
+    assert [name for name, _ in pipeline.checked_host_connectors()] == ["ConnectorPipelineV2/DecodeMessage"]
     pure = pipeline.pure_part()
-    assert type(pure) is EnvToModulePipeline and pure.host_front() == [] and pure.pure_part() is pure
+    assert type(pure) is EnvToModulePipeline and pure.checked_host_connectors() == [] and pure.pure_part() is pure
     assert pure.names == pipeline.names and pure["ConnectorPipelineV2"].names == ["FrameStacking"]
     assert pure.input_observation_space == PHYSICS and pure.observation_space == pipeline.observation_space
     assert len(pipeline["ConnectorPipelineV2"]) == 2  # the whole pipeline is as it was
@@ -409,7 +409,7 @@ def test_the_pure_part_shares_names_and_states():
     jax.tree.map(np.testing.assert_array_equal, twin.pure_part().state, jax.tree.map(np.asarray, state))
 
 
-def test_a_host_pieces_own_state_is_kept():
+def test_a_host_connectors_own_state_is_kept():
     class Counts(HostOnly):
         count = 0
 
@@ -458,25 +458,25 @@ def chunk(id_, num_steps, t_started=0):
     )
 
 
-def test_a_learner_host_piece_adds_a_column_and_rewrites_episodes():
+def test_a_learner_host_connector_adds_a_column_and_rewrites_episodes():
     pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[AddIndex(), ComputeReturnsToGo(gamma=0.5)])
     assert pipeline.pure_part().names == ["ComputeReturnsToGo"] and pipeline.pure_part().env_axis == 1
     # Two chunks of one episode share a key, in the order in which they come.
     episodes = [chunk("a", 2), chunk("b", 3), chunk("a", 1, t_started=2), chunk("c", 0)]
     metrics = MetricsLogger()
-    columns = run_host_front_for_learner(pipeline, episodes=episodes, metrics=metrics)
+    columns = run_host_connectors_of_learner(pipeline, episodes=episodes, metrics=metrics)
     assert set(columns) == {"index", "text"} and set(columns["text"]) == {("a",), ("b",)}
     assert metrics.peek(("timers", "connectors", "add_index")) > 0.0
     rows = columns_of_episodes(columns, episodes)
     assert [row["index"].tolist() for row in rows[:3]] == [[0, 1], [0, 1, 2], [0]]
     assert rows[1]["text"]["n"].tolist() == [0, 1, 2] and not any(map(len, rows[3].values()))
     assert episodes[1].get_rewards() == [2.0, 2.0, 2.0]
-    assert run_host_front_for_learner(pipeline.pure_part(), episodes=episodes) == {}
+    assert run_host_connectors_of_learner(pipeline.pure_part(), episodes=episodes) == {}
     with pytest.raises(ValueError, match=r"add the columns \['index', 'text'\].*Learner.update\(episodes="):
         pipeline(batch={"rewards": np.zeros((2, 1), np.float32)}, episodes=episodes)
 
 
-def test_new_observations_of_a_learner_piece_include_the_last():
+def test_new_observations_of_a_learner_connector_include_the_last():
     def add(batch, episodes, extra):
         for episode in episodes:
             new = np.arange(len(episode) + extra, dtype=np.float32)
@@ -498,7 +498,7 @@ def test_learner_columns_must_say_where_they_belong():
 
     pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[HostOnly(listed)])
     with pytest.raises(ValueError, match="'HostOnly' made the column 'c' without saying which episode"):
-        run_host_front_for_learner(pipeline, episodes=[chunk("a", 2)])
+        run_host_connectors_of_learner(pipeline, episodes=[chunk("a", 2)])
     for items in ([1], []):
         with pytest.raises(ValueError, match=rf"column 'c' {len(items)} item\(s\) for the episode \('a',\)"):
             columns_of_episodes({"c": {("a",): items}}, [chunk("a", 2)])

@@ -1,0 +1,67 @@
+"""States of connectors: pytrees of arrays, their host copies, and their form in checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+
+
+def to_host(state: Any) -> Any:
+    """A NumPy copy of a pytree of arrays, with the dtypes that JAX gives them."""
+    return jax.tree.map(lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state)
+
+
+def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
+    """An array without weak type: a weak leaf would make the next call of a compiled step compile again."""
+    return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
+
+
+def check_state(before: Any, after: Any) -> Any:
+    """``after`` with the exact dtypes of ``before``.
+
+    Raises:
+        TypeError: Structure, a shape or a dtype changed, naming the leaf.
+    """
+    problem = shape_problem(before, after)
+    if problem is not None:
+        raise TypeError(
+            f"`apply` returned a state that differs from the one it got: {problem}. Return a state with the "
+            f"structure, shapes and dtypes that `init` made."
+        )
+    return jax.tree.map(lambda old, new: strong_array(new, old.dtype), before, after)
+
+
+def described(leaf: Any) -> str:
+    """Dtype and shape of an array, such as ``"float32[2, 3]"``."""
+    return f"{jnp.result_type(leaf).name}{list(np.shape(leaf))}"
+
+
+def shape_problem(expected: Any, got: Any) -> str | None:
+    """What differs in structure, shapes or dtypes; None if nothing does."""
+    structure, got_structure = jax.tree.structure(expected), jax.tree.structure(got)
+    if structure != got_structure:
+        return f"expected the structure {structure}, got {got_structure}"
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(got), strict=True):
+        if np.shape(leaf) != np.shape(other) or leaf.dtype != jnp.result_type(other):
+            return f"at {jax.tree_util.keystr(path)!r}: expected {described(leaf)}, got {described(other)}"
+    return None
+
+
+def as_dict(state: Any) -> dict[str, Any]:
+    """A pytree of arrays as nested dicts with string keys."""
+    plain = serialization.to_state_dict(state)
+    return plain if isinstance(plain, dict) else {"state": plain}
+
+
+def restore(template: Any, state: dict[str, Any], name: str) -> Any:
+    """What ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
+    plain = serialization.to_state_dict(template)
+    try:
+        restored = serialization.from_state_dict(template, state if isinstance(plain, dict) else state["state"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"State for {name} does not fit: {error}") from error
+    return jax.tree.map(np.asarray, restored)
