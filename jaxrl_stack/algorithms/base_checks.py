@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from jaxrl_stack.algorithms.setting_checks import boolean, check_of, number, one_of, subclass_of
+from jaxrl_stack.algorithms.setting_checks import boolean, check_of, instance, number, one_of, subclass_of
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -104,6 +104,16 @@ _MODULE_ARGUMENTS = dict.fromkeys(
 )
 
 
+_SPEC_CHECKS = {
+    "catalog_class": subclass_of(Catalog, "a subclass of Catalog"),
+    "observation_space": instance(gym.Space, what="a gymnasium space or None"),
+    "action_space": instance(gym.Space, what="a gymnasium space or None"),
+    "inference_only": boolean,
+    "learner_only": boolean,
+    "model_config": instance(Mapping, DefaultModelConfig, what="a dict or a DefaultModelConfig"),
+}
+
+
 def _problem_with_spec(spec: RLModuleSpec) -> str | None:
     """What a spec must be; None if it is fine."""
     cls = spec.module_class
@@ -119,18 +129,11 @@ def _problem_with_spec(spec: RLModuleSpec) -> str | None:
                 f"an RLModuleSpec whose module_class takes the keyword arguments {', '.join(_MODULE_ARGUMENTS)}; "
                 f"{cls.__name__}() does not ({problem}). Build the networks in setup() and leave the constructor alone"
             )
-    if spec.catalog_class is not None and subclass_of(Catalog, "")(spec.catalog_class) is not None:
-        return f"an RLModuleSpec whose catalog_class is a subclass of Catalog, not {short(spec.catalog_class)}"
-    for name in ("observation_space", "action_space"):
+    for name, check in _SPEC_CHECKS.items():
         value = getattr(spec, name)
-        if not (value is None or isinstance(value, gym.Space)):
-            return f"an RLModuleSpec whose {name} is a gymnasium space or None, not {short(value)}"
-    for name in ("inference_only", "learner_only"):
-        value = getattr(spec, name)
-        if not (value is None or boolean(value) is None):
-            return f"an RLModuleSpec whose {name} is True or False, not {short(value)}"
-    if not (spec.model_config is None or isinstance(spec.model_config, (Mapping, DefaultModelConfig))):
-        return f"an RLModuleSpec whose model_config is a dict or a DefaultModelConfig, not {short(spec.model_config)}"
+        wanted = None if value is None else check(value)
+        if wanted is not None:
+            return f"an RLModuleSpec whose {name} is {wanted}, not {short(value)}"
     return None
 
 

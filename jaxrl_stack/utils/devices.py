@@ -210,7 +210,7 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
     Always copies, so that no two leaves share a buffer and donating the result does no harm.
     """
     sharding = replicated_sharding(devices)
-    return jax.tree.map(lambda x: jax.device_put(_fresh(x), sharding), tree)
+    return jax.tree.map(lambda x: jax.device_put(_of_bits(np.array, x), sharding), tree)
 
 
 def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
@@ -225,11 +225,11 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
     return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
 
 
-def _fresh(x: Any) -> Any:
+def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
+    """``function(x)``, for PRNG keys of their bits."""
     if is_key(x):
-        bits: Any = np.array(jax.random.key_data(x))
-        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
-    return np.array(x)
+        return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+    return function(x)
 
 
 def host_view(tree: Any) -> Any:
@@ -241,9 +241,7 @@ def all_shards(tree: Any) -> Any:
     """Leaves ``[D, ...]`` that are sharded over devices, as arrays on the host."""
 
     def gather(x: jax.Array) -> Any:
-        if is_key(x):
-            return jax.random.wrap_key_data(gather(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         return np.concatenate([np.asarray(shard.data) for shard in shards])
 
-    return jax.tree.map(gather, tree)
+    return jax.tree.map(functools.partial(_of_bits, gather), tree)

@@ -194,13 +194,17 @@ def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
     Returns:
         Joined keys -> what is not a dict. Empty dicts leave nothing.
     """
-    flat: dict[str, Any] = {}
-    for name, value in nested.items():
+    return {sep.join(path): value for path, value in nested_leaves(nested)}
+
+
+def nested_leaves(tree: Mapping[Any, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """``(path, value)`` of everything in nested dicts that is no dict; parts of paths become strings."""
+    for name, value in tree.items():
+        path = (*prefix, str(name))
         if isinstance(value, Mapping):
-            flat |= {f"{name}{sep}{below}": leaf for below, leaf in flatten_result(value, sep).items()}
+            yield from nested_leaves(value, path)
         else:
-            flat[str(name)] = value
-    return flat
+            yield path, value
 
 
 def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.utils.from_config import NotProvided
@@ -19,7 +19,7 @@ from jaxrl_stack.utils.metrics.stats import (
     StatsBase,
     SumStats,
 )
-from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.results import merge_nested, nested_leaves
 
 Key = str | tuple[str, ...]
 
@@ -164,7 +164,7 @@ class MetricsLogger:
             throughput_ema_coeff=throughput_ema_coeff,
             reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
         )
-        for path, value in _leaves(value_dict, () if key is None else _path(key)):
+        for path, value in nested_leaves(value_dict, () if key is None else _path(key)):
             self.log_value(
                 path,
                 value,
@@ -276,7 +276,7 @@ class MetricsLogger:
         """
         reports: dict[tuple[str, ...], list[StatsBase]] = {}
         for tree in stats_dicts:
-            for path, report in _leaves(tree, () if key is None else _path(key)):
+            for path, report in nested_leaves(tree, () if key is None else _path(key)):
                 if not isinstance(report, StatsBase):
                     raise TypeError(
                         f"aggregate(): {'/'.join(path)} is {type(report).__name__} instead of statistics. "
@@ -403,7 +403,7 @@ class MetricsLogger:
 
     def get_state(self) -> dict[str, Any]:
         """All statistics with their values."""
-        return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in _leaves(self.stats)]}
+        return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in nested_leaves(self.stats)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Replace all metrics by those that `get_state` returned.
@@ -483,15 +483,6 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: StatsBase) -> None:
         if not isinstance(tree, dict):
             raise ValueError(f"{path[:depth]!r} is a metric already, so {path!r} cannot be one below it.")
     tree[path[-1]] = stats
-
-
-def _leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in tree.items():
-        path = (*prefix, str(name))
-        if isinstance(value, Mapping):
-            yield from _leaves(value, path)
-        else:
-            yield path, value
 
 
 def _map(
