@@ -645,7 +645,7 @@ class Algorithm(Checkpointable):
         """Take over a training state, or a part of one; see `Checkpointable.restore_from_path`.
 
         A JAX environment goes on where it was, bit for bit on as many devices. On another number of devices everything
-        that is stored is the same, and the environments, dealt out anew in their order, go on with their episodes; but
+        that is stored is the same, and the environments, sharded anew in their order, go on with their episodes; but
         every device draws random numbers of its own, so those for environments, exploration and random layers differ
         from there on, as do shuffled minibatches unless ``num_shuffle_shards`` is set. Another number of environments,
         and gymnasium's, start with new episodes, with other seeds than those that the run started with.

@@ -245,7 +245,7 @@ class DeviceDriver(Driver):
         if num_columns % self._plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it deals out. "
+                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it shards. "
                 f"Use fewer shards, or more environments."
             )
 

@@ -14,11 +14,11 @@ SampleFn = Callable[[TrainState, Any], tuple[Any, Any, Any, Any]]
 """``(state, settings) -> (runner state, rollout, number of env steps, metrics)``."""
 StoreFn = Callable[[Any, Any], Any]
 """``(replay, rollout) -> replay``."""
-DrawFn = Callable[[TrainState], tuple[TrainState, dict[str, Any], Any]]
+SampleReplayFn = Callable[[TrainState], tuple[TrainState, dict[str, Any], Any]]
 """``state -> (state, {module_id: columns [N, ...]}, items)``: the items say which rows of the replay these are."""
 UpdateFn = Callable[..., tuple[Any, Any, Any]]
 """``(learner state, batch, settings, timesteps) -> (learner state, metrics, metrics per row)``."""
-PrioritiseFn = Callable[[Any, Any, Any], Any]
+UpdatePrioritiesFn = Callable[[Any, Any, Any], Any]
 """``(replay, items, metrics per row) -> replay``."""
 RepeatFn = Callable[[Callable[[TrainState], tuple[TrainState, Any]], TrainState, int], tuple[TrainState, Any]]
 """``(function, state, n) -> (state, result)``: calls it n times, one after the other, and combines the results."""
@@ -54,9 +54,9 @@ def training_step(
     *,
     sample_fn: SampleFn,
     store_fn: StoreFn,
-    draw_fn: DrawFn,
+    sample_replay_fn: SampleReplayFn,
     update_fn: UpdateFn,
-    prioritise_fn: PrioritiseFn,
+    update_priorities_fn: UpdatePrioritiesFn,
     num_samples: int,
     num_updates: int,
     repeat_fn: RepeatFn,
@@ -68,9 +68,9 @@ def training_step(
         settings: The learner's traced settings.
         sample_fn: Steps the environments with the current weights.
         store_fn: Puts what was sampled into the replay memory.
-        draw_fn: Draws a train batch from it.
+        sample_replay_fn: Draws a train batch from it.
         update_fn: Makes one update from that.
-        prioritise_fn: Tells the memory what the update says about the drawn rows.
+        update_priorities_fn: Tells the memory what the update says about the drawn rows.
         num_samples: Rounds of sampling.
         num_updates: Updates after them; 0 before learning starts.
         repeat_fn: How to do something several times.
@@ -86,9 +86,10 @@ def training_step(
         return dataclasses.replace(state, runner=runner, replay=replay, timesteps=timesteps), sampled
 
     def update(state: TrainState) -> tuple[TrainState, Any]:
-        state, batch, items = draw_fn(state)
+        state, batch, items = sample_replay_fn(state)
         learner, learned, rows = update_fn(state.learner, batch, settings, state.timesteps)
-        return dataclasses.replace(state, learner=learner, replay=prioritise_fn(state.replay, items, rows)), learned
+        replay = update_priorities_fn(state.replay, items, rows)
+        return dataclasses.replace(state, learner=learner, replay=replay), learned
 
     state, sampled = repeat_fn(sample, state, num_samples)
     state, learned = repeat_fn(update, state, num_updates) if num_updates else (state, None)

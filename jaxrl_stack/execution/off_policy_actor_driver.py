@@ -162,9 +162,9 @@ class OffPolicyActorDriver(ActorDriver):
         functions = {
             "sample_fn": self._sample_blocks if blocks else self._sample_episodes,
             "store_fn": self._store_blocks if blocks else self._store_episodes,
-            "draw_fn": self._draw,
+            "sample_replay_fn": self._sample_replay,
             "update_fn": self._update,
-            "prioritise_fn": self._prioritise,
+            "update_priorities_fn": self._update_priorities,
             "repeat_fn": _repeat,
         }
         updates_before = self.num_updates
@@ -222,7 +222,7 @@ class OffPolicyActorDriver(ActorDriver):
         self._clock(names.REPLAY_BUFFER_ADD_DATA_TIMER, started)
         return replay
 
-    def _draw(self, state: TrainState) -> tuple[TrainState, dict[str, Any], Any]:
+    def _sample_replay(self, state: TrainState) -> tuple[TrainState, dict[str, Any], Any]:
         started = time.perf_counter()
         columns = state.replay.sample_batch(self._batch_size, **self._draw_arguments)
         items = columns.pop(BATCH_INDEXES)
@@ -237,7 +237,7 @@ class OffPolicyActorDriver(ActorDriver):
         self.device_seconds += self._clock(names.LEARNER_UPDATE_TIMER, started) - started
         return None, None, rows
 
-    def _prioritise(self, replay: EpisodeReplayBuffer, items: Any, rows: Any) -> EpisodeReplayBuffer:
+    def _update_priorities(self, replay: EpisodeReplayBuffer, items: Any, rows: Any) -> EpisodeReplayBuffer:
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
             return replay
         started = time.perf_counter()

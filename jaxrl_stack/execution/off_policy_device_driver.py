@@ -242,9 +242,9 @@ class OffPolicyDeviceDriver(DeviceDriver):
                 settings,
                 sample_fn=self._sample_on_device,
                 store_fn=self.replay.add,
-                draw_fn=functools.partial(self._draw_on_device, settings),
+                sample_replay_fn=functools.partial(self._sample_replay_on_device, settings),
                 update_fn=self._update_on_device,
-                prioritise_fn=self._prioritise_on_device,
+                update_priorities_fn=self._update_priorities_on_device,
                 num_samples=self._num_samples,
                 num_updates=num_updates,
                 repeat_fn=self._repeat_on_device,
@@ -310,7 +310,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         )
         return sampler, columns, length * self._num_envs, {}
 
-    def _draw_on_device(self, settings: Any, state: TrainState):
+    def _sample_replay_on_device(self, settings: Any, state: TrainState):
         sampler = state.runner
         values = self.learner.current_values(settings, state.timesteps)["modules"]
         batch, items = self.replay.sample(
@@ -326,7 +326,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
     def _update_on_device(self, learner, batch, settings, timesteps):
         return self.learner.pure_step(learner, batch, settings, timesteps, axis_name=self.learner.reduction_axis)
 
-    def _prioritise_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
+    def _update_priorities_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
         if not self.config.uses_priorities:
             return replay
         errors = td_errors(rows, DEFAULT_MODULE_ID, type(self.learner))

@@ -121,17 +121,17 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             also `ATOMS` `[K]`, `QF_LOGITS`, `QF_PROBS` and `QF_TARGET_NEXT_PROBS` `[N, A, K]`. Gradients flow through
             the predictions of `OBS` alone.
         """
-        after = {Columns.OBS: batch[Columns.NEXT_OBS]}
+        next_batch = {Columns.OBS: batch[Columns.NEXT_OBS]}
         noise: Any = (None, None, None)
         if self.uses_noise:
             # One draw for each of the three, all rows alike (section 3.2 of the paper).
             noise = draw_noise(self.random_stream(), (3, self._noise_dim()))
         now = self._with_noise(self.compute_q_values, batch, noise[0])
-        target = self._with_noise(self.forward_target, after, noise[1])
+        target = self._with_noise(self.forward_target, next_batch, noise[1])
         outputs = {**now, QF_TARGET_NEXT_PREDS: target[QF_PREDS]}
         if self.uses_double_q:
             # A pass of its own: a common one would compute the gradient for these rows, too.
-            online = self._with_noise(self.compute_q_values, after, noise[2])
+            online = self._with_noise(self.compute_q_values, next_batch, noise[2])
             outputs[QF_NEXT_PREDS] = jax.lax.stop_gradient(online[QF_PREDS])
         if self.num_atoms > 1:
             outputs[QF_TARGET_NEXT_PROBS] = target[QF_PROBS]
@@ -165,7 +165,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             `ATOMS` `[K]`, and `"logits"` and `"probs"` `[..., A, K]`.
         """
         logits = batch.reshape(*batch.shape[:-1], self.num_actions, self.num_atoms)
-        return {ATOMS: self._support(), "logits": logits, "probs": jax.nn.softmax(logits, axis=-1)}
+        atoms = q_learning.support(self.v_min, self.v_max, self.num_atoms)
+        return {ATOMS: atoms, "logits": logits, "probs": jax.nn.softmax(logits, axis=-1)}
 
     def _qf_forward_helper(
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
@@ -197,9 +198,6 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _observations(self, batch: dict[str, Any]) -> Any:
         """What the encoder sees: observations without their action mask."""
         return batch[Columns.OBS][OBSERVATIONS] if self.has_action_mask else batch[Columns.OBS]
-
-    def _support(self) -> jax.Array:
-        return q_learning.support(self.v_min, self.v_max, self.num_atoms)
 
     def _noise_dim(self) -> int:
         return self.af.noise_dim + (self.vf.noise_dim if self.uses_dueling else 0)

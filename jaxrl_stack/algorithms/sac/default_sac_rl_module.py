@@ -140,21 +140,21 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         }
 
     def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
-        now, then = {Columns.OBS: batch[Columns.OBS]}, {Columns.OBS: batch[Columns.NEXT_OBS]}
-        inputs = self._action_dist_inputs(now[Columns.OBS])
-        next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(then[Columns.OBS]))
+        this_batch, next_batch = {Columns.OBS: batch[Columns.OBS]}, {Columns.OBS: batch[Columns.NEXT_OBS]}
+        inputs = self._action_dist_inputs(this_batch[Columns.OBS])
+        next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(next_batch[Columns.OBS]))
         log_probs, next_log_probs = (
             jax.nn.log_softmax(inputs, axis=-1),
             jax.nn.log_softmax(next_inputs, axis=-1),
         )
-        return self._critics(now, squeeze=False) | {
+        return self._critics(this_batch, squeeze=False) | {
             Columns.ACTION_DIST_INPUTS: inputs,
             ACTION_DIST_INPUTS_NEXT: next_inputs,
             ACTION_PROBS: jnp.exp(log_probs),
             ACTION_LOG_PROBS: log_probs,
             ACTION_PROBS_NEXT: jnp.exp(next_log_probs),
             ACTION_LOG_PROBS_NEXT: next_log_probs,
-            QF_TARGET_NEXT: jax.lax.stop_gradient(self.forward_target(then, squeeze=False)),
+            QF_TARGET_NEXT: jax.lax.stop_gradient(self.forward_target(next_batch, squeeze=False)),
         }
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
