@@ -16,15 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["DQN", "PPO", "SAC", "Algorithm", "AlgorithmConfig", "DQNConfig", "PPOConfig", "SACConfig"]
 
 # Imported when asked for: no algorithm pays for the others.
-_HOMES = {
-    "Algorithm": "jaxrl_stack.algorithms.algorithm",
-    "AlgorithmConfig": "jaxrl_stack.algorithms.algorithm_config",
-    "DQN": "jaxrl_stack.algorithms.dqn.dqn",
-    "DQNConfig": "jaxrl_stack.algorithms.dqn.dqn",
-    "PPO": "jaxrl_stack.algorithms.ppo.ppo",
-    "PPOConfig": "jaxrl_stack.algorithms.ppo.ppo",
-    "SAC": "jaxrl_stack.algorithms.sac.sac",
-    "SACConfig": "jaxrl_stack.algorithms.sac.sac",
+_MODULES = {
+    "algorithm": ("Algorithm",),
+    "algorithm_config": ("AlgorithmConfig",),
+    "dqn.dqn": ("DQN", "DQNConfig"),
+    "ppo.ppo": ("PPO", "PPOConfig"),
+    "sac.sac": ("SAC", "SACConfig"),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["ExportedPolicy", "Policy", "PolicyState", "load_exported"]
 
 # Imported when asked for: an exported program runs without Flax and all that `policy.py` needs.
-_HOMES = {
-    "ExportedPolicy": "jaxrl_stack.policy.export",
-    "Policy": "jaxrl_stack.policy.policy",
-    "PolicyState": "jaxrl_stack.policy.acting",
-    "load_exported": "jaxrl_stack.policy.export",
-}
+_MODULES = {"acting": ("PolicyState",), "export": ("ExportedPolicy", "load_exported"), "policy": ("Policy",)}
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

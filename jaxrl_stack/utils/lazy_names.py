@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, modules: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__, __dir__`` of a package whose names live in modules that are expensive to import.
 
     Args:
         package: The package's ``__name__``.
-        homes: Name -> module that defines it.
+        modules: Module, relative to the package -> names that it defines.
     """
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
         if name in homes:

@@ -13,10 +13,4 @@ if TYPE_CHECKING:
 __all__ = ["DQN", "DQNConfig", "DQNLearner"]
 
 # Imported when asked for: a policy that serves needs the module of this folder and nothing that trains.
-_HOMES = {
-    "DQN": "jaxrl_stack.algorithms.dqn.dqn",
-    "DQNConfig": "jaxrl_stack.algorithms.dqn.dqn",
-    "DQNLearner": "jaxrl_stack.algorithms.dqn.dqn_learner",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, {"dqn": ("DQN", "DQNConfig"), "dqn_learner": ("DQNLearner",)})

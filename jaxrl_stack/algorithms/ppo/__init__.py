@@ -13,10 +13,4 @@ if TYPE_CHECKING:
 __all__ = ["PPO", "PPOConfig", "PPOLearner"]
 
 # Imported when asked for: a policy that serves needs the module of this folder and nothing that trains.
-_HOMES = {
-    "PPO": "jaxrl_stack.algorithms.ppo.ppo",
-    "PPOConfig": "jaxrl_stack.algorithms.ppo.ppo",
-    "PPOLearner": "jaxrl_stack.algorithms.ppo.ppo_learner",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, {"ppo": ("PPO", "PPOConfig"), "ppo_learner": ("PPOLearner",)})

@@ -13,10 +13,4 @@ if TYPE_CHECKING:
 __all__ = ["SAC", "SACConfig", "SACLearner"]
 
 # Imported when asked for: a policy that serves needs the module of this folder and nothing that trains.
-_HOMES = {
-    "SAC": "jaxrl_stack.algorithms.sac.sac",
-    "SACConfig": "jaxrl_stack.algorithms.sac.sac",
-    "SACLearner": "jaxrl_stack.algorithms.sac.sac_learner",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, {"sac": ("SAC", "SACConfig"), "sac_learner": ("SACLearner",)})
