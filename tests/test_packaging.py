@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import os
 import pathlib
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +56,57 @@ def test_the_wheel_holds_the_package_and_nothing_else():
     }
     assert sources <= shipped
     assert any(path.endswith(".pyi") for path in shipped)
+
+
+SCRIPT = """
+import sys, jaxrl_stack
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core import Columns, DEFAULT_MODULE_ID
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.env.wrappers.atari_wrappers import is_atari
+from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+from jaxrl_stack.examples.envs.classes.random_env import RandomEnv
+from jaxrl_stack.examples.utils import add_rllib_example_script_args, run_rllib_example_script_experiment
+from jaxrl_stack.policy.policy import PolicySpec
+from jaxrl_stack.policy.sample_batch import DEFAULT_POLICY_ID
+from jaxrl_stack.tune.registry import get_trainable_cls
+from jaxrl_stack.utils import images, serialization
+from jaxrl_stack.utils.annotations import override
+from jaxrl_stack.utils.error import EnvError
+from jaxrl_stack.utils.framework import try_import_torch
+from jaxrl_stack.utils.from_config import from_config
+from jaxrl_stack.utils.numpy import softmax
+from jaxrl_stack.utils.spaces.space_utils import batch, flatten_space
+from jaxrl_stack.utils.test_utils import check
+from jaxrl_stack.utils.typing import EpisodeType, ModuleID, TensorType
+
+class MyModule(RLModule):
+    @override(RLModule)
+    def setup(self):
+        pass
+
+args = add_rllib_example_script_args().parse_args([])
+config = get_trainable_cls(args.algo).get_default_config().environment(RandomEnv)
+check(batch([softmax([0.0, 0.0])]), [[0.5, 0.5]])
+print(jaxrl_stack.__file__)
+"""
+
+
+def test_a_script_of_rllibs_runs_from_the_wheel_outside_of_the_checkout(tmp_path):
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == str(tmp_path / "installed" / PACKAGE / "__init__.py")
 
 
 def test_every_folder_with_modules_is_a_package():

@@ -321,6 +321,8 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
         )
     if issubclass(env, (JaxEnv, gym.Env)):
         return ResolvedEnv(name, issubclass(env, JaxEnv), context, creator=env)
+    if hasattr(env, "comes_later"):
+        raise NotImplementedError(f"environment(env={name}): {env.comes_later}")  # type: ignore[attr-defined]
     raise TypeError(
         f"environment(env={env!r}): this class is neither a JaxEnv, nor a gymnax environment, nor a "
         "gymnasium.Env, nor a gymnasium.vector.VectorEnv."

@@ -36,6 +36,11 @@ class AlgorithmTrainable:
         return get_algorithm_class(cls._algorithm) if isinstance(cls._algorithm, str) else cls._algorithm
 
     @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """The default config of the algorithm: ``get_trainable_cls("PPO").get_default_config()``."""
+        return cls.algorithm_class().get_default_config()
+
+    @classmethod
     def as_config(cls, config: Mapping[str, Any]) -> AlgorithmConfig:
         """The algorithm's default config with the settings of a trial, frozen.
 
@@ -47,7 +52,7 @@ class AlgorithmTrainable:
         """
         from jaxrl_stack.algorithms.setting_values import same
 
-        new = cls.algorithm_class().get_default_config().copy(copy_frozen=False)
+        new = cls.get_default_config().copy(copy_frozen=False)
         defaults = new.to_dict()
         # What is at its default was not set.
         new.update_from_dict({k: v for k, v in config.items() if k not in defaults or not same(defaults[k], v)})

@@ -1,0 +1,1 @@
+"""What scripts of RLlib's documentation import: their command line, and small environments."""

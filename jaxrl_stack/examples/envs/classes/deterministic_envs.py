@@ -1,0 +1,24 @@
+"""Environments that start the same each time they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+
+def create_cartpole_deterministic(config: Mapping[str, Any]) -> gym.Env:
+    """CartPole-v1, reset with the setting `seed` (0)."""
+    return _seeded("CartPole-v1", config)
+
+
+def create_pendulum_deterministic(config: Mapping[str, Any]) -> gym.Env:
+    """Pendulum-v1, reset with the setting `seed` (0)."""
+    return _seeded("Pendulum-v1", config)
+
+
+def _seeded(name: str, config: Mapping[str, Any]) -> gym.Env:
+    env = gym.make(name)
+    env.reset(seed=config.get("seed", 0))
+    return env

@@ -1,0 +1,34 @@
+"""CartPole that shows no velocities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.spaces import Box
+
+_SHOWN = [0, 2]
+
+
+class StatelessCartPole(CartPoleEnv):
+    """CartPole whose observation is ``[position, angle]``: without memory, the velocities are unknown.
+
+    Args:
+        config: Has no settings.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None):
+        super().__init__()
+        full = self.observation_space
+        assert isinstance(full, Box)
+        self.observation_space = Box(full.low[_SHOWN], full.high[_SHOWN], dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        obs, info = super().reset(seed=seed, options=options)
+        return obs[_SHOWN], info
+
+    def step(self, action: Any):
+        obs, *rest = super().step(action)
+        return obs[_SHOWN], *rest
