@@ -189,8 +189,8 @@ class AutoResetJaxEnv(JaxEnv):
             f"{self.name}.step_env", self.step_env(key, state, action, params), _STEP_ENV_PARTS
         )
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
-        reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
-        return JaxStep(obs, strongly_typed(state), reward, terminated, truncated, obs, strongly_typed(info))
+        signals = _typed_signals(self.name, reward, terminated, truncated)
+        return JaxStep(obs, strongly_typed(state), *signals, obs, strongly_typed(info))
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         step_key, reset_key = jax.random.split(key)
@@ -208,7 +208,7 @@ class AutoResetJaxEnv(JaxEnv):
         return reset_where_ended(step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys))
 
 
-class GymnaxEnv(JaxEnv):
+class GymnaxEnv(AutoResetJaxEnv):
     """A gymnax environment (gymnax 1.0 or later).
 
     Every step is the environment's own ``step``, so that environments and wrappers that override it keep
@@ -277,9 +277,14 @@ class GymnaxEnv(JaxEnv):
     def name(self) -> str:
         return self._name
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        obs, state = self.env.reset(key, params)
-        return self._conform(obs), strongly_typed(state)
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        return self.env.reset(key, params)
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return obs, state, reward, terminated, self.env.is_truncated(state, params), info
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         outcome = self.env.step(key, state, action, params)
@@ -291,35 +296,18 @@ class GymnaxEnv(JaxEnv):
                 "jaxrl_stack.env.jax_env.JaxEnv."
             )
         obs, state, reward, terminated, truncated, info = outcome
-        final_obs = self._conform(info["final_observation"])
-        reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
-        rest = {name: x for name, x in info.items() if name not in ("terminated", "truncated", "final_observation")}
-        return JaxStep(
-            self._conform(obs),
-            strongly_typed(state),
-            reward,
-            terminated,
-            truncated,
-            final_obs,
-            strongly_typed(rest),
+        obs, final_obs = (
+            spaces.conform(self._observation_space, x, f"{self.name}'s observation")
+            for x in (obs, info["final_observation"])
         )
+        signals = _typed_signals(self.name, reward, terminated, truncated)
+        rest = {name: x for name, x in info.items() if name not in ("terminated", "truncated", "final_observation")}
+        return JaxStep(obs, strongly_typed(state), *signals, final_obs, strongly_typed(rest))
 
     def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        if not self._has_plain_step:
+        if self._has_plain_step:
             return super().step_batch(keys, state, action, params)
-
-        def one(key: jax.Array, state: Any, action: Any) -> JaxStep:
-            step_key = jax.random.split(key)[0]
-            obs, state, reward, terminated, info = self.env.step_env(step_key, state, action, params)
-            truncated = self.env.is_truncated(state, params)
-            reward, terminated, truncated = _typed_signals(self.name, reward, terminated, truncated)
-            obs = self._conform(obs)
-            return JaxStep(obs, strongly_typed(state), reward, terminated, truncated, obs, strongly_typed(info))
-
-        def fresh() -> tuple[Any, Any]:
-            return jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys)
-
-        return reset_where_ended(jax.vmap(one)(keys, state, action), fresh)
+        return JaxEnv.step_batch(self, keys, state, action, params)
 
     @property
     def _has_plain_step(self) -> bool:
@@ -330,9 +318,6 @@ class GymnaxEnv(JaxEnv):
         return isinstance(self.env, Environment) and all(
             getattr(cls, name) is getattr(Environment, name) for name in ("step", "reset")
         )
-
-    def _conform(self, obs: Any) -> Any:
-        return spaces.conform(self._observation_space, obs, f"{self.name}'s observation")
 
 
 def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv | None:
