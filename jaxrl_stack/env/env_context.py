@@ -49,17 +49,12 @@ class EnvContext(dict):
         The config is copied deeply: changing one env's config leaves the others alone.
         """
 
-        def either(new: Any, present: Any) -> Any:
-            return present if new is None else new
+        given = (worker_index, vector_index, remote, num_workers, recreated_worker)
+        place: list[Any] = [old if new is None else new for new, old in zip(given, self._place(), strict=True)]
+        return EnvContext(copy.deepcopy(dict(self if env_config is None else env_config)), *place)
 
-        return EnvContext(
-            copy.deepcopy(dict(either(env_config, self))),
-            either(worker_index, self.worker_index),
-            either(vector_index, self.vector_index),
-            either(remote, self.remote),
-            either(num_workers, self.num_workers),
-            either(recreated_worker, self.recreated_worker),
-        )
+    def _place(self) -> tuple[Any, ...]:
+        return self.worker_index, self.vector_index, self.remote, self.num_workers, self.recreated_worker
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Sets the items of `defaults` whose keys are absent."""
@@ -75,14 +70,4 @@ class EnvContext(dict):
 
     def __reduce__(self):
         # dict's own protocol would call the constructor without its required argument.
-        return (
-            EnvContext,
-            (
-                dict(self),
-                self.worker_index,
-                self.vector_index,
-                self.remote,
-                self.num_workers,
-                self.recreated_worker,
-            ),
-        )
+        return EnvContext, (dict(self), *self._place())
