@@ -9,7 +9,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from jaxrl_stack.utils.notices import notice_once
 
@@ -18,33 +18,28 @@ if TYPE_CHECKING:
 
 Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "learner"]
 
-SETTINGS: dict[Role, tuple[str, str, str, str | None]] = {
-    "main": (
-        "num_cpus_for_main_process",
-        "num_gpus_per_learner",
-        "custom_resources_for_main_process",
-        None,
+
+class RoleSettings(NamedTuple):
+    """Names of the settings for a process's CPUs, GPUs and other resources, and for how many of it there are."""
+
+    cpus: str
+    gpus: str
+    custom: str
+    count: str | None
+
+
+def _settings_of_actors(kind: str, count: str) -> RoleSettings:
+    return RoleSettings(f"num_cpus_per_{kind}", f"num_gpus_per_{kind}", f"custom_resources_per_{kind}", count)
+
+
+SETTINGS: dict[Role, RoleSettings] = {
+    "main": RoleSettings(
+        "num_cpus_for_main_process", "num_gpus_per_learner", "custom_resources_for_main_process", None
     ),
-    "env_runner": (
-        "num_cpus_per_env_runner",
-        "num_gpus_per_env_runner",
-        "custom_resources_per_env_runner",
-        "num_env_runners",
-    ),
-    "eval_env_runner": (
-        "num_cpus_per_env_runner",
-        "num_gpus_per_env_runner",
-        "custom_resources_per_env_runner",
-        "evaluation_num_env_runners",
-    ),
-    "learner": (
-        "num_cpus_per_learner",
-        "num_gpus_per_learner",
-        "custom_resources_per_learner",
-        "num_learners",
-    ),
+    "env_runner": _settings_of_actors("env_runner", "num_env_runners"),
+    "eval_env_runner": _settings_of_actors("env_runner", "evaluation_num_env_runners"),
+    "learner": _settings_of_actors("learner", "num_learners"),
 }
-"""Per role of a process: the settings for its CPUs, GPUs and other resources, and for how many of it there are."""
 
 _AUTOSCALER_CONFIG = "~/ray_bootstrap_config.yaml"
 """Ray writes it on the head node of a cluster that can grow."""
@@ -68,21 +63,12 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
     if role == "eval_env_runner":
         evaluation = config.get_evaluation_config_object()
         config = config if evaluation is None else evaluation
-    if role == "learner":
-        cpus, gpus, custom = (
-            learner_cpus(config),
-            config.num_gpus_per_learner,
-            config.custom_resources_per_learner,
-        )
-    elif role == "main":
-        is_local = not config.num_learners
-        cpus = config.num_cpus_for_main_process
-        cpus = max(cpus, learner_cpus(config)) if is_local else cpus
-        gpus = config.num_gpus_per_learner if is_local else 0
-        custom = config.custom_resources_for_main_process
-    else:
-        cpus, gpus = config.num_cpus_per_env_runner, config.num_gpus_per_env_runner
-        custom = config.custom_resources_per_env_runner
+    names = SETTINGS[role]
+    cpus = learner_cpus(config) if role == "learner" else getattr(config, names.cpus)
+    gpus, custom = getattr(config, names.gpus), getattr(config, names.custom)
+    if role == "main":
+        has_learner = not config.num_learners
+        cpus, gpus = (max(cpus, learner_cpus(config)), gpus) if has_learner else (cpus, 0)
     wanted = {"CPU": cpus, "GPU": gpus, **custom}
     return {name: float(amount) for name, amount in wanted.items() if amount}
 
@@ -145,13 +131,8 @@ def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
     """The role of each actor, in the order of the bundles. Environments on the device need no runners."""
-    on_device = config.samples_on_device
-    counts: dict[Role, int] = {
-        "env_runner": 0 if on_device else config.num_env_runners,
-        "eval_env_runner": 0 if on_device else config.evaluation_num_env_runners,
-        "learner": config.num_learners,
-    }
-    return [role for role, count in counts.items() for _ in range(count)]
+    actors: list[Role] = ["learner"] if config.samples_on_device else ["env_runner", "eval_env_runner", "learner"]
+    return [role for role in actors for _ in range(getattr(config, str(SETTINGS[role].count)))]
 
 
 def _roles(config: AlgorithmConfig, main_process: bool) -> list[Role]:
@@ -234,7 +215,7 @@ def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: floa
     for role in _roles(config, main_process):
         amount = role_resources(config, role).get(name, 0)
         if amount:
-            num = SETTINGS[role][3]
+            num = SETTINGS[role].count
             times = "" if num is None else f"{num}={getattr(config, num)} times "
             setting = "".join(_settings_of(config, role, {name: amount}))
             parts.append(f"{times}{setting}")
