@@ -63,7 +63,7 @@ class DeviceEnvRunner(EnvRunner):
         learner: Source of weights.
         connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
-        callbacks: Told of the episodes of `evaluate` and `sample`; None for nobody.
+        callbacks: Told of the episodes of `evaluate` and `sample`; None for none.
         env_context: What the environment was made from, for callbacks.
         worker_index: 0; its random numbers are its own.
     """
@@ -189,7 +189,7 @@ class DeviceEnvRunner(EnvRunner):
         )
 
     def restore_evaluation(self, running: dict[str, Any]) -> None:
-        """Go on with the environments of an evaluation that are not reset in front of the next one.
+        """Go on with the environments of an evaluation that are not reset before the next one.
 
         Args:
             running: The part "running_evaluation" of what `get_state` returned.
@@ -204,7 +204,7 @@ class DeviceEnvRunner(EnvRunner):
             state = from_named_leaves(template, named, "the evaluation's environments")
             self._evaluated[int(num_envs)] = state
             if self._episode_replay is not None:
-                # Nobody knows how these episodes began: the next ones are seen.
+                # How these episodes began is unknown: the next ones are seen.
                 self._episode_replay.set_state({}, np.asarray(state.episodes.episode_length))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -259,7 +259,7 @@ class DeviceEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SingleAgentEpisode]:
-        """Episodes, or pieces of them, as RLlib's runners return them.
+        """Episodes, or chunks of them, as RLlib's runners return them.
 
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
@@ -434,7 +434,7 @@ class DeviceEnvRunner(EnvRunner):
             )
 
     def _evaluate_chunk(self, num_steps: int, explore: bool, state, params, rest, settings, timesteps):
-        """Some steps of an evaluation; the recorded columns are left out unless somebody sees them."""
+        """Some steps of an evaluation; the recorded columns are left out unless callbacks see them."""
         # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
         context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
         state, columns, statistics = self.rollout.unroll(state, context, num_steps=num_steps)

@@ -46,7 +46,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SingleAgentEpisode]:
-        """Step the environments and return the episodes, or pieces of episodes, that came out."""
+        """Step the environments and return the episodes, or chunks of episodes, that came out."""
 
     @abc.abstractmethod
     def make_env(self) -> None:
@@ -138,11 +138,11 @@ class ConsecutiveFailuresError(RuntimeError):
         return type(self), (self.args[0], self.__cause__)
 
     @classmethod
-    def of(cls, who: str, count: int, tolerance: int, last: BaseException) -> ConsecutiveFailuresError:
+    def of(cls, owner: str, count: int, tolerance: int, last: BaseException) -> ConsecutiveFailuresError:
         """Say whose failures, how many and how many are tolerated."""
         return cls(
-            f"{who}: {count} failure{'s' if count > 1 else ''} in a row, without one successful sample in between; the "
-            f"last one: {type(last).__name__}: {str(last).strip()}. More than "
+            f"{owner}: {count} failure{'s' if count > 1 else ''} in a row, without one successful sample in between; "
+            f"the last one: {type(last).__name__}: {str(last).strip()}. More than "
             f"num_consecutive_env_runner_failures_tolerance={tolerance} are not tolerated: repair the environment, or "
             f"set fault_tolerance(num_consecutive_env_runner_failures_tolerance=...) higher.",
             last,

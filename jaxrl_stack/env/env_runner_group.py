@@ -1,4 +1,4 @@
-"""EnvRunnerGroup: the env runners of an algorithm, in this process and in Ray actors, behind one interface."""
+"""EnvRunnerGroup: the env runners of an algorithm, in this process and in Ray actors, with one interface."""
 
 from __future__ import annotations
 
@@ -205,12 +205,12 @@ class EnvRunnerGroup:
         """
         if not self.num_remote_env_runners() and not self._num_dropped:
             return [0]
-        # Those that are back already, at no cost if none is missing; and if nobody is left, somebody must come back.
+        # Those that are back already, at no cost if none is missing; and if none is left, one must come back.
         self.probe_unhealthy_env_runners(timeout_seconds=0.0)
         name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
         timeout = getattr(self.config, name)
         if not self.num_healthy_remote_env_runners():
-            self._wait_for_anyone(timeout)
+            self._wait_for_one(timeout)
         ids = self.healthy_env_runner_ids()
         if not ids:
             raise NoHealthyEnvRunnerError(
@@ -219,7 +219,7 @@ class EnvRunnerGroup:
             )
         return ids
 
-    def _wait_for_anyone(self, timeout_seconds: float) -> None:
+    def _wait_for_one(self, timeout_seconds: float) -> None:
         """Wait for the first actor that is back; in training, for the one whose restart is due first, too."""
         until = time.monotonic() + timeout_seconds
         if not self.is_evaluation:
@@ -468,8 +468,8 @@ class EnvRunnerGroup:
         self._num_failures_in_a_row += 1
         tolerance = self.config.num_consecutive_env_runner_failures_tolerance
         if self._num_failures_in_a_row > tolerance:
-            who = "EnvRunner actors" + (" of evaluation" if self.is_evaluation else "")
-            failure = ConsecutiveFailuresError.of(who, self._num_failures_in_a_row, tolerance, original_error(error))
+            owner = "EnvRunner actors" + (" of evaluation" if self.is_evaluation else "")
+            failure = ConsecutiveFailuresError.of(owner, self._num_failures_in_a_row, tolerance, original_error(error))
             failure.__cause__ = error  # With the traceback of the actor.
             raise failure
 
@@ -556,7 +556,7 @@ class EnvRunnerGroup:
         Args:
             amounts: ``(id, {"num_episodes": n} or {"num_timesteps": n})`` for the `sampling_ids` that take part.
             seed: Reset all environments with seeds that follow from this one, the share's number and how often it was
-                asked for; who samples it does not matter. None goes on with the runners' episodes.
+                asked for; which runner samples it does not matter. None goes on with the runners' episodes.
             timeout_seconds: Longest wait. What is missing then is asked of the runners that are healthy.
 
         Returns:
@@ -593,7 +593,7 @@ class EnvRunnerGroup:
             timeout_seconds: Longest wait; a result that comes later is thrown away.
 
         Returns:
-            ``(results, whether anybody answered)``; lost and failed runners are left out of the results.
+            ``(results, whether any runner answered)``; lost and failed runners are left out of the results.
 
         Raises:
             NoHealthyEnvRunnerError: If no actor is left; see `sampling_ids`.
@@ -645,7 +645,7 @@ class EnvRunnerGroup:
         """One round: ``func(runner, **share)`` of every share, each by its taker.
 
         Returns:
-            ``({number of the share: result}, whether anybody answered)``.
+            ``({number of the share: result}, whether any runner answered)``.
         """
         if takers[0] == 0:
             done = {number: func(self._local, **share) for number, share in shares.items()}
@@ -711,7 +711,7 @@ class EnvRunnerGroup:
             timeout_seconds: Longest wait until the actors have them. 0 does not wait: an actor takes its calls in
                 order, so whatever is sampled next is sampled with them.
             inference_only: Send only what the runners' modules hold, in case the learners' hold more.
-            weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of somebody's.
+            weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of a source's.
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
 
@@ -773,11 +773,11 @@ class EnvRunnerGroup:
         """One state of the env-to-module pipeline out of several runners', every observation counted once.
 
         Args:
-            states: ``{piece name: its state}`` of each runner, once each.
+            states: ``{connector name: its state}`` of each runner, once each.
             env_to_module: A pipeline like theirs; None builds one from the config.
 
         Returns:
-            A state for all of them; empty if no piece keeps anything that can be merged.
+            A state for all of them; empty if no connector keeps anything that can be merged.
         """
         if env_to_module is None:
             if self._pipeline is None:
@@ -804,7 +804,7 @@ class EnvRunnerGroup:
             connector_states: ``{"env_to_module_connector": ...}`` of each actor, once each; None asks the healthy ones.
             env_steps_sampled: Steps that all runners together have sampled.
             env_to_module: A pipeline like the runners'; None builds one from the config.
-            module_to_env: Not needed: those pieces keep nothing that can be merged.
+            module_to_env: Not needed: those connectors keep nothing that can be merged.
         """
         del module_to_env
         state = dict(rl_module_state or {})
@@ -879,7 +879,7 @@ class EnvRunnerGroup:
 
         Args:
             timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
-                those that are back already. Nobody waits for an actor whose restart is not due yet.
+                those that are back already. An actor whose restart is not due yet is not waited for.
 
         Returns:
             Ids of the actors that are back.
@@ -927,7 +927,7 @@ class NoHealthyEnvRunnerError(RuntimeError):
 
 
 class NotRestoredError(RuntimeError):
-    """An actor was to sample that Ray had restarted without anybody noticing: it has no state and no seed yet."""
+    """An actor was to sample that Ray had restarted between two calls: it has no state and no seed yet."""
 
 
 class Restarts:
@@ -1009,7 +1009,7 @@ def _numbered(runner: Any, *, number: int, sample: Callable[..., Any], share: di
     try:
         return number, sample(runner, **share)
     except Exception:
-        # Whoever asks for a sign of life is not to take the old object for the restarted one.
+        # A ping must not take the old object for the restarted one.
         runner.has_failed = True
         raise
 

@@ -9,7 +9,7 @@ from typing import Any
 class EnvRunnerStateServer:
     """Keeps the newest state for env runners; made for an actor with several concurrent calls.
 
-    The learner's side pushes, runners pull between two samples. So nobody waits for anybody.
+    The learner's side pushes, runners pull between two samples. So neither waits for the other.
     """
 
     def __init__(self) -> None:

@@ -192,11 +192,11 @@ class FaultTolerantEnvs:
         """Log what an environment raised, or raise it."""
         if self._recovery is None:
             raise error
-        who = f"EnvRunner {self._worker_index}"
+        runner = f"EnvRunner {self._worker_index}"
         if failures > self._tolerance:
-            raise ConsecutiveFailuresError.of(f"Environments of {who}", failures, self._tolerance, error) from error
+            raise ConsecutiveFailuresError.of(f"Environments of {runner}", failures, self._tolerance, error) from error
         message = "An environment of %s failed: it is made anew, and %s is dropped."
-        logger.error(message, who, what_is_dropped, exc_info=error)
+        logger.error(message, runner, what_is_dropped, exc_info=error)
         self._metrics.log_value("num_env_failures", 1, reduce="sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Environments that run inside compiled programs: the interface, and the adapter for gymnax.
 
-A `JaxEnv` describes one environment as pure functions; whoever steps it adds the batch axis with
-``jax.vmap``. Terminated and truncated are two flags, kept as the environment gives them. A step may raise
-both; then it counts as terminated: nothing is bootstrapped from it.
+A `JaxEnv` describes one environment as pure functions; the batch axis is added with ``jax.vmap``. Terminated and
+truncated are two flags, kept as the environment gives them. A step may raise both; then it counts as terminated:
+nothing is bootstrapped from it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class JaxStep(NamedTuple):
         obs: Observation to act on next: the first of the next episode if this step ended one.
         state: Environment state to step next, after a reset if there was one.
         reward: float32 scalar.
-        terminated: bool scalar, the episode reached an end of its own: the value behind it is 0.
-        truncated: bool scalar, the episode was cut, by a time limit for example: the value behind it is that
+        terminated: bool scalar, the episode reached an end of its own: the value after it is 0.
+        truncated: bool scalar, the episode was cut, by a time limit for example: the value after it is that
             of `final_obs`. Ignored where `terminated` is set as well.
         final_obs: The observation that this step led to, before any reset. Equals `obs` unless the episode
             ended.
@@ -108,7 +108,7 @@ class JaxEnv(abc.ABC):
 
     @abc.abstractmethod
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        """One step, with a reset behind it if it ended the episode.
+        """One step, with a reset after it if it ended the episode.
 
         Args:
             key: PRNG key, for the step and for the reset.
@@ -133,7 +133,7 @@ class JaxEnv(abc.ABC):
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """The reset behind a batched step, drawn only in steps in which an episode ended.
+    """The reset after a batched step, drawn only in steps in which an episode ended.
 
     Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
     single environment cannot leave it out: mapped over environments, a condition becomes a selection. On
@@ -346,7 +346,7 @@ def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv 
 
 def is_gymnax_class(env: Any) -> bool:
     """Whether `env` is a gymnax environment class. Does not import gymnax."""
-    # Whoever holds such a class has imported its base.
+    # Where there is such a class, its base has been imported.
     module = sys.modules.get("gymnax.environments.environment")
     return module is not None and isinstance(env, type) and issubclass(env, module.Environment)
 

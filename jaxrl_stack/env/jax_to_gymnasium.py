@@ -19,7 +19,7 @@ from jaxrl_stack.utils import spaces
 class GymnasiumFromJax(gym.Env):
     """A `JaxEnv` stepped on the host, on the CPU, one jitted call per step.
 
-    The trajectory is that of the JAX environment for the same keys: the observation that `reset` returns behind the end
+    The trajectory is that of the JAX environment for the same keys: the observation that `reset` returns after the end
     of an episode is the one that the JAX environment's own reset drew in the step that ended it. So a rollout that was
     sampled on the device can be repeated here, step by step: see `replay`.
 
@@ -92,7 +92,7 @@ class GymnasiumFromJax(gym.Env):
         """Sets the keys that the following `reset` and steps use, in place of drawn ones.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
-        ``step(step_keys[t], ...)``; a `reset` behind the end of an episode uses none, as on the device. A `reset` with
+        ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with
         a seed ends the replay.
 
         Args:

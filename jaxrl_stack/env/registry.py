@@ -226,7 +226,7 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> Resolv
 
 def _creator_from_ray(name: str) -> EnvCreator | None:
     """What ``ray.tune.registry.register_env`` registered, in this process or in the driver's."""
-    # Not imported for it: then nobody has used it here, and no trial of a tuner runs in this process.
+    # Not imported for it: then it was not used here, and no trial of a tuner runs in this process.
     ray_tune = sys.modules.get("ray.tune.registry")
     if ray_tune is None or not ray_tune._global_registry.contains(ray_tune.ENV_CREATOR, name):
         return None
@@ -268,7 +268,7 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
         found = getattr(module, attribute, None)
         if isinstance(found, type):
             return _resolve_class(found, name, context)
-        # gymnasium's own form: importing the module registers the id behind the colon.
+        # gymnasium's own form: importing the module registers the id after the colon.
         if attribute not in gym.registry:
             raise ValueError(
                 f"environment({name!r}): {module_name!r} has no class {attribute!r} and registers no "

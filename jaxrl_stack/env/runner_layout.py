@@ -99,7 +99,7 @@ def with_connector_states(state: RunnerState, rollout: DeviceRollout, env_to_mod
 
 
 def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int | None = None) -> RunnerState:
-    """Shapes of a runner's state; with a device axis in front if there is a number of them."""
+    """Shapes of a runner's state; with a leading device axis if there is a number of them."""
     shapes = jax.eval_shape(lambda key: rollout.init(key, num_envs), jax.random.key(0))
     if num_devices is None:
         return shapes
@@ -109,5 +109,5 @@ def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int | None = Non
 def _dealt_out(leaf: Any, num_devices: int, *, is_per_env: bool) -> np.ndarray:
     if is_per_env:
         return np.reshape(leaf, (num_devices, -1, *np.shape(leaf)[2:]))
-    # Merged over the devices behind every rollout, so the same on all of them.
+    # Merged over the devices after every rollout, so the same on all of them.
     return np.broadcast_to(leaf[0], (num_devices, *np.shape(leaf)[1:]))

@@ -64,7 +64,7 @@ class SingleAgentEnvRunner(EnvRunner):
     """Steps a vector of gymnasium environments with the module, in this process.
 
     One vector step is one call of a compiled policy and one ``step`` of the environments; what happens is written
-    into preallocated ``[T, B]`` arrays. Episodes are made from them only when somebody asks (`sample`), unless a
+    into preallocated ``[T, B]`` arrays. Episodes are made from them only where they are asked for (`sample`), unless a
     callback or a host connector wants to see every step.
 
     As a Ray actor: ``ray.remote(SingleAgentEnvRunner).remote(config=config)``.
@@ -289,7 +289,7 @@ class SingleAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[SingleAgentEpisode]:
-        """Episodes, or pieces of episodes.
+        """Episodes, or chunks of episodes.
 
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 

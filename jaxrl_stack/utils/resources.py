@@ -357,7 +357,7 @@ class RayLease:
         return self.node_id is not None
 
     def release(self) -> None:
-        """Shut Ray down if it was started for this lease and those that share it, and nobody else still holds one."""
+        """Shut Ray down if it was started for this lease and those that share it, and no other lease is held."""
         import ray
 
         node_id, self.node_id = self.node_id, None

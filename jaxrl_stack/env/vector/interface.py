@@ -62,7 +62,7 @@ class HostVectorEnv(abc.ABC):
     """``B`` environments of the host, stepped together.
 
     Attributes:
-        env: The `gymnasium.vector.VectorEnv` behind it.
+        env: The `gymnasium.vector.VectorEnv` that is stepped.
         num_envs: ``B``.
         single_observation_space: Space of one observation.
         single_action_space: Space of one action.

@@ -79,7 +79,7 @@ def copy_batch(batch: Any) -> Any:
 
 
 class InfoRows(Sequence):
-    """The infos of a vector environment as one dict per environment, taken apart when somebody looks.
+    """The infos of a vector environment as one dict per environment, taken apart where they are read.
 
     ``infos["x"][i]`` is environment i's, if ``infos["_x"]`` is absent or True there; dicts nest. A value without an
     entry per environment belongs to all of them.

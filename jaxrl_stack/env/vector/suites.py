@@ -45,7 +45,7 @@ def _import(module: str, name: str, prefix: str, extra: str) -> Any:
 
 
 def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: int) -> gym.vector.VectorEnv:
-    """envpool's vector environment; it resets in the step behind the end of an episode.
+    """envpool's vector environment; it resets in the step after the end of an episode.
 
     Args:
         name: "envpool/<task id>".
@@ -71,7 +71,7 @@ def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.v
     """ALE's own vector environment with the usual preprocessing, in C++.
 
     84 × 84 gray images, four frames per action (the maximum of the last two), the last four stacked: uint8
-    ``[84, 84, 4]``. Up to 30 no-ops behind a reset, then FIRE where the game waits for it; sticky actions as the id
+    ``[84, 84, 4]``. Up to 30 no-ops after a reset, then FIRE where the game waits for it; sticky actions as the id
     says. Rewards are the game's: clip them for the learner with ``environment(clip_rewards=True)``.
 
     Args:

@@ -21,7 +21,7 @@ class VectorEnvAdapter(HostVectorEnv):
 
     Args:
         env: Its ``metadata["autoreset_mode"]`` says when it resets: in the step that ends an episode, then with the
-            final observations in ``infos["final_obs"]``, or in the step behind it.
+            final observations in ``infos["final_obs"]``, or in the step after it.
         name: What to call the environment in messages.
         num_envs: How many copies it should have.
         check: Look at the first observations: shapes and structure have to be those of the space.

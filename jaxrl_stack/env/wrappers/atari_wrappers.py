@@ -36,8 +36,8 @@ def wrap_atari_for_new_api_stack(
     """Atari with small images in [-1, 1], skipped frames, random starts, and a life as an episode.
 
     From the inside: at most 108,000 frames per episode; every action `frameskip` times, seeing the brighter of the last
-    two frames; images shrunk to ``dim × dim`` and mapped to ``[-1, 1)``; 1 to 30 no-ops behind a reset; the loss of a
-    life ends an episode, the game goes on with the next reset; FIRE and UP behind a reset where the game waits for
+    two frames; images shrunk to ``dim × dim`` and mapped to ``[-1, 1)``; 1 to 30 no-ops after a reset; the loss of a
+    life ends an episode, the game goes on with the next reset; FIRE and UP after a reset where the game waits for
     FIRE; the last `framestack` images side by side. Rewards are the game's: clip them with
     ``environment(clip_rewards=True)``.
 
@@ -169,7 +169,7 @@ class ClipRewardEnv(gym.RewardWrapper):
 
 
 class NoopResetEnv(gym.Wrapper):
-    """Does nothing for 1 to `noop_max` steps behind a reset, so that not every game starts the same.
+    """Does nothing for 1 to `noop_max` steps after a reset, so that not every game starts the same.
 
     Args:
         env: Environment whose action 0 is NOOP.
@@ -222,7 +222,7 @@ class EpisodicLifeEnv(gym.Wrapper):
 
 
 class FireResetEnv(gym.Wrapper):
-    """Presses FIRE, then UP, behind a reset: some games wait for it, and the agent need not find out.
+    """Presses FIRE, then UP, after a reset: some games wait for it, and the agent need not find out.
 
     Args:
         env: Environment whose actions 1 and 2 are FIRE and UP (in some games another direction).
