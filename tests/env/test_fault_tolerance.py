@@ -377,13 +377,19 @@ def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay
         group.stop()
 
 
+def own_handle(runner):
+    import ray
+
+    return ray.get_runtime_context().current_actor
+
+
 def test_an_actor_that_is_lost_and_back_before_anybody_asks_is_noticed_when_it_samples(ray_session):
     group = group_of(1, {})
     try:
         group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
         group.sample_blocks(1)
         (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
-        (actor,) = group._manager.actors().values()
+        (actor,) = group.foreach_env_runner(own_handle)
         os.kill(pid, signal.SIGKILL)
         new = pid
         while new == pid:
