@@ -147,7 +147,7 @@ def test_the_program_does_what_its_pieces_do(run):
 
     jax.tree.map(close, expected_learner, state.learner)
     jax.tree.map(close, jax.tree.map(lambda x: x[0], expected_runner), state.runner)
-    words, stored = (np.asarray(x.ring.experience["words"]) for x in (state.replay, one_shard(expected_replay)))
+    words, stored = (np.asarray(x.ring["words"]) for x in (state.replay, one_shard(expected_replay)))
     layout = state.replay.layout
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
@@ -284,8 +284,8 @@ def test_other_environments_do_not_continue_what_is_stored(run):
 
     def ends_of_newest_rows():
         memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.replay_state))
-        place = (memory.ring.current_index - 1) % algo.driver.replay.num_rows
-        steps = memory.layout.unpack(jax.tree.map(lambda x: jnp.asarray(x[:, place]), memory.ring.experience))
+        place = (memory.head - 1) % algo.driver.replay.num_rows
+        steps = memory.layout.unpack(jax.tree.map(lambda x: jnp.asarray(x[:, place]), memory.ring))
         return np.asarray(steps["ends"])
 
     assert (ends_of_newest_rows() == 0).any()
@@ -302,7 +302,7 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     algo.train()
     held, device_put = [], jax.device_put
     copied, concatenate = [], np.concatenate
-    words = algo.driver.replay_state.ring.experience["words"].shape
+    words = algo.driver.replay_state.ring["words"].shape
 
     def putting(x, *args, **kwargs):
         if np.shape(x) == words:
@@ -415,7 +415,7 @@ def test_two_devices_share_batch_and_memory(tmp_path):
     assert driver.replay.num_envs == NUM_ENVS // 2 and driver.replay.batch_size == BATCH // 2
     shards = all_shards(driver.replay_state)
     assert shards.size.tolist() == [20, 20]
-    words = shards.ring.experience["words"]
+    words = shards.ring["words"]
     assert not np.array_equal(words[0], words[1])
     assert (
         results[-1]["replay_buffer"] | {"capacity": CAPACITY, "num_env_steps_stored": CAPACITY}

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-OBS, NEW_OBS, FINAL_OBS = "obs", "new_obs", "final_obs"
-ACTIONS, REWARDS = "actions", "rewards"
-TERMINATEDS, TRUNCATEDS = "terminateds", "truncateds"
-LOSS_MASK, SEQ_LENS, STATE_IN = "loss_mask", "seq_lens", "state_in"
+from jaxrl_stack.core.columns import Columns
+
 N_STEP, WEIGHTS = "n_step", "weights"
 
 _SMALLEST = 1e-12
@@ -83,7 +81,7 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
         loss_mask, bool ``[N, J]``: True in steps that are neither burn-in nor filled up; seq_lens, int32 ``[N]``.
     """
     is_learned = is_there & (xp.arange(is_there.shape[1], dtype=xp.int32) >= num_before[:, None])
-    return {LOSS_MASK: is_learned, SEQ_LENS: xp.sum(is_there, axis=1, dtype=xp.int32)}
+    return {Columns.LOSS_MASK: is_learned, Columns.SEQ_LENS: xp.sum(is_there, axis=1, dtype=xp.int32)}
 
 
 def magnitudes(xp: Any, priorities: Any) -> Any:

@@ -12,30 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities
-from jaxrl_stack.replay.arithmetic import (
-    ACTIONS,
-    FINAL_OBS,
-    LOSS_MASK,
-    N_STEP,
-    NEW_OBS,
-    OBS,
-    REWARDS,
-    SEQ_LENS,
-    STATE_IN,
-    TERMINATEDS,
-    TRUNCATEDS,
-    WEIGHTS,
-)
+from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
 
-_STORED = (OBS, ACTIONS, REWARDS)
-_READ = frozenset({*_STORED, TERMINATEDS, TRUNCATEDS, FINAL_OBS})
-_NAMES_OF_SAMPLES = _READ | {NEW_OBS, N_STEP, WEIGHTS, LOSS_MASK, SEQ_LENS, STATE_IN}
+_STORED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_READ = frozenset({*_STORED, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.FINAL_OBS})
+_NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
 
 _OWN_FINALS_BYTES = 2**27
 """Up to so many bytes, every step keeps the observation that it led to beside its own."""
@@ -50,33 +38,20 @@ REMEDY = (
 
 
 @struct.dataclass
-class Ring:
-    """The last L steps of B environments.
-
-    Attributes:
-        experience: What `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
-        current_index: int32, place of the row that is written next.
-        is_full: bool, whether every row was written.
-    """
-
-    experience: Any
-    current_index: jax.Array
-    is_full: jax.Array
-
-
-@struct.dataclass
 class ReplayState:
     """Steps of B environments in a ring of L rows, one row per time step.
 
     Attributes:
-        ring: The steps.
+        ring: What `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
+        head: int32, place of the row that is written next.
         finals: Observations that are nobody's `obs` in the ring; None where every step has its own.
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
         size: int32, rows, counted from the newest, that can be drawn.
         priorities: What items count, item ``env * L + place of the row``; None without priorities.
     """
 
-    ring: Ring
+    ring: Any
+    head: jax.Array
     finals: FinalObservations | None
     num_rows: jax.Array
     size: jax.Array
@@ -241,7 +216,7 @@ class DeviceReplay:
                 f"num_final_obs={slots!r} must be from num_envs={self.num_envs}, so that the newest row is always "
                 f"there, to capacity={self.capacity}, or None."
             )
-        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {STATE_IN}
+        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
             raise ValueError(
                 f"extra_columns={self.extra_columns!r} must be a tuple of column names other than {sorted(taken)}."
@@ -268,11 +243,11 @@ class DeviceReplay:
         step = self._step_of(columns)
         steps = self.num_rows * self.num_envs
         sizes = {name: _num_bytes(step[name]) for name in step}
-        if self._keeps_finals(step[OBS]):
-            sizes[FINAL_OBS] = sizes[OBS]
+        if self._keeps_finals(step[Columns.OBS]):
+            sizes[Columns.FINAL_OBS] = sizes[Columns.OBS]
         else:
-            slots = self._num_slots(step[OBS])
-            sizes[FINAL_OBS] = math.ceil(((slots + self.num_envs) * sizes[OBS] + 4 * slots) / steps)
+            slots = self._num_slots(step[Columns.OBS])
+            sizes[Columns.FINAL_OBS] = math.ceil(((slots + self.num_envs) * sizes[Columns.OBS] + 4 * slots) / steps)
         sizes["ends"] = 4
         if self.alpha is not None:
             sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps) / steps)
@@ -310,25 +285,20 @@ class DeviceReplay:
         step = self._step_of(columns)
         stored = {"columns": step, "ends": jax.ShapeDtypeStruct((), jnp.int32)}
         finals = None
-        if self._keeps_finals(step[OBS]):
-            stored[FINAL_OBS] = step[OBS]
+        if self._keeps_finals(step[Columns.OBS]):
+            stored[Columns.FINAL_OBS] = step[Columns.OBS]
         else:
-            slots = self._num_slots(step[OBS])
+            slots = self._num_slots(step[Columns.OBS])
             finals = FinalObservations(
-                behind=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[OBS]),
+                behind=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[Columns.OBS]),
                 rows=jnp.zeros((slots,), jnp.uint32),
                 next=jnp.zeros((), jnp.int32),
                 count=jnp.zeros((), jnp.int32),
             )
         layout = StepLayout.of(stored)
         return ReplayState(
-            ring=Ring(
-                experience=jax.tree.map(
-                    lambda x: jnp.zeros(x.shape, x.dtype), layout.structs(self.num_envs, self.num_rows)
-                ),
-                current_index=jnp.zeros((), jnp.int32),
-                is_full=jnp.zeros((), bool),
-            ),
+            ring=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layout.structs(self.num_envs, self.num_rows)),
+            head=jnp.zeros((), jnp.int32),
             finals=finals,
             num_rows=jnp.zeros((), jnp.uint32),
             size=jnp.zeros((), jnp.int32),
@@ -349,38 +319,38 @@ class DeviceReplay:
             ValueError: If a column is missing, or T or B is out of range.
         """
         self._step_of(columns)
-        num_steps = columns[REWARDS].shape[0]
+        num_steps = columns[Columns.REWARDS].shape[0]
         if not 1 <= num_steps <= self.num_rows:
             raise ValueError(
                 f"A rollout of {num_steps} steps cannot be added to a replay buffer with {self.num_rows} steps of each "
                 f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
                 f"shorter fragments."
             )
-        terminateds, truncateds = (columns[name].astype(bool) for name in (TERMINATEDS, TRUNCATEDS))
+        terminateds, truncateds = (columns[name].astype(bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS))
         has_final = truncateds & ~terminateds
         ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
-        head, size = state.ring.current_index, jnp.minimum(state.size + num_steps, self.num_rows)
+        head, size = state.head, jnp.minimum(state.size + num_steps, self.num_rows)
         stored = {"columns": {name: columns[name] for name in (*_STORED, *self.extra_columns)}}
         finals = state.finals
         if finals is None:
             ends = jnp.where(has_final, _TRUNCATED, ends)
-            stored[FINAL_OBS] = jax.tree.map(
-                lambda obs, final: jnp.where(_like(terminateds, obs), obs, final), columns[OBS], columns[FINAL_OBS]
+            stored[Columns.FINAL_OBS] = jax.tree.map(
+                lambda obs, final: jnp.where(_like(terminateds, obs), obs, final),
+                columns[Columns.OBS],
+                columns[Columns.FINAL_OBS],
             )
         else:
-            finals, slot, size = self._add_finals(state, finals, has_final, columns[FINAL_OBS], size)
+            finals, slot, size = self._add_finals(state, finals, has_final, columns[Columns.FINAL_OBS], size)
             ends = jnp.where(has_final, _TRUNCATED + slot, ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
         places = (jnp.arange(num_steps) + head) % self.num_rows
-        ring = Ring(
-            experience=jax.tree.map(
-                lambda kept, new: kept.at[:, places].set(jnp.swapaxes(new, 0, 1)), state.ring.experience, packed
-            ),
-            current_index=(head + num_steps) % self.num_rows,
-            is_full=state.ring.is_full | (head + num_steps >= self.num_rows),
-        )
         new = dataclasses.replace(
-            state, ring=ring, finals=finals, num_rows=state.num_rows + jnp.uint32(num_steps), size=size
+            state,
+            ring=jax.tree.map(lambda kept, new: kept.at[:, places].set(jnp.swapaxes(new, 0, 1)), state.ring, packed),
+            head=(head + num_steps) % self.num_rows,
+            finals=finals,
+            num_rows=state.num_rows + jnp.uint32(num_steps),
+            size=size,
         )
         if state.priorities is None or self.alpha is None:
             return new
@@ -392,7 +362,7 @@ class DeviceReplay:
         if finals is not None:
             # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
             before = jnp.minimum(state.size + num_steps, self.num_rows)
-            levels = self._take_out(levels, ring.current_index, before, size)
+            levels = self._take_out(levels, new.head, before, size)
         return dataclasses.replace(new, priorities=levels)
 
     def _add_finals(
@@ -439,7 +409,7 @@ class DeviceReplay:
     def cut(self, state: ReplayState) -> ReplayState:
         """Let running episodes end here, truncated: what is added next is not what followed the newest row."""
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
-        place = self._places(state.ring.current_index, jnp.int32(0))
+        place = self._places(state.head, jnp.int32(0))
         steps = self._take(state, envs, jnp.int32(0))
         ends, finals, size = steps["ends"], state.finals, state.size
         goes_on = (ends == _GOES_ON) & (size > 0)
@@ -452,11 +422,10 @@ class DeviceReplay:
             finals, slot, size = self._add_finals(before, finals, goes_on[None], last, size)
             ends = jnp.where(goes_on, _TRUNCATED + slot[0], ends)
         packed = state.layout.pack({**steps, "ends": ends})
-        experience = jax.tree.map(lambda ring, row: ring.at[:, place].set(row), state.ring.experience, packed)
+        ring = jax.tree.map(lambda kept, row: kept.at[:, place].set(row), state.ring, packed)
         levels = state.priorities
         if levels is not None and finals is not None:
-            levels = self._take_out(levels, state.ring.current_index, state.size, size)
-        ring = dataclasses.replace(state.ring, experience=experience)
+            levels = self._take_out(levels, state.head, state.size, size)
         return dataclasses.replace(state, ring=ring, finals=finals, size=size, priorities=levels)
 
     def _put_rows(self, levels: Any, places: jax.Array, count: jax.Array | float) -> Any:
@@ -479,10 +448,6 @@ class DeviceReplay:
         """int32, how many steps can be drawn."""
         return state.size * self.num_envs
 
-    def can_sample(self, state: ReplayState, min_steps: int = 1) -> jax.Array:
-        """bool, whether there are at least `min_steps` steps to draw from. An empty state must not be sampled."""
-        return self.num_steps(state) >= min_steps
-
     def sample(
         self,
         state: ReplayState,
@@ -495,7 +460,7 @@ class DeviceReplay:
         """Draw n-step transitions, with replacement.
 
         Args:
-            state: The state; `can_sample` says whether there is anything.
+            state: The state; not an empty one.
             key: PRNG key, or what `random_numbers` made of it.
             beta: Exponent of importance weights; no effect on uniform draws.
             gamma: Discount; that of the description if None.
@@ -513,7 +478,7 @@ class DeviceReplay:
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
         ages, envs, weights = self._draw(state, random.items, beta, axis_name)
         step = self._take(state, envs, ages)
-        rewards = clipped_rewards(step["columns"][REWARDS].astype(jnp.float32), self.clip_rewards)
+        rewards = clipped_rewards(step["columns"][Columns.REWARDS].astype(jnp.float32), self.clip_rewards)
         if high == 1:
             lengths, last, last_age = jnp.ones_like(ages), step, ages
         else:
@@ -523,14 +488,14 @@ class DeviceReplay:
             wanted = low + _below(random.lengths, high + 1 - low)[:, None]
             is_in = arithmetic.until_end(jnp, window["ends"] != _GOES_ON) & (ages_of_window >= 0) & (times < wanted)
             discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
-            rewards = clipped_rewards(window["columns"][REWARDS].astype(jnp.float32), self.clip_rewards)
+            rewards = clipped_rewards(window["columns"][Columns.REWARDS].astype(jnp.float32), self.clip_rewards)
             rewards, lengths = arithmetic.window(jnp, rewards, discounts, is_in)
             last_age = ages - lengths + 1
             last = self._take(state, envs, last_age)
         batch = {
             **step["columns"],
-            REWARDS: rewards,
-            NEW_OBS: self._obs_behind(state, last, last_age, envs),
+            Columns.REWARDS: rewards,
+            Columns.NEXT_OBS: self._obs_behind(state, last, last_age, envs),
             **_flags(last["ends"]),
             N_STEP: lengths.astype(jnp.float32),
             WEIGHTS: weights,
@@ -600,14 +565,14 @@ class DeviceReplay:
         is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
         is_there &= times < num_before[:, None] + length
 
-        out = {name: columns[name] for name in columns if name != STATE_IN}
+        out = {name: columns[name] for name in columns if name != Columns.STATE_IN}
         out |= {
-            NEW_OBS: self._obs_behind(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
+            Columns.NEXT_OBS: self._obs_behind(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
             **_flags(ends),
         }
         out = jax.tree.map(lambda x: jnp.where(_like(is_there, x), x, jnp.zeros_like(x)), out)
-        if STATE_IN in columns:
-            out[STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[STATE_IN])
+        if Columns.STATE_IN in columns:
+            out[Columns.STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[Columns.STATE_IN])
         out |= arithmetic.sequence(jnp, is_there, num_before) | {WEIGHTS: weights}
         return out, self._items(state, ages, envs)
 
@@ -630,7 +595,7 @@ class DeviceReplay:
         finite = jnp.isfinite(priorities)
         is_set = finite & (ages < state.size.astype(jnp.uint32))
         given = jnp.where(finite, arithmetic.magnitudes(jnp, priorities.astype(jnp.float32)), 0.0)
-        places = self._places(state.ring.current_index, jnp.where(is_set, ages.astype(jnp.int32), 0))
+        places = self._places(state.head, jnp.where(is_set, ages.astype(jnp.int32), 0))
         levels = device_priorities.put(
             state.priorities,
             jnp.where(is_set, self._flat(items.envs, places), device_priorities.NO_ITEM),
@@ -665,7 +630,7 @@ class DeviceReplay:
         if axis_name is not None:
             counts, least = counts / total[0], jax.lax.pmin(least / total[0], axis_name)
         weights = arithmetic.importance_weights(jnp, counts, least, jnp.asarray(beta, jnp.float32))
-        return self._places(state.ring.current_index, places), envs, weights
+        return self._places(state.head, places), envs, weights
 
     def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
         return ReplayItems(rows=state.num_rows - jnp.uint32(1) - ages.astype(jnp.uint32), envs=envs)
@@ -679,16 +644,14 @@ class DeviceReplay:
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
         """The stored steps of these environments and ages, any shape of them."""
-        flat = self._flat(envs, self._places(state.ring.current_index, ages))
-        packed = jax.tree.map(
-            lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring.experience
-        )
+        flat = self._flat(envs, self._places(state.head, ages))
+        packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)
 
     def _obs_behind(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
         """The observations that these steps, of these ages, led to."""
         if state.finals is None:
-            return steps[FINAL_OBS]
+            return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]
         is_final = ends >= _TRUNCATED
         is_newest = (ends == _GOES_ON) & (ages == 0)
@@ -702,7 +665,7 @@ class DeviceReplay:
             there = behind.at[beside].get(mode="promise_in_bounds")
             return jnp.where(_like(is_beside, there), there, here)
 
-        return jax.tree.map(of_leaf, inside["columns"][OBS], state.finals.behind)
+        return jax.tree.map(of_leaf, inside["columns"][Columns.OBS], state.finals.behind)
 
     def _keeps_finals(self, obs: Any) -> bool:
         """Whether every step has the observation behind it beside itself."""
@@ -717,7 +680,7 @@ class DeviceReplay:
 
     def _step_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Shapes and dtypes of one stored step."""
-        if LOSS_MASK in columns:
+        if Columns.LOSS_MASK in columns:
             raise ValueError(
                 "Replay on the device takes rollouts of environments that reset in the same step, and these have a "
                 "loss_mask: use the actor driver."
@@ -771,7 +734,7 @@ def _is_word(dtype: np.dtype) -> bool:
 
 
 def _flags(ends: jax.Array) -> dict[str, jax.Array]:
-    return {TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), TRUNCATEDS: ends >= _BOTH}
+    return {Columns.TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), Columns.TRUNCATEDS: ends >= _BOTH}
 
 
 def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:

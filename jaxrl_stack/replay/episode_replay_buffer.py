@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
-from jaxrl_stack.replay.arithmetic import (
-    ACTIONS,
-    FINAL_OBS,
-    LOSS_MASK,
-    N_STEP,
-    NEW_OBS,
-    OBS,
-    REWARDS,
-    STATE_IN,
-    TERMINATEDS,
-    TRUNCATEDS,
-    WEIGHTS,
-)
+from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.episode_records import (
     Counts,
     Record,
@@ -32,7 +21,7 @@ from jaxrl_stack.replay.episode_records import (
     packed_records,
     unpacked_records,
 )
-from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
+from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, STEP_COLUMNS, FrameStore, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.nested import batch, take, tree_leaves
@@ -44,7 +33,7 @@ BATCH_INDEXES = "batch_indexes"
 """Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
 
 _FIRST = np.zeros(1, np.int64)
-_BLOCK_COLUMNS = frozenset({OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, FINAL_OBS, LOSS_MASK})
+_BLOCK_COLUMNS = {Columns.OBS, *STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK}
 
 
 class EpisodeReplayBuffer(Checkpointable):
@@ -213,11 +202,11 @@ class EpisodeReplayBuffer(Checkpointable):
         flags = np.zeros((2, size), bool)
         flags[:, -1] = episode.is_terminated, episode.is_truncated
         steps = {
-            OBS: take(observations, slice(0, -1)),
-            ACTIONS: _rows(episode.get_actions(own)),
-            REWARDS: _rows(episode.get_rewards(own)),
-            TERMINATEDS: flags[0],
-            TRUNCATEDS: flags[1],
+            Columns.OBS: take(observations, slice(0, -1)),
+            Columns.ACTIONS: _rows(episode.get_actions(own)),
+            Columns.REWARDS: _rows(episode.get_rewards(own)),
+            Columns.TERMINATEDS: flags[0],
+            Columns.TRUNCATEDS: flags[1],
         }
         extras = {
             name: _rows(episode.get_extra_model_outputs(name, own))
@@ -299,9 +288,9 @@ class EpisodeReplayBuffer(Checkpointable):
         """
         if starts is not None and len(starts) == 1 and self._add_chain(columns, stream, serial, bool(starts[0])):
             return
-        ended = np.logical_or(columns[TERMINATEDS], columns[TRUNCATEDS]).T
+        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]).T
         num_envs = len(ended)
-        mask = columns.get(LOSS_MASK)
+        mask = columns.get(Columns.LOSS_MASK)
         valid = np.ones(ended.shape, bool) if mask is None else np.asarray(mask, bool).T
         size = int(valid.sum())
         if size > self.capacity:
@@ -335,8 +324,8 @@ class EpisodeReplayBuffer(Checkpointable):
             return swapped.reshape(size, *swapped.shape[2:]) if mask is None else swapped[valid]
 
         last_envs, last_times = np.nonzero(is_last)
-        steps = {name: map_arrays(in_order, columns[name]) for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)}
-        tails = map_arrays(lambda leaf: np.asarray(leaf)[last_times, last_envs], columns[FINAL_OBS])
+        steps = {name: map_arrays(in_order, columns[name]) for name in (Columns.OBS, *STEP_COLUMNS)}
+        tails = map_arrays(lambda leaf: np.asarray(leaf)[last_times, last_envs], columns[Columns.FINAL_OBS])
         extras = {
             name: map_arrays(in_order, value)
             for name, value in columns.items()
@@ -350,7 +339,7 @@ class EpisodeReplayBuffer(Checkpointable):
         if starts is not None:
             is_new |= np.asarray(starts, bool)
         elif (running.last >= 0).any():
-            is_new |= (running.last >= 0) & ~self._same_frames(running.last, take(columns[OBS], 0))
+            is_new |= (running.last >= 0) & ~self._same_frames(running.last, take(columns[Columns.OBS], 0))
         self._abandon(running, np.flatnonzero((running.last >= 0) & is_new))
         running.t[is_new] = 0
         running.serial = serial
@@ -387,17 +376,17 @@ class EpisodeReplayBuffer(Checkpointable):
             Whether it was that; otherwise nothing has changed.
         """
         store, running = self._store, self._streams.get(stream)
-        terminateds, truncateds = columns[TERMINATEDS], columns[TRUNCATEDS]
+        terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         size = len(terminateds)
         if (
             running is None
             or len(running.last) != 1
             or not 0 < size <= self.capacity
-            or LOSS_MASK in columns
+            or Columns.LOSS_MASK in columns
             or terminateds[:-1].any()
             or truncateds[:-1].any()
-            or type(columns[FINAL_OBS]) is not np.ndarray
-            or columns[FINAL_OBS].dtype != columns[OBS].dtype
+            or type(columns[Columns.FINAL_OBS]) is not np.ndarray
+            or columns[Columns.FINAL_OBS].dtype != columns[Columns.OBS].dtype
             or not store.fits(columns)
             or any(name not in _BLOCK_COLUMNS and self._keeps(name) for name in columns)
         ):
@@ -412,7 +401,7 @@ class EpisodeReplayBuffer(Checkpointable):
         head, first_t = int(running.last[0]), int(running.t[0])
         is_new = head < 0
         number = self._counts.next_number if is_new else int(running.number[0])
-        rows, last = store.extend(columns, columns[FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number)
+        rows, last = store.extend(columns, columns[Columns.FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number)
         self._note_written(rows)
         if is_new:
             self._register(Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
@@ -428,7 +417,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
         """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
         same = rows >= 0
-        stored = take(self._store.columns[OBS], rows)
+        stored = take(self._store.columns[Columns.OBS], rows)
         for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
             same &= (left == np.asarray(right)).reshape(len(rows), -1).all(axis=1)
         return same
@@ -671,16 +660,16 @@ class EpisodeReplayBuffer(Checkpointable):
         window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
         self._note_sampled(rows, number, float(window.lengths.mean()))
         return {
-            OBS: store.take(OBS, rows),
-            ACTIONS: store.take(ACTIONS, rows),
-            REWARDS: window.rewards,
-            NEW_OBS: store.take(OBS, window.new),
-            TERMINATEDS: store.take(TERMINATEDS, window.last),
-            TRUNCATEDS: store.take(TRUNCATEDS, window.last),
+            Columns.OBS: store.take(Columns.OBS, rows),
+            Columns.ACTIONS: store.take(Columns.ACTIONS, rows),
+            Columns.REWARDS: window.rewards,
+            Columns.NEXT_OBS: store.take(Columns.OBS, window.new),
+            Columns.TERMINATEDS: store.take(Columns.TERMINATEDS, window.last),
+            Columns.TRUNCATEDS: store.take(Columns.TRUNCATEDS, window.last),
             N_STEP: window.lengths.astype(np.float32),
             WEIGHTS: self._importance_weights(rows, beta),
             BATCH_INDEXES: self._last_sampled,
-            **{name: store.take_extra(name, rows) for name in extra_columns},
+            **{name: take(store.extra(name), rows) for name in extra_columns},
         }
 
     def sample_sequences(
@@ -721,7 +710,7 @@ class EpisodeReplayBuffer(Checkpointable):
         store = self._store
         rows = self._draw_items(number, 0)
         before, num_before = store.chain(rows, burn_in_len, backwards=True)
-        heads = before[:, -1]
+        heads = before[np.arange(number), num_before]
         frames, sizes = store.chain(heads, burn_in_len + length)
         sizes = np.minimum(sizes, num_before + length)
         is_there = np.arange(burn_in_len + length) < sizes[:, None]
@@ -736,16 +725,14 @@ class EpisodeReplayBuffer(Checkpointable):
             return map_arrays(of_leaf, tree)
 
         steps = frames[:, :-1]
-        out = {name: filled(store.columns[name], steps) for name in (OBS, ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)}
-        out[NEW_OBS] = filled(store.columns[OBS], frames[:, 1:])
-        for name in extra_columns:
-            store.take_extra(name, rows[:0])
-            out[name] = filled(store.extras[name], steps)
+        out = {name: filled(store.columns[name], steps) for name in (Columns.OBS, *STEP_COLUMNS)}
+        out[Columns.NEXT_OBS] = filled(store.columns[Columns.OBS], frames[:, 1:])
+        out |= {name: filled(store.extra(name), steps) for name in extra_columns}
         if state_column is not None:
             in_front = store.prev[heads]
-            state = store.take_extra(state_column, in_front)
+            state = take(store.extra(state_column), in_front)
             map_arrays(lambda leaf: leaf.__setitem__(in_front < 0, 0), state)
-            out[STATE_IN] = state
+            out[Columns.STATE_IN] = state
         return {
             **out,
             **arithmetic.sequence(np, is_there, num_before),

@@ -12,17 +12,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic
-from jaxrl_stack.replay.arithmetic import ACTIONS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 from jaxrl_stack.utils.nested import batch_size, cast_lossless, tree_leaves, tree_map
 
-STEP_COLUMNS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+STEP_COLUMNS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 """What a step has besides its observation; outputs of the module come on top."""
 
-_DTYPES = {REWARDS: np.dtype(np.float32), TERMINATEDS: np.dtype(np.bool_), TRUNCATEDS: np.dtype(np.bool_)}
+_DTYPES = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
 _LINKS = {"next": np.int32, "prev": np.int32, "t": np.int32, "owner": np.int64, "generation": np.int32}
 LINK_BYTES = sum(np.dtype(dtype).itemsize for dtype in _LINKS.values()) + np.dtype(np.int32).itemsize
 """Bytes per row besides the data."""
@@ -114,7 +114,7 @@ class FrameStore:
         }
         tails = map_arrays(np.asarray, tails)
         extras = {name: map_arrays(np.asarray, value) for name, value in extras.items()}
-        size = batch_size(steps[REWARDS])
+        size = batch_size(steps[Columns.REWARDS])
         for name, value in (*steps.items(), *extras.items()):
             _check_columns(name, value, size)
         if not self.num_rows:
@@ -124,7 +124,7 @@ class FrameStore:
                 self.extras[name] = map_arrays(lambda leaf: _rows_like(leaf, self.num_rows), value)
         return (
             {name: _fitted(name, self.columns[name], value) for name, value in steps.items()},
-            _fitted(OBS, self.columns[OBS], tails),
+            _fitted(Columns.OBS, self.columns[Columns.OBS], tails),
             {name: _fitted(name, self.extras[name], value) for name, value in extras.items()},
         )
 
@@ -181,13 +181,10 @@ class FrameStore:
 
         step_rows, tail_rows = rows[is_step], rows[ends]
         for name, value in steps.items():
-            map_arrays(lambda stored, new: stored.__setitem__(step_rows, new), self.columns[name], value)
-        map_arrays(lambda stored, new: stored.__setitem__(tail_rows, new), self.columns[OBS], tails)
+            _put(self.columns[name], step_rows, value)
+        _put(self.columns[Columns.OBS], tail_rows, tails)
         for name, stored in self.extras.items():
-            if name in extras:
-                map_arrays(lambda stored, new: stored.__setitem__(step_rows, new), stored, extras[name])
-            else:
-                map_arrays(lambda stored: stored.__setitem__(step_rows, 0), stored)
+            _put(stored, step_rows, extras.get(name))
         return step_rows, tail_rows
 
     def fits(self, columns: Mapping[str, Any]) -> bool:
@@ -215,7 +212,7 @@ class FrameStore:
         Returns:
             ``(rows of the steps [T], row behind the last one)``.
         """
-        size = len(columns[REWARDS])
+        size = len(columns[Columns.REWARDS])
         if head < 0:
             rows = self._rows(size + 1)
             self.prev[rows[0]] = -1
@@ -232,9 +229,9 @@ class FrameStore:
         self.owner[rows] = owner
         for name, stored in self.columns.items():
             stored[steps] = columns[name][:, 0]
-        self.columns[OBS][last] = tail
+        self.columns[Columns.OBS][last] = tail
         for stored in self.extras.values():
-            map_arrays(lambda stored: stored.__setitem__(steps, 0), stored)
+            _put(stored, steps, None)
         return steps, last
 
     def free(self, rows: np.ndarray) -> None:
@@ -262,15 +259,15 @@ class FrameStore:
         """A column at some rows, ``[*rows.shape, ...]``; a copy."""
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])
 
-    def take_extra(self, name: str, rows: np.ndarray) -> Any:
-        """An output of the module at some rows.
+    def extra(self, name: str) -> Any:
+        """An output of the module at all rows.
 
         Raises:
             ValueError: If no step has it.
         """
         if name not in self.extras:
             raise ValueError(f"The replay buffer has no extra column {name!r}; it has {sorted(self.extras)}.")
-        return map_arrays(lambda leaf: leaf[rows], self.extras[name])
+        return self.extras[name]
 
     def steps(self) -> np.ndarray:
         """Rows of all steps, in ascending order."""
@@ -304,11 +301,11 @@ class FrameStore:
             clip_rewards: How the reward of every step is clipped; see `jaxrl_stack.ops.returns.clipped_rewards`.
         """
         if largest == 1:
-            rewards = clipped_rewards(self.columns[REWARDS][rows], clip_rewards)
+            rewards = clipped_rewards(self.columns[Columns.REWARDS][rows], clip_rewards)
             return Windows(rewards, rows, self.next[rows], np.ones(len(rows), np.int32))
         frames, sizes = self.chain(rows, largest)
         limits = (sizes if wanted is None else np.minimum(sizes, wanted))[:, None]
-        rewards = clipped_rewards(self.columns[REWARDS][frames[:, :-1]], clip_rewards)
+        rewards = clipped_rewards(self.columns[Columns.REWARDS][frames[:, :-1]], clip_rewards)
         discounts = np.array([gamma**step for step in range(largest)], np.float32)
         sums, lengths = arithmetic.window(np, rewards, discounts, np.arange(largest) < limits)
         items = np.arange(len(rows))
@@ -323,19 +320,16 @@ class FrameStore:
             backwards: Whether the frames before them are meant.
 
         Returns:
-            ``(rows [N, longest + 1], the last one repeated at the end, how many are more than the first one [N])``.
+            ``(rows [N, longest + 1], how many of them there are besides the first one [N])``; after those, any rows.
         """
         link = self.prev if backwards else self.next
-        frames = np.empty((len(rows), longest + 1), np.int32)
-        sizes = np.zeros(len(rows), np.int64)
-        frames[:, 0] = rows
+        frames = np.empty((longest + 1, len(rows)), np.int32)
+        frames[0] = rows
         for step in range(longest):
-            following = link[rows]
-            goes_on = following >= 0
-            rows = np.where(goes_on, following, rows)
-            sizes += goes_on
-            frames[:, step + 1] = rows
-        return frames, sizes
+            # After the end, -1, this reads the link of another chain.
+            np.take(link, frames[step], out=frames[step + 1], mode="wrap")
+        frames = frames.T
+        return frames, arithmetic.first(np, frames[:, 1:] < 0)
 
     # ---------------------------------------------------------------------------------------------------------- state
 
@@ -387,7 +381,7 @@ class FrameStore:
         num_used = len(links["owner"])
         if not num_used:
             return store, np.zeros(0, np.int64)
-        sizes = [batch_size(part["columns"][REWARDS]) for part in parts]
+        sizes = [batch_size(part["columns"][Columns.REWARDS]) for part in parts]
         for part, size in zip(parts, sizes, strict=True):
             for name, value in (*part["columns"].items(), *part["extras"].items()):
                 _check_columns(name, value, size)
@@ -411,8 +405,8 @@ class FrameStore:
             start = 0
             while parts:
                 part = parts.pop(0)
-                rows = slice(start, start + batch_size(part["columns"][REWARDS]))
-                map_arrays(lambda stored, new, rows=rows: stored.__setitem__(rows, new), arrays, part)
+                rows = slice(start, start + batch_size(part["columns"][Columns.REWARDS]))
+                _put(arrays, rows, part)
                 start = rows.stop
             for link in _LINKS:
                 arrays[link] = _longer(links.pop(link), self.num_rows)
@@ -477,6 +471,14 @@ class FrameStore:
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """`tree_map`, with a short cut for what most columns are: one array."""
     return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
+
+
+def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
+    """Write to some rows of a column; zeros if there is nothing to write."""
+    if value is None:
+        map_arrays(lambda stored: stored.__setitem__(rows, 0), stored)
+    else:
+        map_arrays(lambda stored, new: stored.__setitem__(rows, new), stored, value)
 
 
 def _rows_like(leaf: np.ndarray, num_rows: int) -> np.ndarray:

@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.replay.arithmetic import (
-    ACTIONS,
-    N_STEP,
-    OBS,
-    REWARDS,
-    TERMINATEDS,
-    TRUNCATEDS,
-    WEIGHTS,
-)
-from jaxrl_stack.utils.nested import unbatch
+from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
+from jaxrl_stack.utils.nested import take, unbatch
 
 if TYPE_CHECKING:
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
@@ -43,18 +36,18 @@ def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dic
     before = store.prev[frames]
     is_end = store.next[frames] < 0
     acted = np.where(is_end, before, frames)
-    terminateds = is_end & store.take(TERMINATEDS, before)
+    terminateds = is_end & store.take(Columns.TERMINATEDS, before)
     is_last = is_end.copy()
     is_last[:, -1] = True
     buffer._note_sampled(drawn, number * length, None)
     return {
-        OBS: store.take(OBS, frames),
-        ACTIONS: store.take(ACTIONS, acted),
-        REWARDS: np.where(before >= 0, store.take(REWARDS, before), np.float32(0.0)),
+        Columns.OBS: store.take(Columns.OBS, frames),
+        Columns.ACTIONS: store.take(Columns.ACTIONS, acted),
+        Columns.REWARDS: np.where(before >= 0, store.take(Columns.REWARDS, before), np.float32(0.0)),
         "is_first": is_first,
         "is_last": is_last,
         "is_terminated": terminateds,
-        "is_truncated": is_end & store.take(TRUNCATEDS, before) & ~terminateds,
+        "is_truncated": is_end & store.take(Columns.TRUNCATEDS, before) & ~terminateds,
     }
 
 
@@ -75,11 +68,11 @@ def transitions(
     rows = buffer._draw_items(number, min_steps)
     window = store.windows(rows, *buffer._n_steps(n_step, number), gamma)
     buffer._note_sampled(rows, number, float(window.lengths.mean()))
-    obs, actions, new_obs = (
-        unbatch(store.take(name, at)) for name, at in ((OBS, rows), (ACTIONS, rows), (OBS, window.new))
-    )
-    terminateds, truncateds = (store.take(name, window.last).tolist() for name in (TERMINATEDS, TRUNCATEDS))
-    outputs = {name: unbatch(store.take_extra(name, rows)) for name in sorted(store.extras) if include_extras}
+    obs, new_obs = (unbatch(store.take(Columns.OBS, at)) for at in (rows, window.new))
+    actions = unbatch(store.take(Columns.ACTIONS, rows))
+    terminateds = store.take(Columns.TERMINATEDS, window.last).tolist()
+    truncateds = store.take(Columns.TRUNCATEDS, window.last).tolist()
+    outputs = {name: unbatch(take(store.extras[name], rows)) for name in sorted(store.extras) if include_extras}
     outputs[N_STEP] = window.lengths.tolist()
     outputs[WEIGHTS] = buffer._importance_weights(rows, beta).tolist()
     rewards, times, owners = (x.tolist() for x in (window.rewards, store.t[rows], store.owner[rows]))
@@ -153,16 +146,16 @@ def episode(
     steps = frames[:-1]
     record = buffer._records[int(store.owner[frames[0]])]
     is_end = store.next[frames[-1]] < 0
-    extras = {name: store.take_extra(name, steps) for name in store.extras}
+    extras = {name: take(tree, steps) for name, tree in store.extras.items()}
     if weight is not None:
         extras[N_STEP] = np.ones(len(steps), np.int64)
         extras[WEIGHTS] = np.full(len(steps), weight)
     episode = SingleAgentEpisode.from_arrays(
-        observations=store.take(OBS, frames),
-        actions=store.take(ACTIONS, steps),
-        rewards=store.take(REWARDS, steps),
-        terminated=bool(is_end and store.columns[TERMINATEDS][steps[-1]]),
-        truncated=bool(is_end and store.columns[TRUNCATEDS][steps[-1]]),
+        observations=store.take(Columns.OBS, frames),
+        actions=store.take(Columns.ACTIONS, steps),
+        rewards=store.take(Columns.REWARDS, steps),
+        terminated=bool(is_end and store.columns[Columns.TERMINATEDS][steps[-1]]),
+        truncated=bool(is_end and store.columns[Columns.TRUNCATEDS][steps[-1]]),
         infos=[buffer._infos.get(row, {}) for row in frames.tolist()] if include_infos else None,
         extra_model_outputs=extras,
         id_=record.id_,
