@@ -44,7 +44,7 @@ class ReplayState:
     Attributes:
         ring: What `StepLayout.pack` makes of steps, leaves ``[B, L, ...]``.
         head: int32, place of the row that is written next.
-        finals: Observations that are nobody's `obs` in the ring; None where every step has its own.
+        finals: Next observations that are no step's `obs` in the ring; None where every step has its own.
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
         size: int32, rows, counted from the newest, that can be drawn.
         priorities: What items count, item ``env * L + place of the row``; None without priorities.
@@ -61,16 +61,16 @@ class ReplayState:
 
 @struct.dataclass
 class FinalObservations:
-    """Observations behind truncated steps and behind the newest row.
+    """Next observations of truncated steps and of the newest row.
 
     Attributes:
-        behind: ``[S + B, ...]``: a ring of those at which episodes were truncated, and those behind the newest row.
+        next_obs: ``[S + B, ...]``: a ring of those of truncated steps, and those of the newest row.
         rows: uint32 ``[S]``, numbers of the rows of those truncated steps.
         next: int32, the slot of the next one.
         count: int32, slots that are taken.
     """
 
-    behind: Any
+    next_obs: Any
     rows: jax.Array
     next: jax.Array
     count: jax.Array
@@ -157,9 +157,9 @@ class DeviceReplay:
     """Replay memory of one device: what is fixed about it, and pure functions over a `ReplayState`.
 
     * It is filled with the columns of rollouts, B environments in lockstep. Every observation is stored once, in its
-      own dtype: that behind a step is the one of the next row.
+      own dtype: the next_obs of a step is the obs of the next row.
     * No item reaches over a reset. An n-step window stops where its episode does, and at the newest row: it has its
-      own length then, and bootstraps from the observation behind it with ``gamma ** n_step`` unless it is terminated.
+      own length then, and bootstraps from the observation after it with ``gamma ** n_step`` unless it is terminated.
     * All steps in it can be drawn: uniformly, or in proportion to ``priority ** alpha``.
     * A buffer of small observations keeps what every step led to beside it. In a large one, observations at which an
       episode was truncated, without being terminated, lie in a ring of their own of `num_final_obs` slots. Where the
@@ -277,7 +277,7 @@ class DeviceReplay:
 
         Args:
             columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
-                shapes behind T and B, and their dtypes, count. Columns that are not stored are passed over.
+                shapes after T and B, and their dtypes, count. Columns that are not stored are passed over.
 
         Raises:
             ValueError: If a column is missing or has another B.
@@ -290,7 +290,9 @@ class DeviceReplay:
         else:
             slots = self._num_slots(step[Columns.OBS])
             finals = FinalObservations(
-                behind=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[Columns.OBS]),
+                next_obs=jax.tree.map(
+                    lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[Columns.OBS]
+                ),
                 rows=jnp.zeros((slots,), jnp.uint32),
                 next=jnp.zeros((), jnp.int32),
                 count=jnp.zeros((), jnp.int32),
@@ -391,15 +393,15 @@ class DeviceReplay:
         if total > slots:
             last_gone = jnp.max(jnp.where(has_final & ~stays, rows, -1))
             size = jnp.where(last_gone >= 0, jnp.minimum(size, num_steps - 1 - last_gone), size)
-        behind = jax.tree.map(
+        next_obs = jax.tree.map(
             lambda stored, final: (
                 stored.at[place].set(final.reshape(total, *final.shape[2:]), mode="drop").at[slots:].set(final[-1])
             ),
-            finals.behind,
+            finals.next_obs,
             final_obs,
         )
         finals = FinalObservations(
-            behind=behind,
+            next_obs=next_obs,
             rows=finals.rows.at[place].set(state.num_rows + rows.astype(jnp.uint32), mode="drop"),
             next=(finals.next + num_finals) % slots,
             count=jnp.minimum(finals.count + num_finals, slots),
@@ -418,7 +420,7 @@ class DeviceReplay:
         else:
             slots = finals.rows.shape[0]
             before = dataclasses.replace(state, num_rows=state.num_rows - jnp.uint32(1))
-            last = jax.tree.map(lambda x: x[None, slots:], finals.behind)
+            last = jax.tree.map(lambda x: x[None, slots:], finals.next_obs)
             finals, slot, size = self._add_finals(before, finals, goes_on[None], last, size)
             ends = jnp.where(goes_on, _TRUNCATED + slot[0], ends)
         packed = state.layout.pack({**steps, "ends": ends})
@@ -468,11 +470,11 @@ class DeviceReplay:
 
         Returns:
             ``({column: pytree [N, ...]}, items)``: obs, actions and extra columns of the first step; rewards, float32,
-            discounted sums over the window; new_obs, terminateds and truncateds behind its last step; n_step, float32,
+            discounted sums over the window; new_obs, terminateds and truncateds after its last step; n_step, float32,
             its actual steps, so that a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights,
             float32, ``(N P(i)) ** -beta`` over the largest in the buffers of all devices (Schaul et al., 2016,
             section 3.4); every device draws equally many, so that P(i) is a share of what is on the same device.
-            Behind a terminated step, new_obs repeats that step's obs.
+            After a terminated step, new_obs repeats that step's obs.
         """
         low, high = self._n_steps
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
@@ -495,7 +497,7 @@ class DeviceReplay:
         batch = {
             **step["columns"],
             Columns.REWARDS: rewards,
-            Columns.NEXT_OBS: self._obs_behind(state, last, last_age, envs),
+            Columns.NEXT_OBS: self._next_obs(state, last, last_age, envs),
             **_flags(last["ends"]),
             N_STEP: lengths.astype(jnp.float32),
             WEIGHTS: weights,
@@ -530,7 +532,7 @@ class DeviceReplay:
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
 
-        A sequence is a random step with up to ``length - 1`` that follow it, and up to `burn_in` in front of it, as
+        A sequence is a random step with up to ``length - 1`` that follow it, and up to `burn_in` before it, as
         far as its episode reaches and can be drawn. It starts at the left; zeros fill it up at the right.
 
         Args:
@@ -567,7 +569,7 @@ class DeviceReplay:
 
         out = {name: columns[name] for name in columns if name != Columns.STATE_IN}
         out |= {
-            Columns.NEXT_OBS: self._obs_behind(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
+            Columns.NEXT_OBS: self._next_obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
             **_flags(ends),
         }
         out = jax.tree.map(lambda x: jnp.where(_like(is_there, x), x, jnp.zeros_like(x)), out)
@@ -614,8 +616,8 @@ class DeviceReplay:
             items = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
             return items // self.num_envs, items % self.num_envs, jnp.ones(items.shape, jnp.float32)
         items = device_priorities.draw(state.priorities, bits)
-        # XLA would read what items count once more where weights are used, behind the new priorities of these items,
-        # and copy all of them to do so. Behind a barrier it reads once; and what is done with items waits for it.
+        # XLA would read what items count once more where weights are used, after the new priorities of these items,
+        # and copy all of them to do so. After a barrier it reads once; and what is done with items waits for it.
         levels = state.priorities
         counts, least, *total = jax.lax.optimization_barrier(
             (
@@ -648,7 +650,7 @@ class DeviceReplay:
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)
 
-    def _obs_behind(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
+    def _next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
         """The observations that these steps, of these ages, led to."""
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
@@ -656,19 +658,19 @@ class DeviceReplay:
         is_final = ends >= _TRUNCATED
         is_newest = (ends == _GOES_ON) & (ages == 0)
         beside = jnp.where(is_final, ends - _TRUNCATED, jnp.where(is_newest, slots + envs, 0))
-        # Behind a terminated step nothing counts; its own observation is not one of another episode.
+        # After a terminated step nothing counts; its own observation is not one of another episode.
         next_ages = jnp.where((ends == _GOES_ON) & (ages > 0), ages - 1, ages)
         inside = self._take(state, envs, next_ages)
         is_beside = is_final | is_newest
 
-        def of_leaf(here: jax.Array, behind: jax.Array) -> jax.Array:
-            there = behind.at[beside].get(mode="promise_in_bounds")
+        def of_leaf(here: jax.Array, kept: jax.Array) -> jax.Array:
+            there = kept.at[beside].get(mode="promise_in_bounds")
             return jnp.where(_like(is_beside, there), there, here)
 
-        return jax.tree.map(of_leaf, inside["columns"][Columns.OBS], state.finals.behind)
+        return jax.tree.map(of_leaf, inside["columns"][Columns.OBS], state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether every step has the observation behind it beside itself."""
+        """Whether every step keeps its next observation beside its own."""
         return self.num_final_obs is None and self.num_rows * self.num_envs * _num_bytes(obs) <= _OWN_FINALS_BYTES
 
     def _num_slots(self, obs: Any) -> int:

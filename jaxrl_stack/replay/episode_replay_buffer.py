@@ -44,7 +44,7 @@ class EpisodeReplayBuffer(Checkpointable):
     * Every observation is stored once, in its own dtype, in arrays that are allocated in one go.
     * No item reaches over a reset. An n-step window stops where its episode does, and at the last step that is known
       of one that runs. It has its own length then: a truncated or running one bootstraps from the observation
-      behind it with ``gamma ** n_step``, a terminated one does not.
+      after it with ``gamma ** n_step``, a terminated one does not.
 
     Args:
         capacity: Steps.
@@ -169,7 +169,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def episodes(self) -> list[SingleAgentEpisode]:
         """The stored episodes, oldest first, built anew with every access; look-back is not stored."""
         chains = [self._store.walk(record.first) for record in self._records.values()]
-        return [rllib_forms.episode(self, np.append(steps, np.int32(behind)), 0, True) for steps, behind in chains]
+        return [rllib_forms.episode(self, np.append(steps, np.int32(last)), 0, True) for steps, last in chains]
 
     # ---------------------------------------------------------------------------------------------------------- adding
 
@@ -181,7 +181,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
         Raises:
             ValueError: If a chunk does not continue the episode of its id, or its data does not fit to what is stored;
-                the episodes in front of it are in the buffer then.
+                the episodes before it are in the buffer then.
         """
         for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
             if not isinstance(episode, SingleAgentEpisode):
@@ -278,7 +278,7 @@ class EpisodeReplayBuffer(Checkpointable):
             stream: Says which environments these are. Blocks with the same one continue each other, in the order in
                 which they come.
             serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
-            starts: bool ``[B]``, whether a reset came in front of row 0. None: an episode that was running is
+            starts: bool ``[B]``, whether a reset came before row 0. None: an episode that was running is
                 continued if row 0 has the observation with which the last block ended, bit for bit; where a connector
                 has changed it since (moving statistics), windows stop between the blocks.
 
@@ -463,14 +463,14 @@ class EpisodeReplayBuffer(Checkpointable):
     def _evict_from(self, record: Record, excess: int) -> None:
         """Evict an episode, or, if it still runs, as many of its oldest steps as are too many."""
         store = self._store
-        steps, behind = store.walk(record.first, excess if record.is_running else None)
+        steps, last = store.walk(record.first, excess if record.is_running else None)
         self._remove_items(steps)
-        if store.next[behind] >= 0:
+        if store.next[last] >= 0:
             rows = steps
-            record.first = behind
-            store.prev[behind] = -1
+            record.first = last
+            store.prev[last] = -1
         else:
-            rows = np.append(steps, np.int32(behind))
+            rows = np.append(steps, np.int32(last))
             del self._records[record.number]
             self._counts.first_number += 1
             self._counts.evicted_episodes += 1
@@ -558,7 +558,7 @@ class EpisodeReplayBuffer(Checkpointable):
         Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends
         in it, it goes on with the start of another one. ``rewards[t]`` is the reward that led to ``obs[t]`` (0 at
-        the start of an episode), ``actions[t]`` is what was done at ``obs[t]``; behind the last step of an episode it
+        the start of an episode), ``actions[t]`` is what was done at ``obs[t]``; after the last step of an episode it
         is that step's action again.
 
         With `sample_episodes`: a list of episodes.
@@ -647,9 +647,9 @@ class EpisodeReplayBuffer(Checkpointable):
 
         Returns:
             ``{column: pytree [N, ...]}``: obs and actions of the first step; rewards, float32, discounted sums over the
-            window; new_obs, terminateds and truncateds behind its last step; n_step, float32, its actual steps, so that
+            window; new_obs, terminateds and truncateds after its last step; n_step, float32, its actual steps, so that
             a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights, float32; batch_indexes,
-            int64, for `update_priorities`. What new_obs holds behind a terminated step may be zeros.
+            int64, for `update_priorities`. What new_obs holds after a terminated step may be zeros.
 
         Raises:
             ValueError: If the buffer is empty, or an argument is out of range.
@@ -684,7 +684,7 @@ class EpisodeReplayBuffer(Checkpointable):
     ) -> dict[str, Any]:
         """Draw sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
 
-        A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` in front of
+        A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` before
         it, as far as its episode reaches. It starts at the left; zeros fill it up at the right.
 
         Args:
@@ -692,8 +692,8 @@ class EpisodeReplayBuffer(Checkpointable):
             batch_length_T: Steps that losses see, at most.
             burn_in_len: Steps before them that only bring a recurrent state up to date, at most.
             beta: Exponent of importance weights; no effect where all are drawn equally often.
-            state_column: Stored output of the module that holds its state behind a step ("state_out"). Adds state_in,
-                ``[N, ...]``: that of the step in front of the sequence, zeros at the beginning of an episode.
+            state_column: Stored output of the module that holds its state after a step ("state_out"). Adds state_in,
+                ``[N, ...]``: that of the step before the sequence, zeros at the beginning of an episode.
             extra_columns: Stored outputs of the module to add.
 
         Returns:
@@ -809,7 +809,7 @@ class EpisodeReplayBuffer(Checkpointable):
         not_components: str | Collection[str] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """All that sampling and adding go on from, bit for bit; metrics that nobody asked for are left out.
+        """All that sampling and adding go on from, bit for bit; metrics that were not asked for are left out.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -841,7 +841,7 @@ class EpisodeReplayBuffer(Checkpointable):
             raise
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
-        # `set_state` takes over all or nothing; one of the user's may do more behind it, which may fail.
+        # `set_state` takes over all or nothing; one of the user's may do more after it, which may fail.
         return {} if type(self).set_state is EpisodeReplayBuffer.set_state else self.get_state()
 
     def _get_data(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Windows:
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
         last: int32 ``[N]``, rows of the last steps.
-        new: int32 ``[N]``, rows of the frames behind them.
+        new: int32 ``[N]``, rows of the frames after them.
         lengths: int32 ``[N]``, steps.
     """
 
@@ -65,8 +65,8 @@ class FrameStore:
         num_rows: Rows that are allocated; 0 before the first data.
         columns: ``{column: pytree [num_rows, ...]}``: obs, and those of `STEP_COLUMNS`.
         extras: ``{name: pytree [num_rows, ...]}``: further outputs of the module per step.
-        next: int32 ``[num_rows]``, row of the next frame, -1 behind the last one.
-        prev: int32 ``[num_rows]``, row of the frame before, -1 in front of the first one.
+        next: int32 ``[num_rows]``, row of the next frame, -1 after the last one.
+        prev: int32 ``[num_rows]``, row of the frame before, -1 before the first one.
         t: int32 ``[num_rows]``, steps since the episode's reset.
         owner: int64 ``[num_rows]``, number (>= 1) of the episode; 0 in rows that are free.
         generation: int32 ``[num_rows]``, how often a row was freed.
@@ -101,7 +101,7 @@ class FrameStore:
 
         Args:
             steps: ``{column: pytree [S, ...]}``, obs and `STEP_COLUMNS`.
-            tails: Observations ``[K, ...]`` behind chains.
+            tails: Observations ``[K, ...]`` after chains.
             extras: ``{name: pytree [S, ...]}``.
             bookkeeping: ``{what: bytes per row}`` that the owner needs, for the estimate of memory.
 
@@ -139,7 +139,7 @@ class FrameStore:
         first_t: np.ndarray,
         owners: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Write K chains, or continuations of chains, one behind the other.
+        """Write K chains, or continuations of chains, one after the other.
 
         Args:
             steps: What `fit` returned, S = sum of `lengths`.
@@ -151,7 +151,7 @@ class FrameStore:
             owners: int ``[K]``, number of the episode.
 
         Returns:
-            ``(rows of the steps [S], rows behind the last ones [K])``.
+            ``(rows of the steps [S], rows after the last ones [K])``.
         """
         sizes = lengths + 1
         stops = np.cumsum(sizes)
@@ -204,13 +204,13 @@ class FrameStore:
 
         Args:
             columns: ``{column: array [T, 1, ...]}`` of T steps; what `fits`.
-            tail: Observation ``[...]`` behind the last one.
+            tail: Observation ``[...]`` after the last one.
             head: See `insert`.
             first_t: See `insert`.
             owner: Number of the episode.
 
         Returns:
-            ``(rows of the steps [T], row behind the last one)``.
+            ``(rows of the steps [T], row after the last one)``.
         """
         size = len(columns[Columns.REWARDS])
         if head < 0:
@@ -220,9 +220,9 @@ class FrameStore:
             rows = np.empty(size + 1, np.int32)
             rows[0] = head
             rows[1:] = self._rows(size)
-        steps, behind = rows[:-1], rows[1:]
-        self.next[steps] = behind
-        self.prev[behind] = steps
+        steps, following = rows[:-1], rows[1:]
+        self.next[steps] = following
+        self.prev[following] = steps
         last = int(rows[-1])
         self.next[last] = -1
         self.t[rows] = np.arange(first_t, first_t + size + 1)
@@ -242,7 +242,7 @@ class FrameStore:
         self._num_free += len(rows)
 
     def walk(self, row: int, num_steps: int | None = None) -> tuple[np.ndarray, int]:
-        """``(rows of the steps from `row` on, the row behind them)``; all steps of the chain, or the first ones."""
+        """``(rows of the steps from `row` on, the row after them)``; all steps of the chain, or the first ones."""
         link = self.next.data  # Its items are Python's ints, without a detour.
         rows = []
         while num_steps is None or len(rows) < num_steps:
@@ -278,7 +278,7 @@ class FrameStore:
         link = self.next
         has = np.ones(len(rows), bool)
         for _ in range(number):
-            # Behind the end of an episode this reads any row, and `has` is False already.
+            # After the end of an episode this reads any row, and `has` is False already.
             rows = link[rows]
             has &= link[rows] >= 0
         return has
@@ -361,7 +361,7 @@ class FrameStore:
         """The store that `get_state` described.
 
         Its arrays are made when they are first asked for, part by part, and the parts are let go of: what was read from
-        a checkpoint is nobody else's by then, so that there are never two of a large buffer.
+        a checkpoint is held by nothing else then, so that there are never two of a large buffer.
 
         Args:
             capacity: Steps that are expected.
@@ -415,15 +415,15 @@ class FrameStore:
         return vars(self)[name]
 
     def own(self) -> None:
-        """Before anything is written: copy the arrays that a state has, too, if somebody still holds it."""
+        """Before anything is written: copy the arrays that a state has, too, if one is still held."""
         if not self._is_shared:
             return
         with deferred_interrupt():
             links = {name: vars(self).pop(name) for name in _LINKS}
             arrays, structure = jax.tree.flatten([self.columns, self.extras, links])
             self.columns, self.extras, links = {}, {}, None
-            nobody_elses = [np.empty(0)]
-            num_references = sys.getrefcount(nobody_elses[0])
+            unshared = [np.empty(0)]
+            num_references = sys.getrefcount(unshared[0])
             try:
                 for place in range(len(arrays)):
                     if sys.getrefcount(arrays[place]) != num_references:
@@ -482,7 +482,7 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _rows_like(leaf: np.ndarray, num_rows: int) -> np.ndarray:
-    """Zeros: pages of memory that nobody writes to are not taken."""
+    """Zeros: pages that are not written to take no memory."""
     return np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
 
 

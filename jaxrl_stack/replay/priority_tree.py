@@ -100,7 +100,7 @@ class PriorityTree:
         return group
 
     def resized(self, size: int) -> PriorityTree:
-        """A tree of more priorities, those of this one in front."""
+        """A tree of more priorities, those of this one first."""
         tree = PriorityTree(size)
         present = np.flatnonzero(self._sums[0].reshape(-1))
         tree.set(present, self.get(present))

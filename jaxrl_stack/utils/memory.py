@@ -213,7 +213,7 @@ class HostMemory:
 
 
 def available_host_bytes() -> int | None:
-    """Bytes that can still be allocated on this machine; None where nobody knows."""
+    """Bytes that can still be allocated on this machine; None where that is unknown."""
     host = host_memory()
     return None if host is None else host.available
 
@@ -225,7 +225,7 @@ def available_memory(device: Device) -> int | None:
         device: An accelerator, which says so in its ``memory_stats()``, or a CPU device, which has the host's memory.
 
     Returns:
-        None where nobody knows.
+        None where that is unknown.
     """
     if device.platform == "cpu":
         return available_host_bytes()

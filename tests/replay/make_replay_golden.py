@@ -5,7 +5,7 @@ Needs an environment of its own with `ray[rllib]==2.60.0` and torch (CPU); impor
     python tests/replay/make_replay_golden.py --out tests/replay/replay_golden.json
 
 Episode e of `episodes` ([length, terminated, truncated]) has observations [e, t], actions t and rewards 100 e + t. All
-of them are added in order; episode 3 comes in two chunks. Buffers get the generator `default_rng(seed)` in front of
+of them are added in order; episode 3 comes in two chunks. Buffers get the generator `default_rng(seed)` before
 every sample.
 
 meta          versions, command
@@ -16,7 +16,7 @@ sequences     {seed, items} of sample(30, n_step=1, batch_length_T=4, lookback=2
               [e, t_started, length, terminated, truncated]
 prioritized   [{alpha, beta, n_step, seed, rounds}]: three samples of 32 items, each followed by
               update_priorities(t + 1 of every item); round = [[e, t, weight], ...]
-sizes         class name -> [[num_episodes, num_timesteps, num_episodes_evicted, added timesteps], ...] behind each of
+sizes         class name -> [[num_episodes, num_timesteps, num_episodes_evicted, added timesteps], ...] after each of
               `size_steps` = [[id, t_started, length, terminated], ...], capacity 40
 metrics       class name -> names of get_metrics() after an add and a sample, nested ones joined by "/"
 """

@@ -58,7 +58,7 @@ class Source:
         return stack([self.row() for _ in range(num_steps)])
 
     def num_drawable(self, num_rows: int, num_slots: int) -> int:
-        """Rows behind the newest one of which a final observation is gone."""
+        """Rows after the newest one of which a final observation is gone."""
         kept = 0
         size = 0
         for row in reversed(self.rows[-num_rows:]):
@@ -453,7 +453,7 @@ def test_memory_is_estimated_exactly_and_refused_with_numbers():
         if slots is None:
             assert shapes.finals is None
         else:
-            assert shapes.finals.behind.shape == (slots + 4, 84, 84, 4)
+            assert shapes.finals.next_obs.shape == (slots + 4, 84, 84, 4)
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
         estimate = replay.memory_estimate(columns)
         assert size - 64 <= estimate.num_bytes <= size + 3 * capacity

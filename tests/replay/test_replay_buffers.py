@@ -60,9 +60,9 @@ def test_items_of_episodes_in_chunks(cls, capacity, seed):
     for round_ in range(40):
         chunks = source.next()
         buffer.add(chunks)
-        for piece in chunks:
-            e = int(piece.id_[1:])
-            reference.add(e, piece.t_started, piece.t, piece.is_done)
+        for part in chunks:
+            e = int(part.id_[1:])
+            reference.add(e, part.t_started, part.t, part.is_done)
         assert [len(episode) for episode in buffer.episodes] == [len(r["steps"]) for r in reference.records]
         assert contents(buffer) == {step for r in reference.records for step in r["steps"]}
         assert buffer.get_num_episodes_evicted() == reference.num_evicted
@@ -168,7 +168,7 @@ def test_nothing_reaches_over_a_reset_that_no_flag_tells(cls):
 
 
 def test_moving_statistics_of_a_filter():
-    """The module's inputs before and behind a cut differ; the later ones are what it acted on."""
+    """The module's inputs before and after a cut differ; the later ones are what it acted on."""
     source, buffer = Blocks(3, num_envs=1, longest=50), EpisodeReplayBuffer(1000, seed=0)
     source.truth.lengths[:] = [50]
     first, second = source.next(3), source.next(3)
@@ -180,8 +180,8 @@ def test_moving_statistics_of_a_filter():
         buffer.add_block(second, starts=starts)
         batch = buffer.sample_batch(100, n_step=5)
         assert batch["n_step"].max() == longest
-        behind = batch["new_obs"][batch["obs"][:, 1] + batch["n_step"] == 3]
-        assert (behind == ([0, 3.25] if starts is None else [0, 3])).all()
+        next_obs = batch["new_obs"][batch["obs"][:, 1] + batch["n_step"] == 3]
+        assert (next_obs == ([0, 3.25] if starts is None else [0, 3])).all()
 
 
 @both
@@ -341,9 +341,9 @@ def test_episodes_of_sequences(cls, length, lookback, least):
         assert t == episode.t_started
         assert len(episode) == min(length, truth.given[e] - t)
         assert truth.given[e] - t > least
-        behind = min(lookback, t)
-        times = np.arange(t - behind, t + len(episode) + 1)
-        assert episode.observations.lookback == behind
+        before = min(lookback, t)
+        times = np.arange(t - before, t + len(episode) + 1)
+        assert episode.observations.lookback == before
         np.testing.assert_array_equal(episode.observations.data, np.stack([np.full_like(times, e), times], axis=1))
         np.testing.assert_array_equal(episode.actions.data, action_of(e, times[:-1]))
         np.testing.assert_array_equal(episode.rewards.data, reward_of(e, times[:-1]))
@@ -493,15 +493,15 @@ def test_structures_and_dtypes_are_kept(cls):
 
 def test_which_module_outputs_are_stored():
     truth = Truth([5], [True], [False], [0])
-    piece = chunk(truth, 0, 0, 3)
+    part = chunk(truth, 0, 0, 3)
     bare = EpisodeReplayBuffer(100, extra_columns=())
-    bare.add(piece)
+    bare.add(part)
     with pytest.raises(ValueError, match="'where'"):
         bare.sample_batch(2, extra_columns=["where"])
     # Outputs that only some steps have are zero in the others, also where rows are used again.
     buffer = EpisodeReplayBuffer(6)
-    piece.extra_model_outputs.clear()
-    buffer.add(piece)
+    part.extra_model_outputs.clear()
+    buffer.add(part)
     buffer.add(chunk(truth, 0, 3, 5))
     np.testing.assert_array_equal(
         buffer.episodes[0].get_extra_model_outputs("where"), [[0, 0], [0, 0], [0, 0], [0, 3], [0, 4]]
@@ -626,10 +626,10 @@ def test_bad_arguments(cls):
 def test_data_that_does_not_fit(cls):
     buffer, truth = full(cls, running=(3,))
     again = Truth([20], [True], [False], [0])
-    piece = chunk(again, 0, 0, 3)
+    part = chunk(again, 0, 0, 3)
     before = contents(buffer)
     with pytest.raises(ValueError, match="e0 that starts at t=0 .* is over"):
-        buffer.add(piece)
+        buffer.add(part)
     truth.lengths[3], truth.given[3] = 40, 14
     with pytest.raises(ValueError, match="e3 starts at t=14, .* ends at t=12"):
         buffer.add(chunk(truth, 3, 14, 15))
@@ -697,7 +697,7 @@ def test_a_reset_in_row_0_ends_what_was_running():
     assert [(e.t_started, e.t) for e in buffer.episodes][-2:] == [(0, 2), (0, 2)]
 
 
-def test_steps_count_on_behind_an_eviction():
+def test_steps_count_on_after_an_eviction():
     """A running episode that was evicted down to nothing goes on under its time steps."""
     source, buffer = Blocks(3, num_envs=3, longest=50), EpisodeReplayBuffer(12, seed=0)
     source.truth.lengths[:] = [50] * 3

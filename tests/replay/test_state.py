@@ -192,7 +192,7 @@ def steps(number, seed):
 
 @both
 def test_states_share_memory_until_something_is_written(cls, tmp_path):
-    """Neither what is saved is copied, nor what is read, if nobody else holds it when the buffer is written to."""
+    """Neither what is saved is copied, nor what is read, if nothing else holds it when the buffer is written to."""
     saved, buffer = cls(8192, seed=0), cls(8192, seed=1)
     saved.add_block(steps(8000, 0), starts=np.ones(1, bool))
     buffer.add_block(steps(8192, 1), starts=np.ones(1, bool))
