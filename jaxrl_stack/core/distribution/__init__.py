@@ -27,15 +27,7 @@ __all__ = [
     "get_action_dist_cls_for_space",
 ]
 
-_NAMES = [
-    "Categorical",
-    "Deterministic",
-    "DiagGaussian",
-    "MultiCategorical",
-    "MultiDistribution",
-    "SquashedGaussian",
-]
-_ABSENT = {f"Torch{name}": f"`jaxrl_stack.core.distribution.{name}`" for name in _NAMES}
+_ABSENT = {f"Torch{name}": f"`jaxrl_stack.core.distribution.{name}`" for name in __all__ if name[0].isupper()}
 _ABSENT["TorchDistribution"] = _ABSENT["torch"] = "the classes of `jaxrl_stack.core.distribution`"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
 from collections.abc import Iterable
@@ -142,7 +143,18 @@ class Categorical(Distribution):
         return Deterministic(jnp.argmax(self.logits, axis=-1).astype(jnp.int32))
 
 
-class DiagGaussian(Distribution):
+class _Reparameterized(Distribution):
+    """Distributions whose draws are differentiable functions of their parameters."""
+
+    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+        return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
+
+    @staticmethod
+    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
+        return 2 * math.prod(space.shape)
+
+
+class DiagGaussian(_Reparameterized):
     """Normal distribution with independent components; `logp`, `entropy` and `kl` sum over the last axis.
 
     Args:
@@ -164,9 +176,6 @@ class DiagGaussian(Distribution):
         distribution.log_scale = log_scale
         return distribution
 
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
-        return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
-
     def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         noise = jax.random.normal(key, (*(sample_shape or ()), *self.loc.shape), self.loc.dtype)
         return self.loc + self.scale * noise
@@ -184,15 +193,11 @@ class DiagGaussian(Distribution):
         distance = jnp.square((self.loc - other.loc) / other.scale)
         return jnp.sum(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0), axis=-1)
 
-    @staticmethod
-    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
-        return 2 * math.prod(space.shape)
-
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self.loc, event_ndim=1)
 
 
-class SquashedGaussian(Distribution):
+class SquashedGaussian(_Reparameterized):
     """Normal distribution squashed by tanh into (low, high); `logp` sums over the last axis.
 
     It has no closed-form entropy or KL. Its greedy action is the squashed mean.
@@ -227,9 +232,6 @@ class SquashedGaussian(Distribution):
         log_slope += jnp.log(0.5 * (self.high - self.low))
         return self.normal.logp(raw) - jnp.sum(log_slope, axis=-1)
 
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
-        return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
-
     def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         return self._squash(self.normal.rsample(key=key, sample_shape=sample_shape))
 
@@ -260,10 +262,6 @@ class SquashedGaussian(Distribution):
 
     def kl(self, other: Any) -> jax.Array:
         raise ValueError("SquashedGaussian has no closed-form KL: estimate it as logp - other.logp of a sample.")
-
-    @staticmethod
-    def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
-        return 2 * math.prod(space.shape)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._squash(self.normal.loc), event_ndim=1)
@@ -310,7 +308,34 @@ class Deterministic(Distribution):
         return self
 
 
-class MultiCategorical(Distribution):
+class _Product(Distribution):
+    """Independent distributions of one batch shape: what they say of their parts of an action adds up."""
+
+    children: list[Any]
+
+    @abc.abstractmethod
+    def _parts(self, value: Any) -> list[Any]:
+        """An action's part for each child."""
+
+    def logp(self, value: Any) -> jax.Array:
+        return _total(child.logp(part) for child, part in zip(self.children, self._parts(value), strict=True))
+
+    def entropy(self) -> jax.Array:
+        return _total(child.entropy() for child in self.children)
+
+    def kl(self, other: Any) -> jax.Array:
+        return _total(child.kl(o) for child, o in zip(self.children, other.children, strict=True))
+
+    def _draw(self, method: str, key: jax.Array, sample_shape: Any) -> list[Any]:
+        """A draw of each child, with a key of its own."""
+        keys = jax.random.split(key, len(self.children))
+        return [
+            getattr(child, method)(key=k, sample_shape=sample_shape)
+            for child, k in zip(self.children, keys, strict=True)
+        ]
+
+
+class MultiCategorical(_Product):
     """Independent categoricals, for `MultiDiscrete`: actions int32 `[..., k]`; `logp` and so on are sums.
 
     Args:
@@ -318,7 +343,7 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, categoricals: list[Categorical]):
-        self.categoricals = list(categoricals)
+        self.categoricals = self.children = list(categoricals)
 
     @classmethod
     def from_logits(
@@ -355,20 +380,11 @@ class MultiCategorical(Distribution):
 
     def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         """Concatenated one-hot draws `[..., sum(input_lens)]`, straight-through gradients."""
-        keys = jax.random.split(key, len(self.categoricals))
-        draws = [c.rsample(key=k, sample_shape=sample_shape) for c, k in zip(self.categoricals, keys, strict=True)]
-        return jnp.concatenate(draws, axis=-1)
+        return jnp.concatenate(self._draw("rsample", key, sample_shape), axis=-1)
 
-    def logp(self, value: jax.Array) -> jax.Array:
+    def _parts(self, value: Any) -> list[jax.Array]:
         value = jnp.asarray(value)
-        return _total(c.logp(value[..., i]) for i, c in enumerate(self.categoricals))
-
-    def entropy(self) -> jax.Array:
-        return _total(c.entropy() for c in self.categoricals)
-
-    def kl(self, other: Any) -> jax.Array:
-        pairs = zip(self.categoricals, other.categoricals, strict=True)
-        return _total(c.kl(o) for c, o in pairs)
+        return [value[..., i] for i in range(len(self.children))]
 
     @staticmethod
     def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
@@ -379,7 +395,7 @@ class MultiCategorical(Distribution):
         return Deterministic(greedy, event_ndim=1)
 
 
-class MultiDistribution(Distribution):
+class MultiDistribution(_Product):
     """Independent distributions in a tree, for `Dict` and `Tuple` action spaces; actions are the same tree.
 
     Args:
@@ -411,15 +427,8 @@ class MultiDistribution(Distribution):
         children = [child.from_logits(part) for child, part in zip(classes, parts, strict=True)]
         return cls(jax.tree.unflatten(structure, children))
 
-    def _leaves(self, value: Any) -> list[Any]:
+    def _parts(self, value: Any) -> list[Any]:
         return self.structure.flatten_up_to(value)
-
-    def _draw(self, method: str, key: jax.Array, sample_shape: Any) -> list[Any]:
-        keys = jax.random.split(key, len(self.children))
-        return [
-            getattr(child, method)(key=k, sample_shape=sample_shape)
-            for child, k in zip(self.children, keys, strict=True)
-        ]
 
     def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
         return jax.tree.unflatten(self.structure, self._draw("sample", key, sample_shape))
@@ -434,17 +443,6 @@ class MultiDistribution(Distribution):
     def rsample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
         draws = self._draw("rsample_and_logp", key, sample_shape)
         return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
-
-    def logp(self, value: Any) -> jax.Array:
-        pairs = zip(self.children, self._leaves(value), strict=True)
-        return _total(child.logp(leaf) for child, leaf in pairs)
-
-    def entropy(self) -> jax.Array:
-        return _total(child.entropy() for child in self.children)
-
-    def kl(self, other: Any) -> jax.Array:
-        pairs = zip(self.children, other.children, strict=True)
-        return _total(child.kl(o) for child, o in pairs)
 
     @staticmethod
     def required_input_dim(space: Any, input_lens: Any, as_list: bool = False, **kwargs: Any) -> Any:
