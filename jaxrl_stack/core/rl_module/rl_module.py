@@ -12,7 +12,7 @@ import difflib
 import functools
 import inspect
 import zlib
-from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ARGUMENTS = ("observation_space", "action_space", "inference_only", "learner_only", "model_config", "catalog_class")
+"""Of the constructor of an `RLModule`, as its attributes and those of its spec."""
+_SHARED_ARGUMENTS = ("observation_space", "action_space", "inference_only", "model_config")
+"""Those that a `MultiRLModule` and its spec have, too."""
+
 _FLAX_REMEDY = (
     "Keep layers in nnx.List([...]) or nnx.Dict({...}) instead of a plain list or dict; assign an array as "
     "an attribute of its own (self.name = array): a NumPy array is a constant, an nnx.Param is trained."
@@ -84,7 +89,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     that is not trained, spaces and the model config are plain attributes.
 
     Args:
-        observation_space: Space of one observation as the module gets it (behind the env-to-module
+        observation_space: Space of one observation as the module gets it (after the env-to-module
             connectors).
         action_space: Space of one action.
         inference_only: Leave out what only training needs (see `InferenceOnlyAPI`).
@@ -107,7 +112,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     """Whether what this class computes for a row depends on no other row of the batch, nor on their number.
 
     A class that says so lets a CPU work on a large batch in parts that fit its cache, and learners fill a batch up to a
-    size that is compiled already. Whoever overrides a method below such a class has to say it again, and likewise in a
+    size that is compiled already. A subclass that overrides a method has to say it again, and likewise in a
     catalog. Batch normalisation and attention between rows make it wrong.
     """
     STATE_FILE_NAME = "module_state"
@@ -348,14 +353,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build a module like this one."""
-        return (), {
-            "observation_space": self.observation_space,
-            "action_space": self.action_space,
-            "inference_only": self.inference_only,
-            "learner_only": self.learner_only,
-            "model_config": dict(self.model_config),
-            "catalog_class": self.catalog_class,
-        }
+        return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
         """A MultiRLModule that holds this very module as `DEFAULT_MODULE_ID`."""
@@ -594,11 +592,7 @@ class MultiRLModule(RLModule):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build a MultiRLModule with the modules that this one has now."""
-        return (), {
-            "observation_space": self.observation_space,
-            "action_space": self.action_space,
-            "inference_only": self.inference_only,
-            "learner_only": self.learner_only,
+        return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
         }
@@ -662,15 +656,7 @@ class RLModuleSpec:
         """
         if self.module_class is None:
             raise ValueError("RLModuleSpec.build() needs a class: RLModuleSpec(module_class=MyRLModule, ...).")
-        kwargs: dict[str, Any] = {
-            "observation_space": self.observation_space,
-            "action_space": self.action_space,
-            "inference_only": self.inference_only,
-            "learner_only": self.learner_only,
-            "model_config": self.model_config,
-            "catalog_class": self.catalog_class,
-        }
-        module = self.module_class(**kwargs, rngs=seed if rngs is None else rngs)
+        module = self.module_class(**_attributes(self, _ARGUMENTS), rngs=seed if rngs is None else rngs)
         if self.load_state_path is not None:
             module.restore_from_path(self.load_state_path)
         return module
@@ -689,19 +675,7 @@ class RLModuleSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data: classes as "module:name", spaces as dicts."""
-        model_config = self.model_config
-        if isinstance(model_config, DefaultModelConfig):
-            model_config = as_model_config_dict(model_config)
-        return {
-            "module_class": _path_or_none(self.module_class),
-            "observation_space": space_to_dict(self.observation_space),
-            "action_space": space_to_dict(self.action_space),
-            "inference_only": self.inference_only,
-            "learner_only": self.learner_only,
-            "model_config": None if model_config is None else dict(model_config),
-            "catalog_class": _path_or_none(self.catalog_class),
-            "load_state_path": self.load_state_path,
-        }
+        return _spec_to_dict(self)
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> RLModuleSpec:
@@ -714,12 +688,7 @@ class RLModuleSpec:
         Raises:
             ValueError: If it names a class that is not allowed.
         """
-        kwargs = dict(d)
-        for name in ("module_class", "catalog_class"):
-            kwargs[name] = _class_or_none(kwargs.get(name), allow)
-        for name in ("observation_space", "action_space"):
-            kwargs[name] = space_from_dict(kwargs.get(name))
-        return cls(**kwargs)
+        return cls(**_spec_from_dict(d, allow))
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
         """Take over fields of another spec in place.
@@ -733,10 +702,7 @@ class RLModuleSpec:
         """
         if not isinstance(other, RLModuleSpec):
             raise ValueError(f"RLModuleSpec.update() needs an RLModuleSpec, got {type(other).__name__}.")
-        for field in dataclasses.fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if theirs is not None and (override or mine is None):
-                setattr(self, field.name, theirs)
+        _take_over(self, other, override)
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
         """A MultiRLModuleSpec with this spec as `DEFAULT_MODULE_ID`."""
@@ -809,12 +775,7 @@ class MultiRLModuleSpec:
         if module_id is not None:
             return self[module_id].build(rngs=_module_key(streams.params(), module_id))
         module = self.multi_rl_module_class(
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            inference_only=self.inference_only,
-            model_config=self.model_config,
-            rl_module_specs=self._specs,
-            rngs=streams,
+            **_attributes(self, _SHARED_ARGUMENTS), rl_module_specs=self._specs, rngs=streams
         )
         if self.load_state_path is not None:
             self._load_state(module, self.load_state_path)
@@ -850,35 +811,22 @@ class MultiRLModuleSpec:
             raise ValueError(
                 f"MultiRLModuleSpec.from_module() got {type(module).__name__}: use RLModuleSpec.from_module()."
             )
-        return cls(
-            multi_rl_module_class=type(module),
-            observation_space=module.observation_space,
-            action_space=module.action_space,
-            inference_only=module.inference_only,
-            model_config=dict(module.model_config),
-            rl_module_specs={i: RLModuleSpec.from_module(m) for i, m in module.items()},
-        )
+        kwargs: dict[str, Any] = _attributes(module, _SHARED_ARGUMENTS) | {"model_config": dict(module.model_config)}
+        specs = {i: RLModuleSpec.from_module(m) for i, m in module.items()}
+        return cls(multi_rl_module_class=type(module), rl_module_specs=specs, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data: classes as "module:name", spaces as dicts."""
-        return {
-            "multi_rl_module_class": _path_or_none(self.multi_rl_module_class),
-            "observation_space": space_to_dict(self.observation_space),
-            "action_space": space_to_dict(self.action_space),
-            "inference_only": self.inference_only,
-            "model_config": self.model_config,
+        modules = self.modules_to_load
+        return _spec_to_dict(self) | {
             "rl_module_specs": {module_id: spec.to_dict() for module_id, spec in self._specs.items()},
-            "load_state_path": self.load_state_path,
-            "modules_to_load": None if self.modules_to_load is None else sorted(self.modules_to_load),
+            "modules_to_load": None if modules is None else sorted(modules),
         }
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> MultiRLModuleSpec:
         """The inverse of `to_dict`; see `RLModuleSpec.from_dict`."""
-        kwargs = dict(d)
-        kwargs["multi_rl_module_class"] = _class_or_none(kwargs["multi_rl_module_class"], allow)
-        for name in ("observation_space", "action_space"):
-            kwargs[name] = space_from_dict(kwargs.get(name))
+        kwargs = _spec_from_dict(d, allow)
         specs = kwargs.get("rl_module_specs") or {}
         kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec, allow=allow) for i, spec in specs.items()}
         if kwargs.get("modules_to_load") is not None:
@@ -905,10 +853,7 @@ class MultiRLModuleSpec:
                 self._specs[module_id].update(spec, override=override)
             else:
                 self._specs[module_id] = spec
-        for field in dataclasses.fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if field.name != "rl_module_specs" and theirs is not None and (override or mine is None):
-                setattr(self, field.name, theirs)
+        _take_over(self, other, override, leave="rl_module_specs")
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
         """The spec itself."""
@@ -985,12 +930,41 @@ def parameter_table(module: RLModule) -> str:
     return "\n".join([head, lines[0], "-" * len(lines[0]), *lines[1:], total])
 
 
-def _path_or_none(cls: type | None) -> str | None:
-    return None if cls is None else path_of(cls)
+def _attributes(owner: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(owner, name) for name in names}
 
 
-def _class_or_none(path: Any, allow: Collection[type]) -> Any:
-    return ClassLoader(allow).load(path, what="The spec") if isinstance(path, str) else path
+def _spec_to_dict(spec: RLModuleSpec | MultiRLModuleSpec) -> dict[str, Any]:
+    """A spec's fields by name, with classes, spaces and the model config as plain data."""
+    out: dict[str, Any] = {}
+    for name, value in _attributes(spec, (field.name for field in dataclasses.fields(spec))).items():
+        if name.endswith("_class"):
+            value = None if value is None else path_of(value)
+        elif name.endswith("_space"):
+            value = space_to_dict(value)
+        elif name == "model_config" and value is not None:
+            value = dict(as_model_config_dict(value))
+        out[name] = value
+    return out
+
+
+def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[str, Any]:
+    """The inverse of `_spec_to_dict`."""
+    out = dict(fields)
+    for name, value in fields.items():
+        if name.endswith("_class") and isinstance(value, str):
+            out[name] = ClassLoader(allow).load(value, what="The spec")
+        elif name.endswith("_space"):
+            out[name] = space_from_dict(value)
+    return out
+
+
+def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
+    """Set a spec's fields, but for one, to what another one has; only those that are None unless `override`."""
+    for field in dataclasses.fields(spec):
+        mine, theirs = getattr(spec, field.name), getattr(other, field.name)
+        if field.name != leave and theirs is not None and (override or mine is None):
+            setattr(spec, field.name, theirs)
 
 
 def _can_hold(dtype: Any, given: Any) -> bool:
