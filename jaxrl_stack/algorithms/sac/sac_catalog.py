@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import Categorical, SquashedGaussian
-from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.models.catalog import Catalog, hidden_layers, layer_initializers
 from jaxrl_stack.core.models.configs import (
     ConcatEncoderConfig,
     MLPEncoderConfig,
@@ -81,38 +81,31 @@ class SACCatalog(Catalog):
         if not self.is_continuous:
             return self.encoder_config
         settings, action_dim = self.model_config_dict, cast(gym.spaces.Box, self.action_space).shape[0]
-        hidden = {
-            "hidden_layer_activation": settings["fcnet_activation"],
-            "hidden_layer_use_layernorm": settings["fcnet_use_layernorm"],
-            "compute_dtype": settings["compute_dtype"],
-            **self._initializers("fcnet", "hidden"),
-        }
+        hidden = hidden_layers(settings, "fcnet")
         if settings["fusionnet_hiddens"] is None:
             obs_dim = cast(MLPEncoderConfig, self.encoder_config).input_dims
             assert obs_dim is not None
             return ConcatEncoderConfig(
                 input_dims=(obs_dim[0] + action_dim,),
                 columns=(Columns.OBS, Columns.ACTIONS),
-                hidden_layer_dims=settings["fcnet_hiddens"],
                 **hidden,
             )
         action_encoder_config = MLPEncoderConfig(
             input_dims=(action_dim,),
-            hidden_layer_dims=settings["fcnet_hiddens"][:-1],
-            **hidden,
+            **{**hidden, "hidden_layer_dims": hidden["hidden_layer_dims"][:-1]},
             output_layer_dim=self.latent_dims[0],
             output_layer_activation=settings["fcnet_activation"],
             output_layer_use_layernorm=settings["fcnet_use_layernorm"],
-            **self._initializers("fcnet", "output"),
+            **layer_initializers(settings, "fcnet", "output"),
         )
         return MultiStreamEncoderConfig(
             base_encoder_configs={Columns.OBS: self.encoder_config, Columns.ACTIONS: action_encoder_config},
             hidden_layer_dims=settings["fusionnet_hiddens"],
             hidden_layer_activation=settings["fusionnet_activation"],
-            **self._initializers("fusionnet", "hidden"),
+            **layer_initializers(settings, "fusionnet", "hidden"),
             output_layer_dim=self.latent_dims[0],
             output_layer_activation=settings["fusionnet_activation"],
-            **self._initializers("fusionnet", "output"),
+            **layer_initializers(settings, "fusionnet", "output"),
             compute_dtype=settings["compute_dtype"],
         )
 
@@ -150,11 +143,3 @@ class SACCatalog(Catalog):
     def get_action_dist_cls(self, framework: str = "jax") -> type[Distribution]:
         """`SquashedGaussian` in [-1, 1], or `Categorical` for discrete actions."""
         return SquashedGaussian if self.is_continuous else Categorical
-
-    def _initializers(self, part: str, layer: str) -> dict[str, Any]:
-        """The initializers of one part of the settings, as arguments for the hidden or the output layers."""
-        return {
-            f"{layer}_layer_{ours}_initializer{suffix}": self.model_config_dict[f"{part}_{name}_initializer{given}"]
-            for ours, name in (("weights", "kernel"), ("bias", "bias"))
-            for suffix, given in (("", ""), ("_config", "_kwargs"))
-        }

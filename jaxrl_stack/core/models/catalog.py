@@ -92,19 +92,10 @@ class Catalog:
     def _head_settings(self) -> dict[str, Any]:
         """Arguments that the configs of all heads share: the `head_fcnet_*` settings."""
         settings = self.model_config_dict
-        initializers = {
-            f"{layer}_layer_{part}_initializer{suffix}": settings[f"head_fcnet_{name}_initializer{suffix_in}"]
-            for layer in ("hidden", "output")
-            for part, name in (("weights", "kernel"), ("bias", "bias"))
-            for suffix, suffix_in in (("", ""), ("_config", "_kwargs"))
-        }
         return {
             "input_dims": self.latent_dims,
-            "hidden_layer_dims": settings["head_fcnet_hiddens"],
-            "hidden_layer_activation": settings["head_fcnet_activation"],
-            "hidden_layer_use_layernorm": settings["head_fcnet_use_layernorm"],
-            "compute_dtype": settings["compute_dtype"],
-            **initializers,
+            **hidden_layers(settings, "head_fcnet"),
+            **layer_initializers(settings, "head_fcnet", "output"),
         }
 
     @classmethod
@@ -140,15 +131,24 @@ class Catalog:
                 f"No default encoder for the observation space {observation_space}: flatten or one-hot "
                 "encode it with the FlattenObservations env-to-module connector, or write your own RLModule."
             )
-        hiddens = list(settings["fcnet_hiddens"])
-        return MLPEncoderConfig(
-            input_dims=shape,
-            hidden_layer_dims=hiddens,
-            hidden_layer_activation=settings["fcnet_activation"],
-            hidden_layer_use_layernorm=settings["fcnet_use_layernorm"],
-            hidden_layer_weights_initializer=settings["fcnet_kernel_initializer"],
-            hidden_layer_weights_initializer_config=settings["fcnet_kernel_initializer_kwargs"],
-            hidden_layer_bias_initializer=settings["fcnet_bias_initializer"],
-            hidden_layer_bias_initializer_config=settings["fcnet_bias_initializer_kwargs"],
-            compute_dtype=settings["compute_dtype"],
-        )
+        return MLPEncoderConfig(input_dims=shape, **hidden_layers(settings, "fcnet"))
+
+
+def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The settings of one part of the networks, such as "fcnet", as arguments of its config."""
+    return {
+        "hidden_layer_dims": list(settings[f"{part}_hiddens"]),
+        "hidden_layer_activation": settings[f"{part}_activation"],
+        "hidden_layer_use_layernorm": settings[f"{part}_use_layernorm"],
+        "compute_dtype": settings["compute_dtype"],
+        **layer_initializers(settings, part, "hidden"),
+    }
+
+
+def layer_initializers(settings: Mapping[str, Any], part: str, layer: str) -> dict[str, Any]:
+    """The initializers of one part of the networks as arguments for its hidden or its output layers."""
+    return {
+        f"{layer}_layer_{ours}_initializer{suffix}": settings[f"{part}_{name}_initializer{given}"]
+        for ours, name in (("weights", "kernel"), ("bias", "bias"))
+        for suffix, given in (("", ""), ("_config", "_kwargs"))
+    }

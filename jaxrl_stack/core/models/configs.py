@@ -62,46 +62,70 @@ class ModelConfig(abc.ABC):
 
 
 @dataclasses.dataclass
-class _MLPConfig(ModelConfig):
+class _LayersConfig(ModelConfig):
     """Hidden layers, then an output layer unless `output_layer_dim` is None.
 
-    Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`. `clip_log_std`
-    clamps the second half of the outputs to ± `log_std_clip_param`.
+    Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
     """
 
     hidden_layer_dims: Sequence[int] = (256, 256)
     hidden_layer_use_bias: bool = True
     hidden_layer_activation: Any = "relu"
-    hidden_layer_use_layernorm: bool = False
     hidden_layer_weights_initializer: Initializer = None
     hidden_layer_weights_initializer_config: dict | None = None
     hidden_layer_bias_initializer: Initializer = None
     hidden_layer_bias_initializer_config: dict | None = None
     output_layer_dim: int | None = None
-    output_layer_use_layernorm: bool = False
     output_layer_use_bias: bool = True
     output_layer_activation: Any = "linear"
     output_layer_weights_initializer: Initializer = None
     output_layer_weights_initializer_config: dict | None = None
     output_layer_bias_initializer: Initializer = None
     output_layer_bias_initializer_config: dict | None = None
-    clip_log_std: bool = False
-    log_std_clip_param: float = 20.0
     compute_dtype: str = dataclasses.field(default="float32", kw_only=True)
 
     @property
     def output_dims(self) -> tuple[int, ...]:
         if self.output_layer_dim is not None:
             return (int(self.output_layer_dim),)
-        if self.hidden_layer_dims:
-            return (int(self.hidden_layer_dims[-1]),)
-        return (self._input_dim(),)
+        return (int(self.hidden_layer_dims[-1]) if self.hidden_layer_dims else self._input_dim(),)
+
+    @abc.abstractmethod
+    def _input_dim(self) -> int:
+        """Width of what the first layer takes."""
+
+    def _kinds_and_widths(self, output_dim: int | None) -> tuple[list[str], list[int]]:
+        """Of each layer whether it is "hidden" or "output", and its width."""
+        widths = [int(dim) for dim in self.hidden_layer_dims]
+        kinds = ["hidden"] * len(widths)
+        if output_dim is not None:
+            kinds, widths = [*kinds, "output"], [*widths, int(output_dim)]
+        if min(widths, default=1) < 1:
+            raise ValueError(f"{type(self).__name__}: layer widths {widths} must be at least 1.")
+        return kinds, widths
+
+    def _of_each(self, kinds: Sequence[str], setting: str) -> list[Any]:
+        return [getattr(self, f"{kind}_layer_{setting}") for kind in kinds]
+
+    def _initializers(self, kinds: Sequence[str], part: str) -> list[Any]:
+        names = [f"{kind}_layer_{part}_initializer" for kind in kinds]
+        return [get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name) for name in names]
+
+
+@dataclasses.dataclass
+class _MLPConfig(_LayersConfig):
+    """`clip_log_std` clamps the second half of the outputs to ± `log_std_clip_param`."""
+
+    hidden_layer_use_layernorm: bool = False
+    output_layer_use_layernorm: bool = False
+    clip_log_std: bool = False
+    log_std_clip_param: float = 20.0
 
     def _input_dim(self) -> int:
         if self.input_dims is None or len(self.input_dims) != 1:
             raise ValueError(
                 f"{type(self).__name__}(input_dims={self.input_dims}): expected the shape [d] of a flat "
-                "input; put a FlattenObservations connector in front of the module for other shapes."
+                "input; put a FlattenObservations connector before the module for other shapes."
             )
         return int(self.input_dims[0])
 
@@ -109,52 +133,22 @@ class _MLPConfig(ModelConfig):
         return float(self.log_std_clip_param) if self.clip_log_std else None
 
     def _layers(self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, *, is_head: bool = False, **kwargs: Any) -> Any:
-        dims = [int(dim) for dim in self.hidden_layer_dims]
-        if min([*dims, 1 if output_dim is None else int(output_dim)], default=1) < 1:
-            raise ValueError(f"{type(self).__name__}: layer widths {dims}, {output_dim} must be at least 1.")
-        per_layer = [
-            (
-                dim,
-                self.hidden_layer_activation,
-                self.hidden_layer_use_bias,
-                self.hidden_layer_use_layernorm,
-                self._initializer("hidden_layer_weights_initializer"),
-                self._initializer("hidden_layer_bias_initializer"),
-            )
-            for dim in dims
-        ]
-        if output_dim is not None:
-            per_layer.append(
-                (
-                    int(output_dim),
-                    self.output_layer_activation,
-                    self.output_layer_use_bias,
-                    self.output_layer_use_layernorm,
-                    self._initializer("output_layer_weights_initializer"),
-                    self._initializer("output_layer_bias_initializer"),
-                )
-            )
-        widths, activations, use_bias, use_layernorm, kernel_inits, bias_inits = (
-            zip(*per_layer, strict=True) if per_layer else ((),) * 6
-        )
+        kinds, widths = self._kinds_and_widths(output_dim)
         dtypes = [_layer_dtype(self.compute_dtype)] * len(widths)
         if is_head:  # Losses, log-probabilities and values are made of what it puts out: float32.
             dtypes = [*dtypes[1:], None]
         return cls(
             self._input_dim(),
             widths,
-            activations=activations,
-            use_bias=use_bias,
-            use_layernorm=use_layernorm,
-            kernel_inits=kernel_inits,
-            bias_inits=bias_inits,
+            activations=self._of_each(kinds, "activation"),
+            use_bias=self._of_each(kinds, "use_bias"),
+            use_layernorm=self._of_each(kinds, "use_layernorm"),
+            kernel_inits=self._initializers(kinds, "weights"),
+            bias_inits=self._initializers(kinds, "bias"),
             dtypes=dtypes,
             rngs=rngs,
             **kwargs,
         )
-
-    def _initializer(self, name: str) -> Any:
-        return get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name)
 
 
 @dataclasses.dataclass
@@ -211,10 +205,8 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
 
 
 @dataclasses.dataclass
-class MultiStreamEncoderConfig(ModelConfig):
-    """A `MultiStreamEncoder`: hidden layers, then an output layer unless `output_layer_dim` is None.
-
-    Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
+class MultiStreamEncoderConfig(_LayersConfig):
+    """A `MultiStreamEncoder`.
 
     Args:
         base_encoder_configs: `{column: config of its encoder}`.
@@ -222,20 +214,6 @@ class MultiStreamEncoderConfig(ModelConfig):
 
     base_encoder_configs: Mapping[str, ModelConfig] | None = None
     hidden_layer_dims: Sequence[int] = (256, 256, 256)
-    hidden_layer_use_bias: bool = True
-    hidden_layer_activation: Any = "relu"
-    hidden_layer_weights_initializer: Initializer = None
-    hidden_layer_weights_initializer_config: dict | None = None
-    hidden_layer_bias_initializer: Initializer = None
-    hidden_layer_bias_initializer_config: dict | None = None
-    output_layer_dim: int | None = None
-    output_layer_use_bias: bool = True
-    output_layer_activation: Any = "linear"
-    output_layer_weights_initializer: Initializer = None
-    output_layer_weights_initializer_config: dict | None = None
-    output_layer_bias_initializer: Initializer = None
-    output_layer_bias_initializer_config: dict | None = None
-    compute_dtype: str = dataclasses.field(default="float32", kw_only=True)
 
     def _streams(self) -> Mapping[str, ModelConfig]:
         if not self.base_encoder_configs:
@@ -244,45 +222,30 @@ class MultiStreamEncoderConfig(ModelConfig):
             )
         return self.base_encoder_configs
 
-    def _embedding_dim(self) -> int:
+    def _input_dim(self) -> int:
         return sum(config.output_dims[0] for config in self._streams().values())
-
-    @property
-    def output_dims(self) -> tuple[int, ...]:
-        if self.output_layer_dim is not None:
-            return (int(self.output_layer_dim),)
-        return (int(self.hidden_layer_dims[-1]) if self.hidden_layer_dims else self._embedding_dim(),)
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MultiStreamEncoder:
         _check_framework(framework)
         encoders = {name: self._streams()[name].build(framework, rngs=rngs) for name in sorted(self._streams())}
-        embedding_dim = self._embedding_dim()
-        kinds = ["hidden"] * len(self.hidden_layer_dims)
-        widths = [int(dim) for dim in self.hidden_layer_dims]
-        if self.output_layer_dim is not None:
-            kinds.append("output")
-            widths.append(int(self.output_layer_dim))
-        if min(widths, default=1) < 1:
-            raise ValueError(f"MultiStreamEncoderConfig: layer widths {widths} must be at least 1.")
+        embedding_dim = self._input_dim()
+        kinds, widths = self._kinds_and_widths(self.output_layer_dim)
+        kernel_inits, bias_inits = self._initializers(kinds, "weights"), self._initializers(kinds, "bias")
         layers = []
-        for i, (kind, width) in enumerate(zip(kinds, widths, strict=True)):
+        for i, (width, use_bias) in enumerate(zip(widths, self._of_each(kinds, "use_bias"), strict=True)):
             fan_in = embedding_dim + (widths[i - 1] if i else 0)
             layers.append(
                 Dense(
                     fan_in,
                     width,
-                    use_bias=getattr(self, f"{kind}_layer_use_bias"),
+                    use_bias=use_bias,
                     dtype=_layer_dtype(self.compute_dtype),
-                    kernel_init=self._initializer(f"{kind}_layer_weights_initializer") or torch_default_kernel(),
-                    bias_init=self._initializer(f"{kind}_layer_bias_initializer") or torch_default_bias(fan_in),
+                    kernel_init=kernel_inits[i] or torch_default_kernel(),
+                    bias_init=bias_inits[i] or torch_default_bias(fan_in),
                     rngs=rngs,
                 )
             )
-        activations = [getattr(self, f"{kind}_layer_activation") for kind in kinds]
-        return MultiStreamEncoder(encoders, layers, activations=activations)
-
-    def _initializer(self, name: str) -> Any:
-        return get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name)
+        return MultiStreamEncoder(encoders, layers, activations=self._of_each(kinds, "activation"))
 
 
 @dataclasses.dataclass
