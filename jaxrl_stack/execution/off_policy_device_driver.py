@@ -16,7 +16,7 @@ from flax import struct
 from jaxrl_stack.acting.device_rollout import RunnerState
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
-from jaxrl_stack.core.learner.traced_update import NOT_FINITE
+from jaxrl_stack.core.learner.loss_hooks import NOT_FINITE
 from jaxrl_stack.execution.device_driver import DeviceDriver, least_free_memory
 from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState

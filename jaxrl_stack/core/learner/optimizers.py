@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from jaxrl_stack.ops import reductions
+from jaxrl_stack.utils.schedules import validate_schedule
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.functional import PureModule
 
 ParamDict = dict[str, jax.Array]
 """``{ref: array}``; ``ref`` is what `Learner.get_param_ref` returns."""
@@ -100,3 +106,68 @@ def clip_gradients(gradients: ParamDict, grad_clip: Any, grad_clip_by: str) -> t
         return jax.tree.map(jnp.multiply, gradients, scales), norm
     scale = grad_clip / jnp.maximum(norm + 1e-6, grad_clip)
     return unpack(jax.tree.map(lambda g: g * scale, flat)), norm
+
+
+def optimizer_factory(
+    optimizer: Callable[[Any], optax.GradientTransformation] | optax.GradientTransformation,
+    lr_or_lr_schedule: Any,
+    optimizer_name: str,
+    module_id: str,
+) -> Callable[[Any], optax.GradientTransformation]:
+    """``lr -> optax.GradientTransformation``, from what `Learner.register_optimizer` gets.
+
+    Raises:
+        ValueError: If there is no learning rate where one is needed, or one that has no effect.
+        TypeError: If it is no such function.
+    """
+    if isinstance(optimizer, optax.GradientTransformation):
+        if lr_or_lr_schedule is not None:
+            raise ValueError(
+                f"register_optimizer({optimizer_name!r}): lr_or_lr_schedule={lr_or_lr_schedule!r} has no effect "
+                f"on a finished optax transformation. Pass a function of the learning rate, such as optax.adam, "
+                f"or lr_or_lr_schedule=None."
+            )
+        transformation = optimizer
+        return lambda lr: transformation
+    if lr_or_lr_schedule is None:
+        raise ValueError(
+            f"register_optimizer({optimizer_name!r}) of module {module_id!r} needs lr_or_lr_schedule: a "
+            f"number or [[timestep, value], ...]. Set it with config.training(lr=...)."
+        )
+    if not callable(optimizer):
+        raise TypeError(
+            f"register_optimizer({optimizer_name!r}): optimizer={optimizer!r} must be a function of the "
+            f"learning rate that returns an optax.GradientTransformation, such as optax.adam."
+        )
+    validate_schedule(lr_or_lr_schedule, "lr_or_lr_schedule")
+    made = optimizer(jnp.float32(0.0))
+    if not isinstance(made, optax.GradientTransformation):
+        raise TypeError(
+            f"register_optimizer({optimizer_name!r}): optimizer={optimizer!r} returned {made!r}. It must "
+            f"return an optax.GradientTransformation, as optax.adam does."
+        )
+    return optimizer
+
+
+def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tuple[str, ...]:
+    """The refs of `Learner.register_optimizer`'s `params`, each once.
+
+    Raises:
+        ValueError: If there are none, or unknown ones.
+        TypeError: For what is no parameter, submodule or ref.
+    """
+    remedy = "Give self.get_parameters(self.module[module_id]), or submodules or refs of it."
+    call = f"register_optimizer({optimizer_name!r}, params=...)"
+    params = list(params) if isinstance(params, Iterable) and not isinstance(params, str) else params
+    if not isinstance(params, list) or not params:
+        raise ValueError(f"{call}: got {params!r} where a list of parameters belongs. {remedy}")
+    refs: list[str] = []
+    for param in params:
+        if not isinstance(param, str | nnx.Variable | nnx.Pytree):
+            raise TypeError(f"{call}: {param!r} is no parameter, submodule or ref. {remedy}")
+        refs.extend([param] if isinstance(param, str) else pure.refs_of(param))
+    unknown = [ref for ref in refs if ref not in pure.params]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], pure.params, n=3) or list(pure.params)[:6]
+        raise ValueError(f"{call}: there is no parameter {unknown[0]!r}, but for example {close}. {remedy}")
+    return tuple(dict.fromkeys(refs))

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxrl_stack.core.learner.learner_base import MetricKey
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import put_counter
+from jaxrl_stack.core.learner.traced_update import TracedUpdate
 from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.target_networks import follows
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import LAST_TARGET_UPDATE_TS, NUM_TARGET_UPDATES
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import MetricKey
-    from jaxrl_stack.core.rl_module.functional import PureModule
-    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
 LAST_TARGET_UPDATE = "last_target_update"
 """Name in a learner's extra state: ``{module_id: uint32[2]}``, sampled env steps at the newest target update."""
@@ -29,26 +26,20 @@ TARGET_UPDATES = "target_updates"
 """Name in a learner's extra state: ``{module_id: uint32}``, how many there were."""
 
 
-class TargetNetworkUpdates:
+class TargetNetworkUpdates(TracedUpdate):
     """Brings target networks to a `Learner`: derive from this class and from it, in this order.
 
-    Behind every update, each module that implements `TargetNetworkAPI` has its target networks moved by
+    After every update, each module that implements `TargetNetworkAPI` has its target networks moved by
     ``tau * main + (1 - tau) * target`` if at least ``target_network_update_freq`` env steps were sampled since the last
-    time (0: behind every update). Both are settings of the config; `tau` is traced.
+    time (0: after every update). Both are settings of the config; `tau` is traced.
     """
 
     result_names: tuple[str, ...] = (NUM_TARGET_UPDATES, LAST_TARGET_UPDATE_TS)
 
-    if TYPE_CHECKING:
-        _template: MultiRLModule
-        _pure: PureModule
-
-        def _config_for(self, module_id: str) -> Any: ...
-
     def initial_extra_state(self) -> dict[str, Any]:
         """Env steps at the last target update of every module that has targets, and how many there were."""
         return {
-            **super().initial_extra_state(),  # pyright: ignore[reportAttributeAccessIssue] - a Learner's
+            **super().initial_extra_state(),
             LAST_TARGET_UPDATE: {mid: counters.zero() for mid in self._ids_with_targets()},
             TARGET_UPDATES: {mid: np.uint32(0) for mid in self._ids_with_targets()},
         }
@@ -57,9 +48,7 @@ class TargetNetworkUpdates:
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> LearnerState:
         """Move the target networks that are due. Pure; see `Learner.post_update`."""
-        state = super().post_update(  # pyright: ignore[reportAttributeAccessIssue] - a Learner's
-            state, metrics=metrics, settings=settings
-        )
+        state = super().post_update(state, metrics=metrics, settings=settings)
         last, number = dict(state.extra[LAST_TARGET_UPDATE]), dict(state.extra[TARGET_UPDATES])
         rest = dict(state.rest)
         for mid in last:
@@ -94,5 +83,5 @@ class TargetNetworkUpdates:
 def _moved(
     main: dict[str, jax.Array], target: dict[str, jax.Array], due: jax.Array, tau: jax.Array | float
 ) -> dict[str, jax.Array]:
-    """The targets behind an update, as they were if it was not due."""
+    """The targets after an update, as they were if it was not due."""
     return jax.lax.cond(due, lambda: q_learning.soft_update(main, target, tau), lambda: target)

@@ -1,11 +1,10 @@
-"""The compiled part of a Learner: hooks of the loss and the optimizers, and the pure functions that call them."""
+"""The update of a Learner as pure functions: connector pipeline, minibatch loop, gradient step."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -24,9 +23,8 @@ from jaxrl_stack.core.learner.minibatches import (
     minibatch_index_within,
     shard_rows,
 )
-from jaxrl_stack.core.learner.optimizers import ParamDict, RegisteredOptimizer, as_vector, clip_gradients
+from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
 from jaxrl_stack.core.learner.traced_metrics import (
-    REMAINDER,
     RunningReduction,
     TracedMetrics,
     before_any,
@@ -35,359 +33,26 @@ from jaxrl_stack.core.learner.traced_metrics import (
 )
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
-from jaxrl_stack.core.rl_module.functional import PureModule
-from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.core.rl_module.row_independence import can_be_split
-from jaxrl_stack.ops import permutation, reductions, running_statistics
+from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.returns import clipped_rewards
-from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils import schedules
-from jaxrl_stack.utils.devices import Device, host_view
-from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
+from jaxrl_stack.utils.devices import Device
+from jaxrl_stack.utils.traced_config import TracedConfigView
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
-ModuleID = str
-MetricKey = tuple[str, ...]
-
-NOT_FINITE = "not_finite/"
-"""Prefix of the flags that ``check_nans`` adds to the metrics of an update."""
+from jaxrl_stack.core.learner.learner_base import MetricKey, ModuleID
+from jaxrl_stack.core.learner.loss_hooks import LinearizedLosses, LossHooks, Trace
 
 
-@dataclasses.dataclass
-class Trace:
-    """What the hooks may touch while one minibatch step is traced."""
-
-    module: MultiRLModule
-    configs: dict[ModuleID, TracedConfigView]
-    learning_rates: dict[ModuleID, dict[str, jax.Array]]
-    extra: dict[str, Any]
-    metrics: TracedMetrics
-    axis_name: str | None
-    params: ParamDict
-    optimizers: dict[ModuleID, dict[str, Any]]
-    trained_refs: tuple[str, ...] = ()
-    full_masks: list[jax.Array] = dataclasses.field(default_factory=list)
-    row_counts: dict[ModuleID, jax.Array] | None = None
-    masks: dict[ModuleID, jax.Array] = dataclasses.field(default_factory=dict)
-    linearized: LinearizedLosses | None = None
-    losses: dict[ModuleID, Any] | None = None
-    gradients: ParamDict | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearizedLosses:
-    """How the losses of a minibatch change with the parameters: one trace, from which every gradient follows.
-
-    Attributes:
-        function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
-        params: The parameters that the losses were differentiated for.
-    """
-
-    function: Callable[[ParamDict], dict[ModuleID, Any]]
-    params: ParamDict
-
-    def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Gradients of one number made of the losses, for some parameters alone.
-
-        What leads to other losses is not computed; nor is, in a compiled program, what leads to other parameters.
-
-        Args:
-            of: Picks (or adds up) from the losses; linear.
-            refs: Those parameters.
-        """
-        transposed = jax.linear_transpose(lambda tangents: of(self.function(tangents)), self.params)
-        (gradients,) = transposed(jnp.float32(1.0))
-        return {ref: gradients[ref] for ref in refs}
-
-
-class TracedUpdate:
+class TracedUpdate(LossHooks):
     """What of a `Learner` runs inside its compiled programs.
 
     `pure_update` is the computation of one update, the same on both drivers: a sampled block through the learner
-    connector pipeline (`pure_connect`), then gradient steps on minibatches (`pure_fit`). The hooks in front of it are
-    called while it is traced: they are there to be overridden, and must be pure JAX.
+    connector pipeline (`pure_connect`), then gradient steps on minibatches (`pure_fit`), which call the hooks.
     """
-
-    loss_is_linear_in_means = False
-    """Whether every loss is a sum of constants times `masked_means` of the batch, and every metric, too, unless it is
-    logged with ``reduce="min"``, ``"max"`` or ``"sum"``.
-
-    A class that says so lets the update add up gradients over pieces of a minibatch that fit the cache, which gives
-    the same gradients in less time, and average everything over devices at once. Whoever overrides the loss below such
-    a class has to say it again.
-    """
-
-    # What a Learner brings along.
-    config: AlgorithmConfig
-    devices: list[Device]
-    _template: MultiRLModule
-    _pure: PureModule
-    _pure_connector: Any
-    _optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]]
-    _trace: Trace | None
-    _pure_hook: str | None
-    _should_update: Any
-
-    if TYPE_CHECKING:
-
-        @property
-        def module(self) -> MultiRLModule: ...
-
-        @property
-        def metrics(self) -> MetricsLogger | TracedMetrics: ...
-
-        @property
-        def state(self) -> LearnerState: ...
-
-        def _config_for(self, module_id: ModuleID) -> AlgorithmConfig: ...
-
-        def _check_registered_optimizer(self, module_id: ModuleID, optimizer_name: str) -> None: ...
-
-        def get_optimizers_for_module(self, module_id: ModuleID = ...) -> list[tuple[str, RegisteredOptimizer]]: ...
-
-        def filter_param_dict_for_optimizer(
-            self, param_dict: ParamDict, optimizer: RegisteredOptimizer
-        ) -> ParamDict: ...
-
-        def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool: ...
-
-    # ---------------------------------------------------------------------------------------------------------- hooks
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        """While a hook is traced: the algorithm's own arrays (`initial_extra_state`), as of this update."""
-        if self._trace is not None:
-            return self._trace.extra
-        return jax.device_get(host_view(self.state.extra))
-
-    def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
-        """Mean over the rows of `batch` that count, over all devices. The mean to use in losses.
-
-        Args:
-            x: float32 ``[N, ...]``, one value per row.
-            batch: The module's minibatch; its ``LOSS_MASK`` says which rows count.
-        """
-        return self.masked_means({"x": x}, batch)["x"]
-
-    def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Several means at once: the same as `masked_mean` of each, with one reduction over the devices.
-
-        For losses of different optimizers call `masked_mean` for each: what shares a reduction is differentiated
-        together, also where an optimizer wants no part of it.
-        """
-        mask = batch[Columns.LOSS_MASK]
-        trace = self._trace
-        if trace is None:
-            return reductions.masked_means(values, mask)
-        full = any(mask is known for known in trace.full_masks)
-        if trace.row_counts is None:
-            return reductions.masked_means(values, None if full else mask, trace.axis_name)
-        # This piece's share of the means: shares add up over pieces here, and average over devices later.
-        count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
-        return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
-
-    def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
-        """Mean and variance of the rows of this batch that count, on this device: for `TracedMetrics.log_statistics`.
-
-        In two passes: a difference of two means loses all digits when the mean is large against the spread.
-
-        Args:
-            x: float32 ``[N, ...]``; no gradient flows into it.
-            batch: As for `masked_mean`.
-        """
-        mask = batch[Columns.LOSS_MASK]
-        full = self._trace is not None and any(mask is known for known in self._trace.full_masks)
-        return running_statistics.of_batch(jax.lax.stop_gradient(x), None if full else mask)
-
-    def compute_loss_for_module(
-        self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
-    ) -> Any:
-        """The loss of one module. Override this.
-
-        Args:
-            module_id: The module.
-            config: Its config; settings that are traced (lr, clip_param, ...) read as the current arrays.
-            batch: Its minibatch, ``{column: [N, ...]}``.
-            fwd_out: What its ``forward_train`` returned.
-
-        Returns:
-            A float32 scalar; or ``(scalar, {metric: value})``; or ``{optimizer_name: scalar}``, each differentiated
-            for the parameters of that optimizer alone. Take means with `masked_mean`.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} must implement compute_loss_for_module(*, module_id, config, batch, fwd_out)."
-        )
-
-    def compute_losses(self, *, fwd_out: dict[ModuleID, Any], batch: dict[ModuleID, Any]) -> dict[ModuleID, Any]:
-        """The losses of all modules in the batch, ``{module_id: scalar or {optimizer_name: scalar}}``."""
-        assert self._trace is not None
-        losses = {}
-        for module_id in fwd_out:
-            config = self._trace.configs[module_id]
-            module = self.module[module_id]
-            with explain_traced_branches(config):
-                if isinstance(module, SelfSupervisedLossAPI):
-                    loss = module.compute_self_supervised_loss(
-                        learner=self,
-                        module_id=module_id,
-                        config=config,
-                        batch=batch[module_id],
-                        fwd_out=fwd_out[module_id],
-                    )
-                else:
-                    loss = self.compute_loss_for_module(
-                        module_id=module_id, config=config, batch=batch[module_id], fwd_out=fwd_out[module_id]
-                    )
-            if isinstance(loss, tuple):
-                if len(loss) != 2 or not isinstance(loss[1], Mapping):
-                    raise ValueError(
-                        f"The loss of module {module_id!r} in {type(self).__name__} is a tuple of {len(loss)}: return "
-                        f"the loss, or the pair (loss, {{metric: value}})."
-                    )
-                loss, metrics = loss
-                self.metrics.log_dict(metrics, key=module_id, window=1)
-            losses[module_id] = loss
-        return losses
-
-    def compute_gradients(self, loss_per_module: dict[ModuleID, Any], **kwargs: Any) -> ParamDict:
-        """Gradients of the losses, averaged over the devices.
-
-        Args:
-            loss_per_module: What `compute_losses` returned, unchanged: gradients are pulled back through that
-                computation. To change the losses, override `compute_losses`.
-
-        Returns:
-            ``{ref: gradient}`` of the sum of all scalar losses; of its own loss for each optimizer that has one.
-        """
-        trace = self._trace
-        assert trace is not None and trace.losses is not None
-        same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
-            a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
-        )
-        if not same:
-            raise ValueError(
-                "compute_gradients() got other losses than compute_losses() returned. Override compute_losses() (and "
-                "call super) to change, scale or add losses."
-            )
-        if trace.gradients is not None:
-            return dict(trace.gradients)
-        assert trace.linearized is not None
-        return reductions.pmean_flat(self._gradients_of(trace.losses, trace.linearized), trace.axis_name)
-
-    def _gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
-        scalars = [mid for mid, loss in losses.items() if not isinstance(loss, dict)]
-        if scalars:
-            gradients = linearized.gradients(lambda found: sum(found[mid] for mid in scalars), linearized.params)
-        else:
-            gradients = {ref: jnp.zeros_like(leaf) for ref, leaf in linearized.params.items()}
-        for module_id, loss in losses.items():
-            if not isinstance(loss, dict):
-                continue
-            for name in loss:
-                self._check_registered_optimizer(module_id, name)
-                refs = [ref for ref in self._optimizers[module_id][name].refs if ref in linearized.params]
-                own = linearized.gradients(lambda found, mid=module_id, name=name: found[mid][name], refs)
-                for ref, gradient in own.items():
-                    gradients[ref] = gradients[ref] + gradient if scalars else gradient
-        return gradients
-
-    def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
-        """Clip (and log) gradients; by default module by module, see `postprocess_gradients_for_module`."""
-        out = dict(gradients_dict)
-        for module_id in self._optimizers:
-            refs = [ref for opt in self._optimizers[module_id].values() for ref in opt.refs]
-            own = {ref: gradients_dict[ref] for ref in refs if ref in gradients_dict}
-            if own:
-                config = self._config_view(module_id)
-                with explain_traced_branches(config):
-                    out |= self.postprocess_gradients_for_module(
-                        module_id=module_id, config=config, module_gradients_dict=own
-                    )
-        return out
-
-    def postprocess_gradients_for_module(
-        self, *, module_id: ModuleID, config: Any = None, module_gradients_dict: ParamDict
-    ) -> ParamDict:
-        """Clip the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
-
-        Args:
-            module_id: The module.
-            config: Its config view.
-            module_gradients_dict: ``{ref: gradient}`` of that module.
-
-        Returns:
-            The gradients to apply, same keys.
-        """
-        config = config or self._config_view(module_id)
-        out = dict(module_gradients_dict)
-        for name, optimizer in self.get_optimizers_for_module(module_id):
-            gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)
-            clipped, norm = self._get_clip_function()(gradients, config.grad_clip, config.grad_clip_by)
-            out |= clipped
-            self.metrics.log_value((module_id, f"gradients_{name}_global_norm"), norm, window=1)
-        return out
-
-    def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:
-        """``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm before clipping)``."""
-        return clip_gradients
-
-    def apply_gradients(self, gradients_dict: ParamDict) -> None:
-        """Let every optimizer take one step. Non-finite gradient entries become finite numbers first (RLlib's way);
-        with ``torch_skip_nan_gradients=True`` a step with any of them is skipped instead."""
-        trace = self._trace
-        assert trace is not None
-        skip = self.config.torch_skip_nan_gradients
-        for module_id, by_name in self._optimizers.items():
-            for name, optimizer in by_name.items():
-                gradients = self.filter_param_dict_for_optimizer(gradients_dict, optimizer)
-                if not gradients:
-                    continue
-                finite = jnp.bool_(True)
-                if skip:
-                    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in gradients.values()]))
-                params = {ref: trace.params[ref] for ref in gradients}
-                old_state = trace.optimizers[module_id][name]
-                lr = trace.learning_rates[module_id].get(name)
-                new_params, new_state = optimizer.step(lr, gradients, old_state, params)
-                if skip:
-                    new_params = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_params, params)
-                    new_state = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_state, old_state)
-                trace.params = {**trace.params, **new_params}
-                trace.optimizers = {
-                    **trace.optimizers,
-                    module_id: {**trace.optimizers[module_id], name: new_state},
-                }
-
-    def pre_update(self, state: LearnerState, batch: dict[ModuleID, Any]) -> LearnerState:
-        """Pure hook before the minibatch loop: the state to start from. Runs inside the compiled update."""
-        return state
-
-    def post_update(
-        self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
-    ) -> LearnerState:
-        """Pure hook behind the minibatch loop. Runs inside the compiled update.
-
-        Args:
-            state: State after the last gradient step.
-            metrics: ``{(module_id, name): value}`` of the last minibatch.
-            settings: ``{module_id: {name: current value}}`` of the traced settings.
-
-        Returns:
-            The state of the next update, e.g. with target networks or the KL coefficient moved on.
-        """
-        return state
-
-    # ---------------------------------------------------------------------------------------------------- pure update
-
-    def _config_view(self, module_id: ModuleID) -> TracedConfigView:
-        assert self._trace is not None
-        if module_id in self._trace.configs:
-            return self._trace.configs[module_id]
-        return next(iter(self._trace.configs.values()))
 
     def settings(self) -> dict[str, Any]:
         """The traced settings as arrays, an argument of every compiled update.
@@ -835,29 +500,6 @@ class TracedUpdate:
         losses, function, aux = jax.linearize(losses_of, trained, has_aux=True)
         return losses, LinearizedLosses(function, trained), aux
 
-    def _check_losses(self, losses: Any) -> None:
-        """Raises a ValueError if `compute_losses` returned anything but scalars by module id."""
-        if not isinstance(losses, Mapping):
-            raise ValueError(
-                f"{type(self).__name__}.compute_losses() returned a {type(losses).__name__}: return a dict "
-                f"{{module_id: loss}}."
-            )
-        for mid, loss in losses.items():
-            name = f"The loss of module {mid!r} in {type(self).__name__}"
-            for scalar in jax.tree.leaves(loss, is_leaf=lambda leaf: leaf is None):
-                if not isinstance(scalar, jax.Array | np.ndarray | np.generic | float | int):
-                    raise ValueError(f"{name} is {scalar!r}: return a float32 scalar.")
-                if jnp.shape(scalar):
-                    raise ValueError(
-                        f"{name} has the shape {jnp.shape(scalar)}: return a scalar. Take means over the batch with "
-                        f"self.masked_mean(x, batch)."
-                    )
-                if not jnp.issubdtype(jnp.result_type(scalar), jnp.floating):
-                    raise ValueError(
-                        f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient: return a float32 "
-                        f"scalar."
-                    )
-
     def _row_counts(self, rows, index, axis_name) -> dict[ModuleID, jax.Array]:
         """Valid rows of the minibatch per device, on average over the devices."""
         counts = {}
@@ -874,22 +516,6 @@ class TracedUpdate:
             else:
                 counts[mid] = jnp.float32(size)
         return counts
-
-    @contextlib.contextmanager
-    def _tracing(self, trace: Trace) -> Iterator[None]:
-        outer, self._trace = self._trace, trace
-        try:
-            yield
-        finally:
-            self._trace = outer
-
-    @contextlib.contextmanager
-    def _in_pure_hook(self, name: str) -> Iterator[None]:
-        self._pure_hook = name
-        try:
-            yield
-        finally:
-            self._pure_hook = None
 
     def _columns_that_are_read(self, hooks, state, rest, batch, num_rows) -> dict[ModuleID, frozenset[str]]:
         """Which columns the forward passes and losses depend on; the others are not carried through the shuffle.
@@ -911,33 +537,6 @@ class TracedUpdate:
             losses, {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
         )
 
-    def _log_finiteness(self, losses: dict[ModuleID, Any], gradients: ParamDict) -> None:
-        """Flags for ``config.debugging(check_nans=True)``; read by `raise_if_not_finite`."""
-        for mid, loss in losses.items():
-            flags = {f"{NOT_FINITE}loss": jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.isfinite, loss))}
-            for ref, gradient in gradients.items():
-                if ref in self._pure.module_refs(mid):
-                    flags[f"{NOT_FINITE}gradient of {ref}"] = jnp.all(jnp.isfinite(gradient))
-            for name, is_finite in flags.items():
-                self.metrics.log_value((mid, name), 1.0 - is_finite.astype(jnp.float32), reduce="max")
-
-    def raise_if_not_finite(self, metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
-        """Raise for the first tensor that was not finite, if ``check_nans`` is on.
-
-        Raises:
-            FloatingPointError: Naming the iteration, the module and the tensor.
-        """
-        found = [path for path, flag in metrics.items() if path[-1].startswith(NOT_FINITE) and flag > 0]
-        if not found:
-            return
-        # A loss that is not finite spoils every gradient: it comes first.
-        module_id, name = min(found, key=lambda path: path[-1] != f"{NOT_FINITE}loss")
-        raise FloatingPointError(
-            f"Non-finite {name.removeprefix(NOT_FINITE)} in module {module_id!r}, iteration {iteration}. Look at the "
-            f"rewards and observations of the env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the "
-            f"same code step by step."
-        )
-
 
 def gradient_rows_per_piece(devices: Sequence[Device]) -> int | None:
     """How many rows of a minibatch to differentiate at a time: what fits a CPU core's cache.
@@ -949,23 +548,6 @@ def gradient_rows_per_piece(devices: Sequence[Device]) -> int | None:
     if devices[0].platform != "cpu":
         return None
     return 4096 if len(devices) == 1 else 1024
-
-
-def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``.
-
-    Without the flags of ``check_nans``, and with remainders added to what they belong to.
-    """
-    out: dict[str, Any] = {}
-    for path, value in flat.items():
-        if path[-1].startswith(NOT_FINITE):
-            continue
-        level = out
-        for part in path[:-1]:
-            level = level.setdefault(part, {})
-        name = path[-1].removeprefix(REMAINDER)
-        level[name] = level.get(name, 0.0) + float(value)
-    return out
 
 
 def _scan_while(

@@ -1,0 +1,454 @@
+"""What a Learner consists of: its modules, their optimizers, the learner pipeline, and the state of them all."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
+from jaxrl_stack.core.learner.learner_state import (
+    LearnerState,
+)
+from jaxrl_stack.core.learner.optimizers import (
+    DEFAULT_OPTIMIZER,
+    ParamDict,
+    RegisteredOptimizer,
+    is_elementwise,
+    optimizer_factory,
+    refs_to_optimize,
+)
+from jaxrl_stack.core.learner.row_updates import RowUpdates
+from jaxrl_stack.core.learner.steps_trained import StepsTrained
+from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
+from jaxrl_stack.core.rl_module.checks import check_module_outputs
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.ops import reductions
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import (
+    Device,
+    host_view,
+    learner_devices,
+    place_replicated,
+)
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.snapshots import Snapshots
+from jaxrl_stack.utils.streams import Stream, stream_key
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.loss_hooks import Trace
+
+AXIS_NAME = "devices"
+"""Name of the mapped axis of every learner program."""
+
+ModuleID = str
+MetricKey = tuple[str, ...]
+
+
+class LearnerBase:
+    """The parts that a `Learner` is built from, and its state on the devices."""
+
+    framework = "jax"
+    result_names: tuple[str, ...] = ()
+    """What the result of an iteration has of every module from the beginning on, NaN until it is known; of a class and
+    all that it derives from."""
+    optimizer_names: tuple[str, ...] = (DEFAULT_OPTIMIZER,)
+    """Names of the optimizers that every module has; each reports its learning rate and the norm of its gradients."""
+
+    columns_from_forward_train: tuple[str, ...] = ()
+    """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
+
+    _row_updates: RowUpdates | None = None
+    _params_are_shared = False
+
+    def __init__(
+        self,
+        *,
+        config: AlgorithmConfig,
+        module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
+        module: RLModule | None = None,
+    ):
+        if module_spec is not None and module is not None:
+            raise ValueError("Learner(module_spec=..., module=...): pass one of them, not both.")
+        config = config.copy(copy_frozen=False)
+        config.freeze()
+        self.config = config
+        self._module_spec = module_spec
+        self._module_given = module
+        self._module_overrides: dict[ModuleID, dict[str, Any]] = {}
+        self._should_update: Any = config.policies_to_train
+        self.metrics_logger = MetricsLogger()
+        self._trace: Trace | None = None
+        self._pure_hook: str | None = None
+        self._is_built = False
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}
+        self._optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
+        self._state: LearnerState | None = None
+        self._settings_on_device: Any = None
+        self._counted: tuple[LearnerState | None, int] = (None, 0)
+        self._num_parameters: dict[str, dict[str, int]] | None = None
+        self._steps_trained = StepsTrained()
+        self._snapshots = Snapshots(config.learner_snapshot_interval)
+
+    # --------------------------------------------------------------------------------------------------------- building
+
+    def build(self) -> None:
+        """Make the module, its optimizers, the connector pipeline and the initial state. Idempotent.
+
+        Raises:
+            ValueError: If the module lacks an API that this learner needs, or a spec cannot be built.
+        """
+        if self._is_built:
+            return
+        self.devices = self.devices_of(self.config)
+        module = self._make_module()
+        self._set_module(module)
+        first = module[next(iter(module))]
+        self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
+        # The pieces behind those that run on the host: what the compiled update consists of.
+        self._pure_connector = self._learner_connector.pure_part()
+        self._is_built = True
+        self._register_optimizers()
+        self.place(self._initial_state())
+
+    @classmethod
+    def devices_of(cls, config: AlgorithmConfig) -> list[Device]:
+        """The local devices that a learner of this config uses; see `learner_devices`."""
+        return learner_devices(config)
+
+    def _make_module(self) -> MultiRLModule:
+        """The MultiRLModule that this learner updates, freshly built or as given."""
+        if self._module_given is not None:
+            module = self._module_given
+        else:
+            spec = self._module_spec or self.config.get_multi_rl_module_spec()
+            module = spec.build(seed=self._seed)
+        return module if isinstance(module, MultiRLModule) else module.as_multi_rl_module()
+
+    def _set_module(self, module: MultiRLModule) -> None:
+        for module_id in module:
+            self._check_module(module_id, module[module_id])
+        self._template = module
+        self._pure = PureModule(module)
+        self._num_parameters = None
+
+    def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
+        if not self.rl_module_is_compatible(module):
+            needed = [api.__name__ for api in self.rl_module_required_apis()]
+            raise ValueError(
+                f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
+                f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
+            )
+        if module.observation_space is not None:
+            check_module_outputs(module, module_id=module_id, train_keys=self.columns_from_forward_train)
+
+    @property
+    def _seed(self) -> int:
+        return self.config.root_seed
+
+    def _initial_state(self) -> LearnerState:
+        params, rest = self._pure.params, self._pure.rest
+        optimizers = {
+            module_id: {name: opt.init(params) for name, opt in by_name.items()}
+            for module_id, by_name in self._optimizers.items()
+        }
+        return LearnerState(
+            params=params,
+            rest=rest,
+            optimizers=optimizers,
+            extra=self.initial_extra_state(),
+            connector=self._pure_connector.init(1),
+            timesteps=counters.zero(),
+            num_updates=jnp.uint32(0),
+            key=stream_key(self._seed, Stream.LEARNER),
+        )
+
+    def initial_extra_state(self) -> dict[str, Any]:
+        """Arrays that this algorithm keeps beside its networks. Override; ``{}`` by default."""
+        return {}
+
+    def place(self, state: LearnerState) -> None:
+        """Put a state on all devices of this learner, as buffers that nothing else refers to."""
+        self._state = place_replicated(state, self.devices)
+        self._params_are_shared = False
+        self._synced_updates: int | None = None
+        if self.num_updates < self._steps_trained.num_updates:
+            # A state from before what was counted, which says nothing of it.
+            self._steps_trained = StepsTrained()
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Start from the beginning with a config that differs in traced settings only; compiled programs are kept."""
+        self._check_is_built()
+        self.config = config.copy(copy_frozen=True)
+        self._settings_on_device = None
+        self._register_optimizers()
+        self._steps_trained = StepsTrained()
+        self.metrics_logger.reset()
+        self.place(self._initial_state())
+
+    # ----------------------------------------------------------------------------------------------------------- access
+
+    @property
+    def module(self) -> MultiRLModule:
+        """The module: while a hook is traced, the traced one; otherwise a copy with the current weights."""
+        if self._trace is not None:
+            return self._trace.module
+        self._check_is_built()
+        # While `build` registers optimizers there is no state yet: these are the initial weights.
+        return self._template if self._state is None else self._synced_module()
+
+    def _synced_module(self) -> MultiRLModule:
+        state = self.state
+        updates = int(jax.device_get(host_view(state.num_updates)))
+        if self._synced_updates != updates:
+            params, rest = jax.device_get(host_view((state.params, state.rest)))
+            self._pure.write_to(self._template, params, rest)
+            self._synced_updates = updates
+        return self._template
+
+    @property
+    def metrics(self) -> MetricsLogger | TracedMetrics:
+        """While a hook is traced, a collector whose values leave the program; otherwise the host's MetricsLogger."""
+        if self._trace is not None:
+            return self._trace.metrics
+        self._check_not_in_pure_hook("metrics")
+        return self.metrics_logger
+
+    @property
+    def state(self) -> LearnerState:
+        """The current state. Its buffers are donated by the next update: copy what you keep."""
+        self._check_is_built()
+        self._check_not_in_pure_hook("state")
+        assert self._state is not None
+        return self._state
+
+    @state.setter
+    def state(self, value: LearnerState) -> None:
+        self._state = value
+
+    @property
+    def num_updates(self) -> int:
+        """Updates done so far: the ``weights_seq_no`` of the current weights."""
+        state = self.state
+        if self._counted[0] is not state:
+            self._counted = (state, int(np.asarray(host_view(state.num_updates))))
+        return self._counted[1]
+
+    @property
+    def axis_name(self) -> str | None:
+        """Name of the device axis in this learner's programs; None with ``disable_jit``, which maps nothing."""
+        return None if self.config.disable_jit else AXIS_NAME
+
+    @property
+    def reduction_axis(self) -> str | None:
+        """The axis that means over devices go over; None where there is one device in all, whose reductions over
+        itself would take longer than a small update."""
+        return self.axis_name if len(self.devices) * self.num_joined_learners > 1 else None
+
+    @property
+    def num_joined_learners(self) -> int:
+        """Learners whose devices form one axis: the processes that ``jax.distributed`` joined, 1 without it."""
+        return jax.process_count(self.devices[0].platform)
+
+    @property
+    def module_ids(self) -> tuple[str, ...]:
+        """Ids of the modules, in the order in which they were added."""
+        return self._pure.module_ids
+
+    @property
+    def pure(self) -> PureModule:
+        """The modules taken apart: what compiled programs close over."""
+        return self._pure
+
+    @property
+    def distributed(self) -> bool:
+        """Whether several learners share one update."""
+        return self.config.num_learners > 1
+
+    @property
+    def node(self) -> str:
+        """Host name of this learner."""
+        return socket.gethostname()
+
+    @property
+    def device(self) -> Device:
+        """The first device of this learner."""
+        return self.devices[0]
+
+    @property
+    def host_piece_names(self) -> list[str]:
+        """Names of the learner pipeline's pieces that run on the host, on episodes."""
+        return list(self._learner_connector.host_connectors)
+
+    @property
+    def has_host_pieces(self) -> bool:
+        """Whether the learner pipeline has pieces that run on the host: then only episodes can be learned from."""
+        return bool(self._learner_connector.host_connectors)
+
+    def check_connector_is_pure(self) -> None:
+        """Refuse connector pieces that only run on the host, by name."""
+        self._learner_connector.check_pure()
+
+    def _check_is_built(self) -> None:
+        if not self._is_built:
+            raise ValueError(f"{type(self).__name__}.build() must be called before this method.")
+
+    def _check_not_in_pure_hook(self, what: str) -> None:
+        """What the learner holds is not what the running update works on: it would be a constant of the program."""
+        if self._pure_hook is not None:
+            raise RuntimeError(
+                f"{self._pure_hook}() is traced into the update and cannot read the learner's own {what} (nor its "
+                f"module or extra): use its arguments, and return the changed state."
+            )
+
+    def rl_module_required_apis(self) -> list[type]:
+        """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
+        return []
+
+    def rl_module_is_compatible(self, module: RLModule) -> bool:
+        """Whether `module` implements `rl_module_required_apis`."""
+        return all(isinstance(module, api) for api in self.rl_module_required_apis())
+
+    def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
+        """Whether ``policies_to_train`` names the module."""
+        wanted = self._should_update
+        if wanted is None:
+            return True
+        return bool(wanted(module_id, multi_agent_batch)) if callable(wanted) else module_id in wanted
+
+    def _config_for(self, module_id: ModuleID) -> AlgorithmConfig:
+        config = self.config.get_config_for_module(module_id)
+        overrides = self._module_overrides.get(module_id)
+        if overrides:
+            config = config.copy(copy_frozen=False).update_from_dict(overrides)
+            config.freeze()
+        return config
+
+    @classmethod
+    def all_result_names(cls) -> tuple[str, ...]:
+        """What updates report of every module: losses, and what its optimizers do."""
+        names = [name for base in reversed(cls.__mro__) for name in vars(base).get("result_names", ())]
+        rates = [f"{name}_learning_rate" for name in cls.optimizer_names]
+        norms = [f"gradients_{name}_global_norm" for name in cls.optimizer_names]
+        return tuple(dict.fromkeys(["total_loss", *names, *rates, *norms]))
+
+    # ------------------------------------------------------------------------------------------------------- optimizers
+
+    def configure_optimizers(self) -> None:
+        """Register the optimizers of all modules."""
+        for module_id in self._template:
+            self.configure_optimizers_for_module(module_id, self._config_for(module_id))
+
+    def configure_optimizers_for_module(self, module_id: ModuleID, config: AlgorithmConfig | None = None) -> None:
+        """Register the optimizer(s) of one module; by default one Adam over all its parameters.
+
+        Args:
+            module_id: The module.
+            config: The config with that module's overrides applied.
+        """
+        config = config or self._config_for(module_id)
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer=optax.adam,
+            params=self.get_parameters(self._template[module_id]),
+            lr_or_lr_schedule=config.lr,
+        )
+
+    def register_optimizer(
+        self,
+        *,
+        module_id: ModuleID = ALL_MODULES,
+        optimizer_name: str = DEFAULT_OPTIMIZER,
+        optimizer: Callable[[Any], optax.GradientTransformation] | optax.GradientTransformation,
+        params: Sequence[Any],
+        lr_or_lr_schedule: float | list | None = None,
+    ) -> None:
+        """Declare an optimizer. Call it from `configure_optimizers_for_module`.
+
+        Args:
+            module_id: The module that owns it; ``ALL_MODULES`` for one over several modules.
+            optimizer_name: Its name within the module; shows up in the metrics.
+            optimizer: ``lr -> optax.GradientTransformation``, such as ``optax.adam`` or
+                ``lambda lr: optax.adamw(lr, weight_decay=1e-4)``. The current learning rate is an argument of the
+                compiled program, so schedules and changed rates do not recompile. A finished
+                ``GradientTransformation`` works, too, with ``lr_or_lr_schedule=None``.
+            params: What it updates: parameters from `get_parameters`, submodules, or refs.
+            lr_or_lr_schedule: A number or ``[[timestep, value], ...]``.
+
+        Raises:
+            ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
+                rate and optimizer do not fit.
+        """
+        if optimizer_name in self._optimizers.get(module_id, {}):
+            raise ValueError(
+                f"Module {module_id!r} has an optimizer {optimizer_name!r} already. Give the second one a name of its "
+                f"own: register_optimizer(optimizer_name=...)."
+            )
+        factory = optimizer_factory(optimizer, lr_or_lr_schedule, optimizer_name, module_id)
+        refs = refs_to_optimize(self._pure, params, optimizer_name)
+        taken = {ref: opt for by_name in self._optimizers.values() for opt in by_name.values() for ref in opt.refs}
+        for ref in refs:
+            if ref in taken:
+                raise ValueError(
+                    f"Parameter {ref!r} belongs to optimizer {taken[ref].name!r} of module "
+                    f"{taken[ref].module_id!r} already and cannot join {optimizer_name!r} of {module_id!r}."
+                )
+        params_of = [self._pure.params[ref] for ref in refs]
+        self._optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
+            module_id=module_id,
+            name=optimizer_name,
+            factory=factory,
+            refs=refs,
+            lr=lr_or_lr_schedule,
+            is_flat=is_elementwise(optimizer)
+            and all(own.dtype == jnp.float32 for own in params_of)
+            and reductions.num_elements(params_of) <= reductions.LARGEST_VECTOR,
+        )
+
+    def _register_optimizers(self) -> None:
+        self._optimizers = {}
+        self.configure_optimizers()
+        for module_id in self._template:
+            if ALL_MODULES not in self._optimizers and module_id not in self._optimizers:
+                raise ValueError(
+                    f"{type(self).__name__}.configure_optimizers_for_module({module_id!r}) registered no optimizer. "
+                    f"Call self.register_optimizer(module_id=..., optimizer=optax.adam, params=..., "
+                    f"lr_or_lr_schedule=...) in it."
+                )
+
+    def _check_registered_optimizer(self, module_id: ModuleID, optimizer_name: str) -> None:
+        if optimizer_name not in self._optimizers.get(module_id, {}):
+            known = {m: list(names) for m, names in self._optimizers.items()}
+            raise KeyError(f"Module {module_id!r} has no optimizer {optimizer_name!r}; registered are {known}.")
+
+    def get_optimizer(
+        self, module_id: ModuleID = DEFAULT_MODULE_ID, optimizer_name: str = DEFAULT_OPTIMIZER
+    ) -> RegisteredOptimizer:
+        """The registered optimizer of that name."""
+        self._check_registered_optimizer(module_id, optimizer_name)
+        return self._optimizers[module_id][optimizer_name]
+
+    def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
+        """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
+        ids = list(self._optimizers) if module_id == ALL_MODULES else [module_id]
+        return [item for mid in ids for item in self._optimizers.get(mid, {}).items()]
+
+    def get_parameters(self, module: Any) -> list[Any]:
+        """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
+        return self._pure.parameters_of(module)
+
+    def get_param_ref(self, param: Any) -> str:
+        """The key of a parameter in a `ParamDict`."""
+        return self._pure.refs_of(param)[0]
+
+    def filter_param_dict_for_optimizer(self, param_dict: ParamDict, optimizer: RegisteredOptimizer) -> ParamDict:
+        """The entries of `param_dict` that `optimizer` updates."""
+        return {ref: param_dict[ref] for ref in optimizer.refs if ref in param_dict}
