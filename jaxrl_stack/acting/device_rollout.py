@@ -14,6 +14,7 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class DeviceRollout(PolicyStep):
             reset=ended,
             env_to_module=env_to_module,
             module_to_env=module_to_env,
-            prev_actions=jax.tree.map(lambda a: jnp.where(_like(ended, a), jnp.zeros_like(a), a), actions),
+            prev_actions=jax.tree.map(lambda a: jnp.where(expand(ended, a), jnp.zeros_like(a), a), actions),
             prev_rewards=jnp.where(ended, 0.0, after.reward),
         )
         return state, columns, ended
@@ -212,8 +213,3 @@ class DeviceRollout(PolicyStep):
                 columns,
             )
         return state, columns, statistics
-
-
-def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
-    """`mask` ``[B]`` with trailing axes added to broadcast against `leaf` ``[B, ...]``."""
-    return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))

@@ -15,6 +15,7 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.spaces import zeros
 
 
@@ -151,7 +152,7 @@ class PolicyProgram:
         )
         if jax.tree.leaves(state.module):
             fresh = self._recurrent_state(starts.shape[0])
-            recurrent = jax.tree.map(lambda new, old: jnp.where(_like(starts, old), new, old), fresh, state.module)
+            recurrent = jax.tree.map(lambda new, old: jnp.where(expand(starts, old), new, old), fresh, state.module)
             columns = {**columns, Columns.STATE_IN: recurrent}
         env_to_module, batch = step.observe(state.env_to_module, columns, context)
         module_to_env, outputs = step.act(state.module_to_env, batch, context)
@@ -221,10 +222,5 @@ def _row(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda x: np.array(x[index]), tree)
 
 
-def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
-    """`mask` ``[B]`` with trailing axes added to broadcast against `leaf` ``[B, ...]``."""
-    return mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
-
-
 def _zeroed(mask: jax.Array, tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.where(_like(mask, x), jnp.zeros_like(x), x), tree)
+    return jax.tree.map(lambda x: jnp.where(expand(mask, x), jnp.zeros_like(x), x), tree)

@@ -130,7 +130,7 @@ class LearnerBase:
             module = self._module_given
         else:
             spec = self._module_spec or self.config.get_multi_rl_module_spec()
-            module = spec.build(seed=self._seed)
+            module = spec.build(seed=self.config.root_seed)
         return module if isinstance(module, MultiRLModule) else module.as_multi_rl_module()
 
     def _set_module(self, module: MultiRLModule) -> None:
@@ -150,10 +150,6 @@ class LearnerBase:
         if module.observation_space is not None:
             check_module_outputs(module, module_id=module_id, train_keys=self.columns_from_forward_train)
 
-    @property
-    def _seed(self) -> int:
-        return self.config.root_seed
-
     def _initial_state(self) -> LearnerState:
         params, rest = self._pure.params, self._pure.rest
         optimizers = {
@@ -168,7 +164,7 @@ class LearnerBase:
             connector=self._pure_connector.init(1),
             timesteps=counters.zero(),
             num_updates=jnp.uint32(0),
-            key=stream_key(self._seed, Stream.LEARNER),
+            key=stream_key(self.config.root_seed, Stream.LEARNER),
         )
 
     def initial_extra_state(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class StoredLearner(TracedUpdate, Checkpointable):
         if module_id in self._template:
             raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
         modules = dict(self._synced_module().items())
-        new = module_spec.build(seed=derived_seed("module", self._seed, len(modules)))
+        new = module_spec.build(seed=derived_seed("module", self.config.root_seed, len(modules)))
         self._check_module(module_id, new)
         overrides = self._module_overrides | ({module_id: config_overrides} if config_overrides else {})
         return self._regroup(modules | {module_id: new}, overrides, new_should_module_be_updated)
