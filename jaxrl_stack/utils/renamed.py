@@ -24,7 +24,7 @@ def absent_or_renamed(
 
     Raises:
         ImportError: For a name in `absent`; the message names the replacement.
-        AttributeError: For a name that nobody knows.
+        AttributeError: For an unknown name.
     """
     if absent and name in absent:
         raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}.")

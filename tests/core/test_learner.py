@@ -951,10 +951,12 @@ def ppo_rows(n=64, seed=0):
 
 def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
     results = []
-    for rows_per_piece in (None, 8):
-        monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices, n=rows_per_piece: n)
+    for rows_per_microbatch in (None, 8):
+        monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
         learner = ppo_config(minibatch_size=32).build_learner()
-        assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (1 if rows_per_piece is None else 4)
+        assert learner._microbatches_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (
+            1 if rows_per_microbatch is None else 4
+        )
         metrics = learner.update(batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
         results.append((learner.get_weights(), metrics[DEFAULT_MODULE_ID]))
     (weights, metrics), (weights_in_pieces, metrics_in_pieces) = results
@@ -965,10 +967,10 @@ def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
         assert metrics_in_pieces[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
 
 
-@pytest.mark.parametrize("rows_per_piece", [None, 8])
+@pytest.mark.parametrize("rows_per_microbatch", [None, 8])
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_explained_variance_of_targets_far_from_zero(rows_per_piece, num_devices, monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: rows_per_piece)
+def test_explained_variance_of_targets_far_from_zero(rows_per_microbatch, num_devices, monkeypatch):
+    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
     learner = ppo_config().training(lr=0.0).learners(num_cpus_per_learner=num_devices).build_learner()
     batch = ppo_rows()
     batch["value_targets"] += 5000.0
@@ -1007,9 +1009,9 @@ def concatenated_sizes(jaxpr):
     return found
 
 
-@pytest.mark.parametrize("rows_per_piece", [None, 8])
-def test_many_parameters_are_never_laid_end_to_end(rows_per_piece, monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: rows_per_piece)
+@pytest.mark.parametrize("rows_per_microbatch", [None, 8])
+def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypatch):
+    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
     weights, largest = [], []
     for limit in (2**16, 40):
         monkeypatch.setattr(reductions, "LARGEST_VECTOR", limit)
@@ -1060,10 +1062,10 @@ class OtherHooks(PPOLearner):
 
 
 def test_an_overridden_loss_is_taken_in_one_piece(monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 8)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 8)
 
     def pieces(learner_class):
-        return ppo_config(learner_class).build_learner()._pieces_per_minibatch({DEFAULT_MODULE_ID: 64}, 1)
+        return ppo_config(learner_class).build_learner()._microbatches_per_minibatch({DEFAULT_MODULE_ID: 64}, 1)
 
     assert pieces(PPOLearner) == pieces(OtherHooks) == pieces(LinearAndSaysSo) == pieces(StillLinear) == 8
     assert pieces(NotLinear) == pieces(OtherLosses) == 1
@@ -1098,7 +1100,7 @@ class PerOptimizer(LinearPerOptimizer):
 
 
 def test_losses_per_optimizer_in_pieces(monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 16)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 16)
     weights = []
     for learner_class in (LinearPerOptimizer, PerOptimizer):
         learner = ppo_config(learner_class).build_learner()
@@ -1155,10 +1157,10 @@ class Wrapped(RLModule, ValueFunctionAPI):
 
 @pytest.mark.parametrize("module_class", [Noisy, Wrapped])
 def test_modules_with_random_layers_statistics_or_linen_networks_train(module_class, monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 8)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 8)
     learner = ppo_config().rl_module(rl_module_spec=RLModuleSpec(module_class=module_class)).build_learner()
     # Neither batch statistics nor random streams, which a wrapped linen module has, are the same for parts of a batch.
-    assert learner._pieces_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == 1
+    assert learner._microbatches_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == 1
     before = learner.get_state()
     losses = []
     for _ in range(4):
@@ -1244,12 +1246,12 @@ class OwnLoss(TwoVectors, SelfSupervisedLossAPI):
 
 
 def test_a_module_can_bring_its_loss_along(monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices: 4)
+    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 4)
 
     class Linear(SquaresLearner):
         loss_is_linear_in_means = True
 
-    assert make(Linear)._pieces_per_minibatch({DEFAULT_MODULE_ID: 12}, 1) == 3
+    assert make(Linear)._microbatches_per_minibatch({DEFAULT_MODULE_ID: 12}, 1) == 3
     learner = make(Linear, RLModuleSpec(module_class=OwnLoss))
 
     def own_gradients(weights, batch):

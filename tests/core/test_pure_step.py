@@ -255,7 +255,7 @@ def test_pieces_of_a_minibatch_add_up(monkeypatch):
     batch = rows(8) | {Columns.LOSS_MASK: np.array([True] * 5 + [False] * 3)}
     whole, pieces = (learner_of(learner_class=Linear, target_network_update_freq=0) for _ in range(2))
     expected = whole.update(batch={MID: batch}, minibatch_size=8)[MID]
-    monkeypatch.setattr("jaxrl_stack.core.learner.traced_update.gradient_rows_per_piece", lambda devices: 2)
+    monkeypatch.setattr("jaxrl_stack.core.learner.traced_update.gradient_rows_per_microbatch", lambda devices: 2)
     got = pieces.update(batch={MID: batch}, minibatch_size=8)[MID]
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-5, err_msg=name)

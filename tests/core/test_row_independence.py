@@ -138,8 +138,8 @@ def test_random_streams_are_drawn_from_once_per_batch():
 @pytest.mark.parametrize("n", [11, 16])
 def test_rows_that_see_each_other_are_neither_split_nor_padded(n, monkeypatch):
     results = []
-    for rows_per_piece in (None, 8):
-        monkeypatch.setattr(traced_update, "gradient_rows_per_piece", lambda devices, n=rows_per_piece: n)
+    for rows_per_microbatch in (None, 8):
+        monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
         learner = ppo_learner(Attends)
         learner.update(batch=rows(n))
         results.append(learner.get_weights())

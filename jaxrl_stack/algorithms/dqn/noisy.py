@@ -92,7 +92,7 @@ class NoisyMLPHead(MLPHead):
             return super().__call__(x)
         start = 0
         for i, layer in enumerate(self._layers()):
-            x = self._behind(i, layer(x, noise=noise[..., start : start + layer.noise_dim]))
+            x = self._after(i, layer(x, noise=noise[..., start : start + layer.noise_dim]))
             start += layer.noise_dim
         return x
 

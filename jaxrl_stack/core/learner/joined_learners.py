@@ -103,7 +103,7 @@ class JoinedLearners:
             except _LostLearnersError as lost:
                 if attempt == JOIN_ATTEMPTS:
                     raise
-                # Between the choice of a port and its use, somebody else may have taken it.
+                # Between the choice of a port and its use, another process may have taken it.
                 logger.warning("The learners could not be joined and are started again. %s", lost.__cause__)
                 self._kill()
         self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
@@ -154,7 +154,7 @@ class JoinedLearners:
             self._num_sent - self._sent_at_snapshot,
             lost.__cause__,
         )
-        # The learners may have made updates of which nobody has heard but the runners.
+        # The learners may have made updates that only the runners have heard of.
         self.num_updates += len(self.pending)
         self._kill()
         self.num_restarts += 1
@@ -179,7 +179,7 @@ class JoinedLearners:
         import ray  # pyright: ignore[reportMissingImports]
 
         if self._actors and self.num_learners > 1 and ray.is_initialized():
-            # Whoever ends without having left takes the others down, with a page of messages each.
+            # One that ends without having left takes the others down, with a page of messages each.
             ray.wait([a.leave.remote() for a in self._actors], num_returns=self.num_learners, timeout=LEAVE_TIMEOUT_S)
         self._kill()
         self._is_shut_down = True
@@ -254,7 +254,7 @@ class JoinedLearners:
             if outcome.error is None:
                 continue
             if outcome.is_ray_error:
-                # That the others could not reach it is only a consequence, which Ray prints if nobody fetches it.
+                # That the others could not reach it is only a consequence, which Ray prints if it is not fetched.
                 if waiting:
                     failed, _ = ray.wait(waiting, num_returns=len(waiting), timeout=CONSEQUENCES_TIMEOUT_S)
                     for ref in failed:
@@ -393,7 +393,7 @@ class JoinedLearners:
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)
         if first.state is not None:
-            # Updates that were sent behind this one are still to come.
+            # Updates that were sent after this one are still to come.
             self._remember(first.state, self._num_sent - len(self.pending))
         metrics = [answer.metrics for answer in answers]
         if return_state:

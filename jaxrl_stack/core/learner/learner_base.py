@@ -113,7 +113,7 @@ class LearnerBase:
         self._set_module(module)
         first = module[next(iter(module))]
         self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
-        # The pieces behind those that run on the host: what the compiled update consists of.
+        # The connectors after those that run on the host: what the compiled update consists of.
         self._pure_connector = self._learner_connector.pure_part()
         self._is_built = True
         self._register_optimizers()
@@ -281,16 +281,16 @@ class LearnerBase:
 
     @property
     def host_piece_names(self) -> list[str]:
-        """Names of the learner pipeline's pieces that run on the host, on episodes."""
+        """Names of the learner pipeline's connectors that run on the host, on episodes."""
         return list(self._learner_connector.host_connectors)
 
     @property
     def has_host_pieces(self) -> bool:
-        """Whether the learner pipeline has pieces that run on the host: then only episodes can be learned from."""
+        """Whether the learner pipeline has connectors that run on the host: then only episodes can be learned from."""
         return bool(self._learner_connector.host_connectors)
 
     def check_connector_is_pure(self) -> None:
-        """Refuse connector pieces that only run on the host, by name."""
+        """Refuse connectors that only run on the host, by name."""
         self._learner_connector.check_pure()
 
     def _check_is_built(self) -> None:

@@ -91,9 +91,9 @@ class LossHooks(LearnerBase):
     """Whether every loss is a sum of constants times `masked_means` of the batch, and every metric, too, unless it is
     logged with ``reduce="min"``, ``"max"`` or ``"sum"``.
 
-    A class that says so lets the update add up gradients over pieces of a minibatch that fit the cache, which gives
-    the same gradients in less time, and average everything over devices at once. Whoever overrides the loss below such
-    a class has to say it again.
+    A class that says so lets the update add up gradients over microbatches that fit the cache, which gives
+    the same gradients in less time, and average everything over devices at once. A subclass that overrides the loss
+    has to say it again.
     """
 
     @property
@@ -125,7 +125,7 @@ class LossHooks(LearnerBase):
         full = any(mask is known for known in trace.full_masks)
         if trace.row_counts is None:
             return reductions.masked_means(values, None if full else mask, trace.axis_name)
-        # This piece's share of the means: shares add up over pieces here, and average over devices later.
+        # This microbatch's share of the means: shares add up over microbatches here, and average over devices later.
         count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
@@ -332,7 +332,7 @@ class LossHooks(LearnerBase):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
     ) -> LearnerState:
-        """Pure hook behind the minibatch loop. Runs inside the compiled update.
+        """Pure hook after the minibatch loop. Runs inside the compiled update.
 
         Args:
             state: State after the last gradient step.

@@ -27,9 +27,9 @@ MetricKey = tuple[str, ...]
 class RowUpdates:
     """`TracedUpdate.pure_step` over the devices of a Learner, one compiled program per shape of batch.
 
-    It donates all of the state but the parameters: these become new arrays, so that whoever acts with the old ones
-    in this process needs no copy. Fetching metrics takes about as long as a small update: the last ones stay where
-    they are until somebody asks for them.
+    It donates all of the state but the parameters: these become new arrays, so that a policy in this process acts with
+    the old ones without a copy. Fetching metrics takes about as long as a small update: the last ones stay where they
+    are until they are asked for.
 
     Args:
         pure_step: ``(state, batch, settings, counter, axis_name=...) -> (state, metrics, metrics per row)``.

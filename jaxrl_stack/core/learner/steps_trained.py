@@ -70,5 +70,5 @@ class StepsTrained:
 
 
 def env_steps(trained_on: Mapping[str, TrainedOn]) -> int:
-    """Steps of the environment behind the modules' rows: they all act in the same ones."""
+    """Steps of the environment that the modules' rows come from: they all act in the same ones."""
     return max((own.num_steps for own in trained_on.values()), default=0)

@@ -133,7 +133,7 @@ class StoredLearner(TracedUpdate, Checkpointable):
             "extra": lambda: _by_name(state.extra),
             "connector": lambda: _by_name(state.connector),
             "host_connector": lambda: {
-                n: piece.get_state() for n, piece in self._learner_connector.checked_host_connectors()
+                n: connector.get_state() for n, connector in self._learner_connector.checked_host_connectors()
             },
             "counters": lambda: {
                 "timesteps": np.asarray(host_view(state.timesteps)),
@@ -175,9 +175,9 @@ class StoredLearner(TracedUpdate, Checkpointable):
             current = current.replace(**given | {"key": jax.random.wrap_key_data(key)})
             trained = StepsTrained.from_state(counted["steps_trained"])
         if "host_connector" in state:
-            pieces = dict(self._learner_connector.checked_host_connectors())
-            for name, piece_state in state["host_connector"].items():
-                pieces[name].set_state(piece_state)
+            connectors = dict(self._learner_connector.checked_host_connectors())
+            for name, own in state["host_connector"].items():
+                connectors[name].set_state(own)
         if "metrics_logger" in state:
             self.metrics_logger.set_state(state["metrics_logger"])
         self._steps_trained = trained

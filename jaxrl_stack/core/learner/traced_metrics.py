@@ -43,7 +43,7 @@ class TracedMetrics:
     same on all devices already, such as a ``masked_mean``, in any other way.
 
     ``reduce="item_series"`` logs one value per row of the batch: what an update that makes a single gradient step hands
-    back to whoever drew the batch. Updates in minibatches leave it out.
+    back to its caller. Updates in minibatches leave it out.
 
     Attributes:
         rows: ``{path: float32 [N]}``, what was logged per row.

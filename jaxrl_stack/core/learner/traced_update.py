@@ -115,7 +115,7 @@ class TracedUpdate(LossHooks):
     def with_clipped_rewards(self, batch: dict[ModuleID, dict[str, Any]]) -> dict[ModuleID, dict[str, Any]]:
         """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
 
-        Rows that were drawn from replay have sums of rewards: whoever drew them has clipped each of these.
+        Rows that were drawn from replay have sums of rewards: each of these was clipped when they were drawn.
         """
         bound = self.config.clip_rewards
         if bound is None or bound is False:
@@ -134,7 +134,7 @@ class TracedUpdate(LossHooks):
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, dict[str, Any]]]:
-        """Send a sampled batch through the learner connector pipeline (advantages, custom pieces)."""
+        """Send a sampled batch through the learner connector pipeline (advantages, custom connectors)."""
         rest = state.rest
         if self._pure.stream_refs:
             # Stochastic layers draw other numbers than in the last update, and than in the gradient steps.
@@ -173,8 +173,8 @@ class TracedUpdate(LossHooks):
         local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
         shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in batch.items()}
         sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
-        pieces = self._pieces_per_minibatch(sizes, local_shards)
-        rows_of_loss = {mid: local_shards * own // pieces for mid, own in sizes.items()}
+        microbatches = self._microbatches_per_minibatch(sizes, local_shards)
+        rows_of_loss = {mid: local_shards * own // microbatches for mid, own in sizes.items()}
         read = self._columns_that_are_read(hooks, state, rest, batch, rows_of_loss)
         rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
         shuffles = plan.shuffle and size is not None and (plan.num_epochs > 1 or plan.num_total_minibatches > 0)
@@ -203,7 +203,7 @@ class TracedUpdate(LossHooks):
             index = {}
             for mid in rows:
                 own = jnp.broadcast_to(rows_of_step(mid, step), (local_shards, sizes[mid]))
-                index[mid] = jnp.moveaxis(own.reshape(local_shards, pieces, -1), 1, 0)
+                index[mid] = jnp.moveaxis(own.reshape(local_shards, microbatches, -1), 1, 0)
             params, rest, optimizers, logged = self._gradient_step(hooks, unpack(params), rest, optimizers, rows, index)
             vector, back = reductions.ravel(logged.collect())
             unravel.append(back)
@@ -267,7 +267,7 @@ class TracedUpdate(LossHooks):
         values: dict[str, Any],
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[str, jax.Array], dict[ModuleID, dict[str, Any]], Callable[..., Trace]]:
-        """What comes in front of the gradient steps of an update.
+        """What comes before the gradient steps of an update.
 
         Args:
             state: State before the update.
@@ -314,11 +314,11 @@ class TracedUpdate(LossHooks):
         timesteps: jax.Array,
         axis_name: str | None,
     ) -> LearnerState:
-        """The state behind an update.
+        """The state after an update.
 
         Args:
             state: What `_started` returned.
-            changed: ``(params, rest, optimizer states)`` behind the last gradient step.
+            changed: ``(params, rest, optimizer states)`` after the last gradient step.
             metrics: Learning rates and what `post_update` adds are put into it.
             values: What `current_values` returned.
             timesteps: uint32[2], lifetime env steps.
@@ -368,15 +368,15 @@ class TracedUpdate(LossHooks):
         device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
         return jax.random.fold_in(self._update_key(state, purpose), device)
 
-    def _pieces_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
-        """Over how many equal pieces of each minibatch the gradients are added up."""
-        target = gradient_rows_per_piece(self.devices)
+    def _microbatches_per_minibatch(self, sizes: dict[ModuleID, int], local_shards: int) -> int:
+        """Over how many microbatches of each minibatch the gradients are added up."""
+        target = gradient_rows_per_microbatch(self.devices)
         if target is None or not self._loss_is_linear() or not all(can_be_split(self._template[mid]) for mid in sizes):
             return 1
         wanted = max(-(-size * local_shards // target) for size in sizes.values())
-        for pieces in range(wanted, 2 * wanted + 1):
-            if all(size % pieces == 0 for size in sizes.values()):
-                return pieces
+        for microbatches in range(wanted, 2 * wanted + 1):
+            if all(size % microbatches == 0 for size in sizes.values()):
+                return microbatches
         return 1
 
     def _loss_is_linear(self) -> bool:
@@ -399,43 +399,43 @@ class TracedUpdate(LossHooks):
             rest: Other state of the modules.
             optimizers: Optimizer states.
             rows: ``{module_id: PackedRows}``, or ``{module_id: WholeRows}``.
-            index: ``{module_id: uint32 [pieces, S, m / pieces]}``, the rows of this minibatch; None for all rows, at
-                once.
+            index: ``{module_id: uint32 [microbatches, S, m / microbatches]}``, the rows of this minibatch; None for
+                all rows, at once.
 
         Returns:
             ``(params, rest, optimizers, TracedMetrics)`` after the step.
         """
         trace = hooks(metrics=TracedMetrics(), params=params, optimizers=optimizers)
         whole = next(iter(index.values())) is None
-        pieces = 1 if whole else next(iter(index.values())).shape[0]
+        microbatches = 1 if whole else next(iter(index.values())).shape[0]
         with self._tracing(trace):
             if self._loss_is_linear():
                 trace.row_counts = self._row_counts(rows, index, trace.axis_name)
 
                 unravel: list[Callable[[jax.Array], Any]] = []
 
-                def one_piece(rest, piece):
+                def one_microbatch(rest, microbatch):
                     losses, linearized, (rest, metrics, per_row) = self._linearized_losses(
-                        trace, params, rest, rows, piece
+                        trace, params, rest, rows, microbatch
                     )
                     averaged, others = split_by_reduction(metrics)
                     return rest, (losses, self._gradients_of(losses, linearized), averaged), others, per_row
 
-                def one_sum(rest, piece):
-                    rest, (losses, gradients, averaged), others, _ = one_piece(rest, piece)
+                def one_sum(rest, microbatch):
+                    rest, (losses, gradients, averaged), others, _ = one_microbatch(rest, microbatch)
                     vector, back = reductions.ravel((losses, averaged))
                     unravel.append(back)
                     return rest, (as_vector(gradients)[0], vector), others
 
                 first = {mid: None if whole else i[0] for mid, i in index.items()}
-                if pieces == 1:
-                    rest, total, others, per_row = one_piece(rest, first)
+                if microbatches == 1:
+                    rest, total, others, per_row = one_microbatch(rest, first)
                 else:
                     _, sums, others = jax.eval_shape(one_sum, rest, first)
 
-                    def add(carry, piece):
+                    def add(carry, microbatch):
                         rest, total, others = carry
-                        rest, sums, own = one_sum(rest, piece)
+                        rest, sums, own = one_sum(rest, microbatch)
                         return (rest, jax.tree.map(jnp.add, total, sums), combined(others, own)), None
 
                     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
@@ -446,13 +446,13 @@ class TracedUpdate(LossHooks):
                 losses, trace.gradients, averaged = reductions.pmean_flat(total, trace.axis_name)
                 metrics = {**averaged, **others}
             else:
-                piece = {mid: None if whole else i[0] for mid, i in index.items()}
+                microbatch = {mid: None if whole else i[0] for mid, i in index.items()}
                 losses, trace.linearized, (rest, metrics, per_row) = self._linearized_losses(
-                    trace, params, rest, rows, piece
+                    trace, params, rest, rows, microbatch
                 )
             trace.losses = losses
             trace.metrics = TracedMetrics.of(metrics, per_row)
-            # The module that the losses saw belongs to their differentiation and must not be read behind it.
+            # The module that the losses saw belongs to their differentiation and must not be read after it.
             trace.module = self._pure.bind(params, rest)
             for mid, loss in losses.items():
                 total = sum(loss.values()) if isinstance(loss, dict) else loss
@@ -538,12 +538,12 @@ class TracedUpdate(LossHooks):
         )
 
 
-def gradient_rows_per_piece(devices: Sequence[Device]) -> int | None:
+def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
     """How many rows of a minibatch to differentiate at a time: what fits a CPU core's cache.
 
     Measured on 2 cores with 64x64 networks: gradients of 16,384 rows at once take 1.25 times, of 65,536 rows 1.75
-    times as long as added up over pieces. One CPU device spreads a matrix product over all cores and needs larger
-    pieces than one device per core. Accelerators take the whole minibatch.
+    times as long as added up over microbatches. One CPU device spreads a matrix product over all cores and needs larger
+    microbatches than one device per core. Accelerators take the whole minibatch.
     """
     if devices[0].platform != "cpu":
         return None

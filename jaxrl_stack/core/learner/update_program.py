@@ -23,7 +23,7 @@ class UpdateProgram:
         function: Pure; its results are a state and a dict of scalars.
         devices: The devices to run on.
         axis_name: Name of their axis; None for an eager run.
-        num_mapped: Further arguments behind the counter, ``[D, ...]`` as the batch.
+        num_mapped: Further arguments after the counter, ``[D, ...]`` as the batch.
     """
 
     def __init__(self, function: Callable[..., Any], devices: list[Device], axis_name: str | None, num_mapped: int = 0):

@@ -47,7 +47,7 @@ class MultiStreamEncoder(nnx.Module):
 
     Args:
         base_encoders: `{column: encoder of {OBS: [..., d]}}`.
-        fusion_layers: The layers of the joining net, each with the activation behind it.
+        fusion_layers: The layers of the joining net, each with the activation after it.
         activations: One for each of them: names or callables.
     """
 

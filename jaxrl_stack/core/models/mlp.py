@@ -16,7 +16,7 @@ LAYERNORM_EPSILON = 1e-3
 
 
 class MLP(nnx.Module):
-    """Dense layers `dense_0`, `dense_1`, …, each with an activation behind it.
+    """Dense layers `dense_0`, `dense_1`, …, each with an activation after it.
 
     Args:
         input_dim: Width of the input's last axis.
@@ -70,10 +70,10 @@ class MLP(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Float `[..., input_dim]` -> `[..., output_dim]`."""
         for i in range(len(self.activations)):
-            x = self._behind(i, getattr(self, f"dense_{i}")(x))
+            x = self._after(i, getattr(self, f"dense_{i}")(x))
         return x
 
-    def _behind(self, i: int, x: jax.Array) -> jax.Array:
+    def _after(self, i: int, x: jax.Array) -> jax.Array:
         """What follows the i-th dense layer."""
         if self.use_layernorm[i]:
             x = getattr(self, f"layernorm_{i}")(x)

@@ -166,7 +166,7 @@ class _ForwardCheck:
         if shape[:-1] != self.leading:
             self.fail(
                 key,
-                f"the batch axes {self.leading} in front of one axis",
+                f"the batch axes {self.leading} before one axis",
                 f"the shape {shape}",
                 "Keep the batch axes of the observations as they are.",
             )

@@ -71,7 +71,7 @@ class DefaultModelConfig(Plain):
     # One encoder for policy and value function, or one each.
     vf_share_layers: bool = True
 
-    # LSTM behind the encoder.
+    # LSTM after the encoder.
     use_lstm: bool = False
     max_seq_len: int = 20
     lstm_cell_size: int = 256
@@ -82,7 +82,7 @@ class DefaultModelConfig(Plain):
     lstm_bias_initializer: Initializer = None
     lstm_bias_initializer_kwargs: dict | None = None
 
-    # Net that joins observation and action in Q networks of continuous actions; None joins them in front of the
+    # Net that joins observation and action in Q networks of continuous actions; None joins them before the
     # encoder, which is then one MLP of the fcnet settings over both.
     fusionnet_hiddens: list[int] | None = dataclasses.field(default_factory=lambda: [256, 256])
     fusionnet_activation: str | Callable[..., Any] = "tanh"

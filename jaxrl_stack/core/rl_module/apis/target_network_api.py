@@ -16,7 +16,7 @@ class TargetNetworkAPI(abc.ABC):
     def make_target_networks(self) -> None:
         """Create the target networks as attributes, equal to their main networks.
 
-        Called once, behind `setup()`. Make them with `core.learner.utils.make_target_network`: what it returns has
+        Called once, after `setup()`. Make them with `core.learner.utils.make_target_network`: what it returns has
         parameters that no optimizer sees.
         """
 
