@@ -179,7 +179,7 @@ class Learner(StoredLearner):
 
         Raises:
             ValueError: If columns differ in ``[T, B]``, B does not divide by devices and shuffle shards, or the
-                learner pipeline has host pieces, which work on episodes.
+                learner pipeline has host connectors, which work on episodes.
         """
         self._check_is_built()
         if self.has_host_pieces:
@@ -254,12 +254,12 @@ class Learner(StoredLearner):
                 loss; the connector pipeline is not run.
             batches: Several such batches, laid end to end.
             batch_refs: Ray references of such batches.
-            episodes: Episodes; they pass through the learner connector pipeline, whose host pieces may change them.
+            episodes: Episodes; they pass through the learner connector pipeline, whose host connectors may change them.
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over such batches, one batch per update.
             training_data: An object with (some of) the attributes above.
             timesteps: Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``; schedules move to it
-                behind the update.
+                after the update.
             num_total_minibatches: Number of gradient steps instead of what the epochs make, if above 0.
             num_epochs: Passes over the batch.
             minibatch_size: Rows per gradient step over all devices of this learner; None for the whole batch.
@@ -273,15 +273,7 @@ class Learner(StoredLearner):
             ValueError: If not exactly one data argument is given, or sizes do not fit.
         """
         self._check_is_built()
-        data = TrainingData.of(
-            training_data,
-            batch=batch,
-            batches=batches,
-            batch_refs=batch_refs,
-            episodes=episodes,
-            episodes_refs=episodes_refs,
-            data_iterators=data_iterators,
-        )
+        data = TrainingData.of(training_data, batch, batches, batch_refs, episodes, episodes_refs, data_iterators)
         plan = self.plan(
             num_epochs=num_epochs,
             minibatch_size=minibatch_size,
@@ -477,7 +469,7 @@ class Learner(StoredLearner):
             ``{(module_id, name): float32 [N]}``: what the loss logged with ``reduce="item_series"``, row by row.
 
         Raises:
-            ValueError: If N does not divide by D, or the learner pipeline has host pieces, which work on episodes.
+            ValueError: If N does not divide by D, or the learner pipeline has host connectors, which work on episodes.
             FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
         """
         num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
@@ -496,7 +488,7 @@ class Learner(StoredLearner):
         with deferred_interrupt(), self._recovering(num_updates - 1):
             self._before_donation()
             self._state, table = program(self.state, batch, settings, counter)
-            # Reading them waits: behind this nothing uses the caller's arrays any more.
+            # Reading them waits: after this nothing uses the caller's arrays any more.
             rows = program.rows(table)
             self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates)
@@ -560,7 +552,7 @@ class Learner(StoredLearner):
         plan: UpdatePlan,
         counts: Mapping[ModuleID, TrainedOn],
     ) -> dict[str, Any]:
-        """Run one update's program and everything that comes behind it.
+        """Run one update's program and everything that follows it.
 
         Args:
             name: Of the program.
@@ -584,7 +576,7 @@ class Learner(StoredLearner):
         with deferred_interrupt(), self._recovering(num_updates):
             self._before_donation()
             self._state, vector = program(self._unshared_state(), batch, settings, counter, *mapped)
-            # Behind this nothing reads the caller's arrays any more, on any device.
+            # After this nothing reads the caller's arrays any more, on any device.
             vector.block_until_ready()
             self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates + 1)
@@ -662,7 +654,7 @@ class Learner(StoredLearner):
         return own, others
 
     def _unshared_state(self) -> LearnerState:
-        """The state for a program that donates it: nobody acts with its arrays."""
+        """The state for a program that donates it: no policy acts with its arrays."""
         if self._params_are_shared:
             self._replace_in_state(params=place_replicated(self.state.params, self.devices))
             self._params_are_shared = False

@@ -1,4 +1,4 @@
-"""LearnerGroup: the Learner(s) of an algorithm behind one interface."""
+"""LearnerGroup: the Learner(s) of an algorithm as one object."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LearnerGroup(Checkpointable):
     ``train_batch_size_per_learner`` and ``minibatch_size`` are per learner.
 
     Joined processes live and die together. When one is lost, all N start again from the last state that this process
-    has taken over, which it does every ``learner_snapshot_interval`` updates and behind every change of weights, state
+    has taken over, which it does every ``learner_snapshot_interval`` updates and after every change of weights, state
     or modules through this object; the call that found out is made once more. The updates since then are lost, but
     stay counted, so that ``weights_seq_no`` never goes back.
 
@@ -107,12 +107,12 @@ class LearnerGroup(Checkpointable):
 
     @property
     def has_host_pieces(self) -> bool:
-        """Whether the learner pipeline has pieces that run on the host: then `update_block` cannot be used."""
+        """Whether the learner pipeline has connectors that run on the host: then `update_block` cannot be used."""
         return bool(self.host_piece_names)
 
     @property
     def host_piece_names(self) -> list[str]:
-        """Names of the learner pipeline's pieces that run on the host."""
+        """Names of the learner pipeline's connectors that run on the host."""
         return self._local.host_piece_names if self._actors is None else self._actors.info["host_piece_names"]
 
     def __len__(self) -> int:
@@ -185,21 +185,13 @@ class LearnerGroup(Checkpointable):
 
         Returns:
             One dict of metrics per learner, as `Learner.update` returns it; metrics of the loss are means over all
-            learners. With `async_update` those of all finished calls, one behind the other.
+            learners. With `async_update` those of all finished calls, one after the other.
 
         Raises:
             ValueError: If not exactly one data argument is given, or sizes do not fit.
             RuntimeError: If learners are lost again as soon as they have started anew.
         """
-        data = TrainingData.of(
-            training_data,
-            batch=batch,
-            batches=batches,
-            batch_refs=batch_refs,
-            episodes=episodes,
-            episodes_refs=episodes_refs,
-            data_iterators=data_iterators,
-        )
+        data = TrainingData.of(training_data, batch, batches, batch_refs, episodes, episodes_refs, data_iterators)
         arguments = {
             "timesteps": timesteps,
             "num_total_minibatches": num_total_minibatches,
@@ -313,7 +305,7 @@ class LearnerGroup(Checkpointable):
         """Call ``func(learner, **kwargs)`` with every learner.
 
         What it changes in several learners has to be the same in all of them. It is part of a state that lost learners
-        restart from only behind the next ``learner_snapshot_interval`` updates.
+        restart from only after the next ``learner_snapshot_interval`` updates.
 
         Args:
             func: The function; it and what it returns are pickled for learners that are actors.

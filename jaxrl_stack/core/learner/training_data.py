@@ -52,12 +52,12 @@ class TrainingData:
         return sum(max(len(leaf) for leaf in jax.tree.leaves(dict(batch))) for batch in batches)
 
     @classmethod
-    def of(cls, training_data: Any = None, **data: Any) -> TrainingData:
+    def of(cls, training_data: Any, *data: Any) -> TrainingData:
         """The data of one update.
 
         Args:
-            training_data: An object with (some of) the attributes above.
-            **data: These attributes, where there is no such object.
+            training_data: An object with (some of) the attributes above, or None.
+            *data: These attributes in their order, where there is no such object.
 
         Raises:
             TypeError: If `training_data` is a dict.
@@ -68,7 +68,7 @@ class TrainingData:
                 "update(training_data=...) takes an object, TrainingData(batch=...) for example, and got a dict. A "
                 "batch is update(batch=...)."
             )
-        found = cls(**data)
+        found = cls(*data)
         if training_data is not None:
             if found.given:
                 raise ValueError(f"An update takes one data argument; got training_data and {list(found.given)}.")
