@@ -16,7 +16,6 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.utils.actor_setup import set_up_actor
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
-from jaxrl_stack.utils.devices import host_view, map_over_devices
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -34,7 +33,7 @@ class BlockShare:
 
     Attributes:
         blocks: The blocks that it has columns of, or Ray references of them.
-        start: Where its columns begin, in blocks behind the start of the first one.
+        start: Where its columns begin, in blocks after the start of the first one.
         length: How many columns it has, in blocks. None: all of them.
     """
 
@@ -62,7 +61,7 @@ class Request:
         data: `TrainingData` for `Learner.update`, a `BlockShare` for `Learner.update_block`, or a `RowShare` for
             `Learner.update_rows`.
         arguments: Keyword arguments of that method.
-        wants_state: Whether to return the learner's whole state of behind the update, too.
+        wants_state: Whether to return the learner's whole state after the update, too.
         wants_weights: Whether to return what env runners need of it.
     """
 
@@ -81,7 +80,7 @@ class Answer:
         num_updates: Updates that this learner has made.
         state: Its state, if it was asked for.
         weights: See `weights_for_runners`, if they were asked for.
-        rows: What `Learner.update_rows` returned; None behind other updates.
+        rows: What `Learner.update_rows` returned; None after other updates.
     """
 
     metrics: dict[str, Any]
@@ -116,10 +115,9 @@ class LearnerActor:
         enable_compilation_cache(config.compilation_cache_dir or None)
         self._config = config
         self._module_spec = module_spec
-        self._agreement: Callable[..., Any] | None = None
 
     def free_address(self) -> str:
-        """``"ip:port"`` of this process's node where nobody listens."""
+        """``"ip:port"`` of this process's node, a port that is free."""
         # Ray is imported only where it runs, and a checkout can be checked without it.
         import ray  # pyright: ignore[reportMissingImports]
 
@@ -227,26 +225,11 @@ class LearnerActor:
             LostBlocksError: In all learners, if one has none.
             ValueError: In all learners.
         """
-        learner = self.learner
-        if learner.num_joined_learners == 1 or learner.axis_name is None:
+        if self.learner.num_joined_learners == 1 or self.learner.axis_name is None:
             return
-        if self._agreement is None:
-            axis_name = learner.axis_name
-            self._agreement = map_over_devices(
-                lambda sizes: (jax.lax.pmax(sizes, axis_name),),
-                learner.devices,
-                axis_name=axis_name,
-                in_axes=(0,),
-                out_axes=(None,),
-                donate_argnums=(),
-            )
         shape = np.shape(jax.tree.leaves(block)[0])[:2] if block else (0, 0)
-        own = np.array([len(block), *shape], np.int32)
-        # One reduction for both extremes: the smallest is minus the largest of the negated.
-        both = np.concatenate([own, -own])
-        (largest,) = self._agreement(np.tile(both, (len(learner.devices), 1)))
-        largest = np.asarray(host_view(largest))
-        smallest, largest = -largest[3:], largest[:3]
+        sizes = self.learner.gathered([len(block), *shape])
+        smallest, largest = sizes.min(axis=1), sizes.max(axis=1)
         if not smallest[0]:
             raise LostBlocksError("Another learner could not get a block of this update.")
         if (smallest != largest).any():
@@ -371,7 +354,7 @@ def _fetched(reference: Any) -> Any:
 
 
 def is_reference(value: Any) -> bool:
-    """Whether a value is a Ray reference. Does not import Ray: whoever has a reference has."""
+    """Whether a value is a Ray reference. Does not import Ray, which is there where a reference is."""
     ray = sys.modules.get("ray")
     return ray is not None and isinstance(value, ray.ObjectRef)
 
