@@ -14,7 +14,7 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.ops.masks import zero_where
 from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class RunnerState:
-    """Everything of an on-device runner that changes; leaves have the env axis ``[B, ...]`` in front where it says so.
+    """Everything of an on-device runner that changes; leaves have the env axis ``[B, ...]`` first where it says so.
 
     Attributes:
         env_state: State of the environments, ``[B, ...]``.
@@ -31,8 +31,8 @@ class RunnerState:
         reset: bool ``[B]``, whether `obs` is the first of its episode.
         env_to_module: State of the env-to-module pipeline.
         module_to_env: State of the module-to-env pipeline.
-        prev_actions: The module's last actions, ``[B, ...]``; zeros behind a reset.
-        prev_rewards: float32 ``[B]``; zeros behind a reset.
+        prev_actions: The module's last actions, ``[B, ...]``; zeros after a reset.
+        prev_rewards: float32 ``[B]``; zeros after a reset.
         episodes: Returns and lengths of the running episodes so far, ``[B]``.
         window: The last finished episodes.
         key: PRNG key.
@@ -139,7 +139,7 @@ class DeviceRollout(PolicyStep):
             reset=ended,
             env_to_module=env_to_module,
             module_to_env=module_to_env,
-            prev_actions=jax.tree.map(lambda a: jnp.where(expand(ended, a), jnp.zeros_like(a), a), actions),
+            prev_actions=zero_where(ended, actions),
             prev_rewards=jnp.where(ended, 0.0, after.reward),
         )
         return state, columns, ended

@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl_stack.acting.episode_replay import NOT_MODEL_OUTPUTS
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.nested import equal
 
 WEIGHTS_SEQ_NO = "weights_seq_no"
 """Extra model output: how many updates the weights had seen that chose an action."""
@@ -68,26 +69,26 @@ class EpisodeBuilder:
                     start += 1
                 if start >= stop:
                     continue
-                piece = self._piece(columns, index, start, stop, infos, reset_infos or {}, weights_seq_no)
+                chunk = self._chunk(columns, index, start, stop, infos, reset_infos or {}, weights_seq_no)
                 running = self._running.pop(index, None)
                 if running is not None:
-                    piece.id_ = running.id_
-                    piece.t_started = running.t
-                    piece.t = running.t + stop - start
-                    first = piece.get_observations(0)
-                    if not _equal(running.get_observations(-1), first):
+                    chunk.id_ = running.id_
+                    chunk.t_started = running.t
+                    chunk.t = running.t + stop - start
+                    first = chunk.get_observations(0)
+                    if not equal(running.get_observations(-1), first):
                         # Seen before the statistics of a filter moved on: what the module acted on counts.
                         running.set_observations(new_data=first, at_indices=-1)
-                    running.concat_episode(piece)
-                    piece = running
-                if piece.is_done:
-                    finished.append((index, piece))
+                    running.concat_episode(chunk)
+                    chunk = running
+                if chunk.is_done:
+                    finished.append((index, chunk))
                 else:
-                    self._running[index] = piece
+                    self._running[index] = chunk
                 start = stop
         return finished
 
-    def _piece(self, columns, index, start, stop, infos, reset_infos, weights_seq_no) -> SingleAgentEpisode:
+    def _chunk(self, columns, index, start, stop, infos, reset_infos, weights_seq_no) -> SingleAgentEpisode:
         own = jax.tree.map(lambda x: x[start:stop, index], columns)
         observations = jax.tree.map(
             lambda obs, final: np.concatenate([obs, final[-1:]]), own[Columns.OBS], own[Columns.FINAL_OBS]
@@ -111,13 +112,7 @@ class EpisodeBuilder:
         )
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Hand the running episodes out as pieces, and go on with their successors."""
-        pieces = []
-        for index, episode in self._running.items():
-            self._running[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
-            pieces.append(episode)
-        return [piece for piece in pieces if len(piece)]
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+        """Hand the running episodes out as chunks, and go on with their successors."""
+        chunks = list(self._running.items())
+        self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
+        return [chunk for _, chunk in chunks if len(chunk)]

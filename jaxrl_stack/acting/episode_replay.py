@@ -1,4 +1,4 @@
-"""Episodes step by step out of recorded blocks, for those who want to watch them."""
+"""Episodes step by step out of recorded blocks, for callbacks that watch them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.nested import batch, take, unbatch
 
 NOT_MODEL_OUTPUTS = frozenset(
     {
@@ -47,7 +48,7 @@ class EpisodeReplay:
 
         Args:
             columns: NumPy arrays ``[T, B, ...]`` of one rollout.
-            counts: bool ``[T, B]``, False for steps that nobody is to see; None: all are seen.
+            counts: bool ``[T, B]``, False for steps to pass over; None: all count.
 
         Returns:
             The episodes that ended in it, then what was sampled so far of those that go on.
@@ -55,11 +56,11 @@ class EpisodeReplay:
         num_steps, num_envs = columns[Columns.REWARDS].shape
         ended: list[SingleAgentEpisode] = []
         for t in range(num_steps):
-            row = jax.tree.map(lambda x, t=t: x[t], columns)
+            row = take(columns, t)
             for index in range(num_envs):
                 if counts is not None and not counts[t, index]:
                     continue
-                step = jax.tree.map(lambda x, i=index: x[i], row)
+                step = take(row, index)
                 if index in self._missed:
                     if step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS]:
                         self._missed.remove(index)
@@ -103,14 +104,14 @@ class EpisodeReplay:
             "custom_data": [
                 {key: value for key, value in episode.custom_data.items() if _is_data(value)} for episode in episodes
             ],
-            "columns": {name: jax.tree.map(lambda *x: np.stack(x), *rows) for name, rows in columns.items()},
+            "columns": {name: batch(rows) for name, rows in columns.items()},
         }
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
         """Go on with the episodes of `get_state`, without calling hooks for what they hold.
 
         Args:
-            state: What `get_state` returned; ``{}`` if nobody watched these episodes.
+            state: What `get_state` returned; ``{}`` if these episodes were not watched.
             lengths: int ``[B]``, steps of the environments' running episodes. Where `state` has no episode of that
                 length, the next one is the first to be watched.
         """
@@ -119,15 +120,15 @@ class EpisodeReplay:
         members = [state.get(name, ()) for name in ("env_indices", "ids", "lengths", "custom_data")]
         for number, (index, id_, length, custom_data) in enumerate(zip(*members, strict=True)):
             outputs = dict(state["columns"])
-            # One observation more than steps, in every episode in front of this one.
-            observations = _rows(outputs.pop(Columns.OBS), start + number, length + 1)
-            actions, rewards = (_rows(outputs.pop(n), start, length) for n in (Columns.ACTIONS, Columns.REWARDS))
+            # One observation more than steps, in every episode before this one.
+            first = start + number
+            observations = unbatch(take(outputs.pop(Columns.OBS), slice(first, first + length + 1)))
+            steps = unbatch(take(outputs, slice(start, start + length)))
             episode = SingleAgentEpisode(id_=id_, **self._spaces)
             episode.add_env_reset(observations[0])
-            for t, extra_model_outputs in enumerate(_rows(outputs, start, length)):
-                episode.add_env_step(
-                    observations[t + 1], actions[t], float(rewards[t]), extra_model_outputs=extra_model_outputs
-                )
+            for observation, outputs in zip(observations[1:], steps, strict=True):
+                action, reward = outputs.pop(Columns.ACTIONS), float(outputs.pop(Columns.REWARDS))
+                episode.add_env_step(observation, action, reward, extra_model_outputs=outputs)
             episode.custom_data.update(custom_data)
             self._running[index] = episode
             start += length
@@ -147,10 +148,6 @@ def in_time_order(columns: Any, num_devices: int, num_rounds: int) -> Any:
         return x.reshape(num_rounds * num_steps, -1, *x.shape[4:])
 
     return jax.tree.map(one, columns)
-
-
-def _rows(columns: Any, start: int, number: int) -> list[Any]:
-    return [jax.tree.map(lambda x, t=t: x[t], columns) for t in range(start, start + number)]
 
 
 def _is_data(value: Any) -> bool:

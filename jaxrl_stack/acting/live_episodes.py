@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.nested import row
 from jaxrl_stack.utils.notices import notice_once
 
 JOINED_STEPS = 128
@@ -43,7 +43,7 @@ class LiveEpisodes:
         self.episodes: list[SingleAgentEpisode] = [SingleAgentEpisode() for _ in range(num_envs)]
         self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         self._finished: list[tuple[int, SingleAgentEpisode]] = []
-        self._behind: Any = None
+        self._last_inputs: Any = None
 
     def start(self, index: int, observation: Any, info: dict) -> None:
         """A new episode in one environment."""
@@ -57,28 +57,28 @@ class LiveEpisodes:
         """What the module acts on now, ``[B, ...]``: takes the place of the environments' last observations."""
         for index, episode in enumerate(self.episodes):
             if not episode.is_done:
-                episode.set_observations(new_data=_at(observations, index), at_indices=-1)
+                episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
-    def append(self, step: Any, columns: dict[str, Any], behind: Any, weights_seq_no: int) -> None:
+    def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
         """Take in one vector step; ended episodes stay in place until `begin`.
 
         Args:
             step: The `VectorStep`.
             columns: What the policy put out for it, ``{column: [B, ...]}``.
-            behind: The environments' observations behind the step and in front of any reset, ``[B, ...]``.
+            next_obs: The environments' observations after the step and before any reset, ``[B, ...]``.
             weights_seq_no: Updates that the acting weights had seen.
         """
         for index, episode in enumerate(self.episodes):
             if step.valid is not None and not step.valid[index]:
                 continue
             outputs = {
-                name: _at(column, index)
+                name: row(column, index)
                 for name, column in columns.items()
                 if name not in (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
             }
             episode.add_env_step(
-                _at(behind, index),
-                _at(columns[Columns.ACTIONS], index),
+                row(next_obs, index),
+                row(columns[Columns.ACTIONS], index),
                 float(step.rewards[index]),
                 step.infos[index],
                 terminated=bool(step.terminateds[index]),
@@ -91,15 +91,15 @@ class LiveEpisodes:
 
         Args:
             step: The `VectorStep`.
-            final_inputs: The module's view of what is behind the step, ``[B, ...]``; needed where an episode ends, and
-                in front of `cut`.
+            final_inputs: The module's view of what is after the step, ``[B, ...]``; needed where an episode ends, and
+                before `cut`.
         """
-        self._behind = final_inputs
+        self._last_inputs = final_inputs
         for index, episode in enumerate(self.episodes):
             if step.valid is not None and not step.valid[index]:
                 continue
             if episode.is_done and final_inputs is not None:
-                episode.set_observations(new_data=_at(final_inputs, index), at_indices=-1)
+                episode.set_observations(new_data=row(final_inputs, index), at_indices=-1)
             self._call("on_episode_step", index, episode)
             if episode.is_done:
                 self._call("on_episode_end", index, episode, prev_episode_chunks=self._chunks[index])
@@ -107,9 +107,9 @@ class LiveEpisodes:
 
     def begin(self, step: Any) -> None:
         """New episodes in the environments that were reset."""
-        for index in np.flatnonzero(step.resets):
+        for index in np.flatnonzero(step.resets).tolist():
             info = step.reset_infos[index] if step.reset_infos is not None else {}
-            self.start(int(index), _at(step.obs, index), info)
+            self.start(index, row(step.obs, index), info)
 
     def take_finished(self) -> list[tuple[int, SingleAgentEpisode]]:
         """``(environment, episode)`` of what ended since the last call."""
@@ -117,39 +117,35 @@ class LiveEpisodes:
         return finished
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Hand the running episodes out as pieces, and go on with their successors."""
-        pieces = []
+        """Hand the running episodes out as chunks, and go on with their successors."""
+        chunks = []
         for index, episode in enumerate(self.episodes):
             if episode.is_done or not len(episode):
                 continue
             self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
-            if self._behind is not None:
-                # Nothing acts on it in this piece: it is to look like the others all the same.
-                episode.set_observations(new_data=_at(self._behind, index), at_indices=-1)
+            if self._last_inputs is not None:
+                # Nothing acts on it in this chunk: it is to look like the others all the same.
+                episode.set_observations(new_data=row(self._last_inputs, index), at_indices=-1)
             if self._keeps_chunks:
                 self._keep(self._chunks[index], episode)
-            pieces.append(episode)
-        return pieces
+            chunks.append(episode)
+        return chunks
 
-    def _keep(self, chunks: list[SingleAgentEpisode], piece: SingleAgentEpisode) -> None:
-        """Note a piece among the earlier chunks of its episode."""
-        # A copy: the piece itself is handed out.
-        piece = piece.slice(slice(None), len_lookback_buffer=0)
-        if chunks and len(chunks[-1]) + len(piece) <= JOINED_STEPS:
+    def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
+        """Note a chunk among the earlier chunks of its episode."""
+        # A copy: the chunk itself is handed out.
+        chunk = chunk.slice(slice(None), len_lookback_buffer=0)
+        if chunks and len(chunks[-1]) + len(chunk) <= JOINED_STEPS:
             # Statistics of a filter may have moved on in between: what the module acted on counts.
-            chunks[-1].set_observations(new_data=piece.get_observations(0), at_indices=-1)
-            chunks[-1].concat_episode(piece)
+            chunks[-1].set_observations(new_data=chunk.get_observations(0), at_indices=-1)
+            chunks[-1].concat_episode(chunk)
         else:
             if chunks:
                 chunks[-1].to_numpy()
-            chunks.append(piece)
-        if piece.t - chunks[0].t_started > MOST_EARLIER_STEPS:
+            chunks.append(chunk)
+        if chunk.t - chunks[0].t_started > MOST_EARLIER_STEPS:
             notice_once(
                 f"An episode has more than {MOST_EARLIER_STEPS} steps: on_episode_end gets the last ones of them only, "
                 f"in prev_episode_chunks. Sum up in on_episode_step what is needed of all."
             )
             del chunks[0]
-
-
-def _at(tree: Any, index: Any) -> Any:
-    return jax.tree.map(lambda x: np.array(x[index]), tree)

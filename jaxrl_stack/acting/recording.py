@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -107,8 +107,8 @@ class Recording:
         self._layout = layout
         self._matrix = np.empty((*shape, layout.width), np.uint32)
         self._loose = tuple(np.empty((num_steps, *rest), dtype) for rest, dtype in layout.loose)
-        self._obs = _map(lambda x: np.empty((num_steps, *x.shape), _canonical(x.dtype)), obs)
-        self._obs_rows = _leaves(self._obs)
+        self._obs = jax.tree.map(lambda x: np.empty((num_steps, *x.shape), jax.dtypes.canonicalize_dtype(x.dtype)), obs)
+        self._obs_rows = jax.tree.leaves(self._obs)
         self.rewards = np.zeros(shape, np.float32)
         self.terminateds = np.zeros(shape, bool)
         self.truncateds = np.zeros(shape, bool)
@@ -147,12 +147,12 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, leaves: Any) -> None:
-        """The environments' observations in front of the next step, leaf by leaf."""
+        """The environments' observations before the next step, leaf by leaf."""
         for row, leaf in zip(self._obs_rows, leaves, strict=True):
             row[self.num_steps] = leaf
 
     def add_final(self, where: np.ndarray, observations: Any) -> None:
-        """The module's inputs behind the last step, for the environments of a mask ``[B]``."""
+        """The module's inputs after the last step, for the environments of a mask ``[B]``."""
         self._finals.append((self.num_steps - 1, where, observations))
 
     def first_not_finite(self) -> tuple[int, int, str] | None:
@@ -166,7 +166,7 @@ class Recording:
         rewards_are_finite = np.isfinite(self.rewards[:end])
         if obs_is_finite.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
             return None
-        # Observations in front of a step, its reward, the observations behind it where they are looked at.
+        # Observations before a step, its reward, the observations after it where they are looked at.
         found = [(2 * int(t), int(i), "an observation") for t, i in zip(*np.nonzero(~obs_is_finite), strict=True)]
         for t, i in zip(*np.nonzero(~rewards_are_finite), strict=True):
             found.append((2 * int(t) + 1, int(i), f"a reward ({self.rewards[t, i]})"))
@@ -200,11 +200,11 @@ class Recording:
             if name != Columns.ACTIONS_FOR_ENV
         }
         if Columns.OBS not in out:
-            out[Columns.OBS] = _map(lambda x: x[:end], self._obs)
-        final = _map(np.zeros_like, out[Columns.OBS])
-        rows = _leaves(final)
+            out[Columns.OBS] = jax.tree.map(lambda x: x[:end], self._obs)
+        final = jax.tree.map(np.zeros_like, out[Columns.OBS])
+        rows = jax.tree.leaves(final)
         for t, where, observations in self._finals:
-            for row, leaf in zip(rows, _leaves(observations), strict=True):
+            for row, leaf in zip(rows, jax.tree.leaves(observations), strict=True):
                 row[t][where] = leaf[where]
         out |= {
             Columns.FINAL_OBS: final,
@@ -220,19 +220,5 @@ class Recording:
 def _is_finite(final: tuple[int, np.ndarray, Any]) -> bool:
     """Whether observations that were added by `Recording.add_final` are numbers."""
     _, where, observations = final
-    leaves = [leaf for leaf in _leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]
+    leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]
     return all(bool(np.isfinite(leaf[where]).all()) for leaf in leaves)
-
-
-def _map(function: Callable[[np.ndarray], np.ndarray], tree: Any) -> Any:
-    """``jax.tree.map``; what most observations are, one array, takes a tenth of its time."""
-    return function(tree) if isinstance(tree, np.ndarray) else jax.tree.map(function, tree)
-
-
-def _leaves(tree: Any) -> Sequence[np.ndarray]:
-    """``jax.tree.leaves``, likewise."""
-    return (tree,) if isinstance(tree, np.ndarray) else jax.tree.leaves(tree)
-
-
-def _canonical(dtype: np.dtype) -> np.dtype:
-    return jax.dtypes.canonicalize_dtype(dtype)

@@ -44,38 +44,29 @@ class InfiniteLookbackBuffer:
         lookback: number of items at the front that are look-back; cut down to the number of items.
         space: gymnasium space of one item; needed for one-hot encoding, and to fill up an empty buffer.
 
+    Attributes:
+        space: Gymnasium space of one item, or None; may be set.
+
     Raises:
         ValueError: if `lookback` is negative or the arrays have no common leading axis.
     """
 
-    __slots__ = ("_shared", "_space", "_space_struct", "data", "finalized", "lookback")
+    __slots__ = ("_shared", "data", "finalized", "lookback", "space")
 
     def __init__(self, data: Any = None, lookback: int = 0, space: gym.Space | None = None):
         if lookback < 0:
             raise ValueError(f"lookback must be 0 or positive, got {lookback}")
         self.finalized = not (data is None or isinstance(data, list))
-        # Arrays that somebody else may hold, too, are copied before the first write.
+        # Arrays that may be held elsewhere, too, are copied before the first write.
         self._shared = self.finalized
         self.data: Any = tree_map(np.asarray, data) if self.finalized else list(data or ())
         self.lookback = min(lookback, batch_size(self.data) if self.finalized else len(self.data))
         self.space = space
 
     @property
-    def space(self) -> gym.Space | None:
-        """Gymnasium space of one item, or None."""
-        return self._space
-
-    @space.setter
-    def space(self, space: gym.Space | None) -> None:
-        self._space = space
-        self._space_struct = None
-
-    @property
     def space_struct(self) -> Any:
         """The elementary spaces of `space`, nested as dicts and tuples; None without a space."""
-        if self._space_struct is None and self._space is not None:
-            self._space_struct = space_struct(self._space)
-        return self._space_struct
+        return None if self.space is None else space_struct(self.space)
 
     def __len__(self) -> int:
         """Number of own items, the look-back excluded."""
@@ -122,7 +113,11 @@ class InfiniteLookbackBuffer:
             return
         rows = items if other.finalized else batch(items)
         # The placeholder of an empty, finalized buffer need not have the right structure.
-        self.data = tree_map(_join, self.data, rows) if self.len_incl_lookback() else tree_map(np.array, rows)
+        self.data = (
+            tree_map(lambda *parts: np.concatenate(parts), self.data, rows)
+            if self.len_incl_lookback()
+            else tree_map(np.array, rows)
+        )
         self._shared = False
 
     def finalize(self) -> None:
@@ -333,47 +328,31 @@ class InfiniteLookbackBuffer:
         return range(min(max(span.start, low), high), min(max(span.stop, low), high), span.step)
 
     def _get_slice(self, slice_: slice, neg_index_as_lookback: bool, fill: Any, one_hot_discrete: bool) -> Any:
-        if fill is None:
-            return self._rows(self._clipped(slice_, neg_index_as_lookback), one_hot_discrete)
-        span = self._span(slice_, neg_index_as_lookback)
+        positions = (self._clipped if fill is None else self._span)(slice_, neg_index_as_lookback)
         size = self.len_incl_lookback()
-        # Number of positions before `data` is reached, in the direction of the step, and after it was left.
-        distance = -span.start if span.step > 0 else span.start - (size - 1)
-        lead = min(max(-(-distance // abs(span.step)), 0), len(span))
-        inside = len(range(span[lead], size if span.step > 0 else -1, span.step)) if lead < len(span) else 0
-        rows = self._rows(span[lead : lead + inside], one_hot_discrete)
-        return self._fill_up(rows, lead, max(len(span) - lead - inside, 0), fill, one_hot_discrete)
+        if not all(0 <= end < size for end in [*positions[:1], *positions[-1:]]):
+            return self._get_list([i if 0 <= i < size else None for i in positions], fill, one_hot_discrete)
+        rows = _as_slice(positions)
+        if self.finalized:
+            return self._encode(take(self.data, rows), one_hot_discrete)
+        return [self._encode(item, one_hot_discrete) for item in self.data[rows]]
 
     def _get_list(self, positions: list[int | None], fill: Any, one_hot_discrete: bool) -> Any:
-        valid = [position for position in positions if position is not None]
+        filler = self._fill_item(fill, one_hot_discrete) if None in positions else None
         if not self.finalized:
-            filler = self._fill_item(fill, one_hot_discrete) if len(valid) < len(positions) else None
             return [
                 filler if position is None else self._encode(self.data[position], one_hot_discrete)
                 for position in positions
             ]
-        gather = np.array(valid, np.int64)
-        rows = self._encode(take(self.data, gather), one_hot_discrete)
-        if len(valid) == len(positions):
+        if None in positions and not self.len_incl_lookback():
+            return batch([filler] * len(positions))
+        valid = np.array([position for position in positions if position is not None], np.int64)
+        rows = self._encode(take(self.data, valid), one_hot_discrete)
+        if None not in positions:
             return rows
-        ranks = iter(range(len(valid)))
-        order = np.array([len(valid) if position is None else next(ranks) for position in positions])
-        return take(self._fill_up(rows, 0, 1, fill, one_hot_discrete), order)
-
-    def _fill_up(self, rows: Any, lead: int, trail: int, fill: Any, one_hot_discrete: bool) -> Any:
-        if not lead and not trail:
-            return rows
-        filler = self._fill_item(fill, one_hot_discrete)
-        if not self.finalized:
-            return [filler] * lead + rows + [filler] * trail
-        if not self.len_incl_lookback():
-            return batch([filler] * (lead + trail))
-
-        def surround(item: Any, leaf: np.ndarray) -> np.ndarray:
-            row = np.asarray(item)[None]
-            return np.concatenate([row.repeat(lead, axis=0), leaf, row.repeat(trail, axis=0)])
-
-        return tree_map(surround, filler, rows)
+        order = np.full(len(positions), len(valid))
+        order[[position is not None for position in positions]] = np.arange(len(valid))
+        return tree_map(lambda item, leaf: np.concatenate([leaf, np.asarray(item)[None]])[order], filler, rows)
 
     def _fill_item(self, fill: Any, one_hot_discrete: bool) -> Any:
         if not isinstance(fill, numbers.Number | np.bool_):
@@ -388,12 +367,6 @@ class InfiniteLookbackBuffer:
 
     def _item(self, position: int) -> Any:
         return take(self.data, position) if self.finalized else self.data[position]
-
-    def _rows(self, positions: range, one_hot_discrete: bool) -> Any:
-        rows = _as_slice(positions)
-        if self.finalized:
-            return self._encode(take(self.data, rows), one_hot_discrete)
-        return [self._encode(item, one_hot_discrete) for item in self.data[rows]]
 
     def _encode(self, data: Any, one_hot_discrete: bool) -> Any:
         return one_hot(data, self.space_struct) if one_hot_discrete else data
@@ -427,7 +400,3 @@ def _as_slice(positions: range) -> slice:
     """The slice that reads `positions` (all of them >= 0) from a list or array."""
     stop = positions.stop if positions.stop >= 0 else None
     return slice(positions.start, stop, positions.step) if len(positions) else slice(0, 0)
-
-
-def _join(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.concatenate([left, right])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat
 import numpy as np
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import Indices, InfiniteLookbackBuffer
-from jaxrl_stack.utils.nested import tree_leaves, tree_map
+from jaxrl_stack.utils.nested import equal
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -137,15 +137,9 @@ class SingleAgentEpisode:
         observations: Any,
         actions: Any,
         rewards: Any,
-        terminated: bool | np.bool_,
-        truncated: bool | np.bool_,
-        infos: list[dict] | None = None,
         extra_model_outputs: Mapping[str, Any] | None = None,
-        id_: str | None = None,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
-        t_started: int = 0,
         len_lookback_buffer: int = 0,
+        **more: Any,
     ) -> SingleAgentEpisode:
         """Build a numpy'ized episode around arrays, without a copy or any work per step.
 
@@ -156,33 +150,22 @@ class SingleAgentEpisode:
             observations: structure of arrays `[T + 1, ...]`, T counting the look-back steps, too.
             actions: structure of arrays `[T, ...]`.
             rewards: array `[T]`.
-            terminated: as in the constructor.
-            truncated: as in the constructor.
-            infos: T + 1 dicts; empty ones if None.
             extra_model_outputs: structures of arrays `[T, ...]` by column name.
-            id_: as in the constructor.
-            observation_space: as in the constructor.
-            action_space: as in the constructor.
-            t_started: as in the constructor.
             len_lookback_buffer: number of look-back steps at the front of the arrays.
+            **more: `terminated`, `truncated`, `infos` (T + 1 dicts), `id_`, `t_started` and the spaces, as in the
+                constructor.
 
         Raises:
             ValueError: if the arrays do not fit together.
         """
         # A list of arrays would be taken for a list of time steps, so a nested list becomes a tuple here.
         return cls(
-            id_,
             observations=_as_structure(observations),
-            observation_space=observation_space,
-            infos=infos,
             actions=_as_structure(actions),
-            action_space=action_space,
             rewards=np.asarray(rewards),
-            terminated=terminated,
-            truncated=truncated,
             extra_model_outputs={key: _as_structure(values) for key, values in (extra_model_outputs or {}).items()},
-            t_started=t_started,
             len_lookback_buffer=len_lookback_buffer,
+            **more,
         )
 
     @property
@@ -537,7 +520,7 @@ class SingleAgentEpisode:
             )
         if not self.is_reset or not other.is_reset:
             raise ValueError("cannot concatenate: one of the chunks has no observation")
-        if not _equal(self.get_observations(-1), other.get_observations(0)):
+        if not equal(self.get_observations(-1), other.get_observations(0)):
             raise ValueError("cannot concatenate: the last observation of this chunk is not the first one of the other")
         self.validate()
         other.validate()
@@ -730,8 +713,3 @@ def _column(data: Any, lookback: int, space: gym.Space | None = None) -> Infinit
 
 def _as_structure(data: Any) -> Any:
     return tuple(data) if isinstance(data, list) else data
-
-
-def _equal(left: Any, right: Any) -> bool:
-    same = tree_map(lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right)
-    return all(tree_leaves(same))

@@ -15,7 +15,8 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.ops.masks import expand
+from jaxrl_stack.ops.masks import expand, zero_where
+from jaxrl_stack.utils.nested import row
 from jaxrl_stack.utils.spaces import zeros
 
 
@@ -56,6 +57,13 @@ class PolicyArrays(NamedTuple):
     timesteps: Any
     env_to_module: Any
     module_to_env: Any
+
+
+FIELDS = {
+    COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module",
+    COMPONENT_MODULE_TO_ENV_CONNECTOR: "module_to_env",
+}
+"""Component -> name of its pipeline, and of that one's state in `PolicyArrays`."""
 
 
 class PolicyProgram:
@@ -112,10 +120,7 @@ class PolicyProgram:
 
     def pipelines(self, arrays: PolicyArrays) -> list[tuple[str, Any, Any]]:
         """``(component, pipeline, state of its pure part)``."""
-        return [
-            (COMPONENT_ENV_TO_MODULE_CONNECTOR, self.env_to_module, arrays.env_to_module),
-            (COMPONENT_MODULE_TO_ENV_CONNECTOR, self.module_to_env, arrays.module_to_env),
-        ]
+        return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
     # ---------------------------------------------------------------------------------------------------- traced
 
@@ -147,8 +152,8 @@ class PolicyProgram:
             ),
             key=jax.random.fold_in(key, count),
             reset=starts,
-            prev_actions=_zeroed(starts, state.prev_actions),
-            prev_rewards=_zeroed(starts, prev_rewards),
+            prev_actions=zero_where(starts, state.prev_actions),
+            prev_rewards=zero_where(starts, prev_rewards),
         )
         if jax.tree.leaves(state.module):
             fresh = self._recurrent_state(starts.shape[0])
@@ -188,10 +193,10 @@ class RunningEpisodes:
         self._is_used = False
         if outputs is not None:
             for index, episode in enumerate(running):
-                episode.set_observations(new_data=_row(seen, index), at_indices=-1)
+                episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """The episodes with these observations behind their last ones; new ones where something starts.
+        """The episodes with these observations after their last ones; new ones where something starts.
 
         Raises:
             ValueError: If that was done before: episodes are changed in place.
@@ -203,24 +208,16 @@ class RunningEpisodes:
             )
         self._is_used = True
         for index, reset in enumerate(resets.tolist()):
-            observation = _row(observations, index)
+            observation = row(observations, index)
             if reset or self._outputs is None:
                 self._running[index] = SingleAgentEpisode()
                 self._running[index].add_env_reset(observation)
                 continue
-            extra = {name: _row(leaf, index) for name, leaf in self._outputs.items() if name != Columns.ACTIONS}
+            extra = {name: row(leaf, index) for name, leaf in self._outputs.items() if name != Columns.ACTIONS}
             self._running[index].add_env_step(
                 observation,
-                _row(self._outputs[Columns.ACTIONS], index),
+                row(self._outputs[Columns.ACTIONS], index),
                 float(rewards[index]),
                 extra_model_outputs=extra,
             )
         return self._running
-
-
-def _row(tree: Any, index: int) -> Any:
-    return jax.tree.map(lambda x: np.array(x[index]), tree)
-
-
-def _zeroed(mask: jax.Array, tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.where(expand(mask, x), jnp.zeros_like(x), x), tree)

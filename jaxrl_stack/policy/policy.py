@@ -33,7 +33,7 @@ from jaxrl_stack.core.rl_module.functional import PureModule, copy_array
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
-from jaxrl_stack.policy.acting import PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
+from jaxrl_stack.policy.acting import FIELDS, PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
 from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.class_paths import ClassLoader
@@ -146,7 +146,7 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ---------------------------------------------------------------------------------------------------- acting
 
     def initial_state(self, num_envs: int | None = None) -> PolicyState:
-        """The state in front of the first observations.
+        """The state before the first observations.
 
         Args:
             num_envs: How many environments the policy acts for; None for one.
@@ -189,7 +189,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
         Returns:
             ``(actions, state, outputs)``: the environments' actions, NumPy ``[B, ...]``; the state for the next call;
-            all other columns behind the module-to-env pipeline, NumPy.
+            all other columns after the module-to-env pipeline, NumPy.
 
         Raises:
             ValueError: If an argument does not fit the observation space or the number of environments.
@@ -302,7 +302,7 @@ class Policy(Acting[PolicyState], Checkpointable):
                 pipeline = _with_state(pipeline, own)
                 pipeline.set_state(state[name])
                 pure_part = pipeline.pure_part()
-                changed[_FIELD[name]] = self._place(pure_part.rebatch(pure_part.state, 1))
+                changed[FIELDS[name]] = self._place(pure_part.rebatch(pure_part.state, 1))
         if "settings" in state:
             given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
             if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
@@ -451,12 +451,6 @@ class Policy(Acting[PolicyState], Checkpointable):
             seed=self._seed,
             description=repr(self),
         )
-
-
-_FIELD = {
-    COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module",
-    COMPONENT_MODULE_TO_ENV_CONNECTOR: "module_to_env",
-}
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:

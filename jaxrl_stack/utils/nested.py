@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from jaxrl_stack.utils.spaces import map_parts
@@ -14,40 +15,21 @@ if TYPE_CHECKING:
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Apply `fn` to the corresponding leaves of one or more equal structures.
-
-    Args:
-        fn: called with one leaf of `tree` and the leaves of `rest` at the same place.
-        tree: dicts, tuples (named ones too) and lists, nested at will; everything else, None included, is a
-            leaf.
-        rest: structures with the same keys and lengths as `tree`.
+    """``jax.tree.map``, for which None is a leaf here: an item of an episode may be one.
 
     Raises:
         ValueError: if a structure in `rest` differs from `tree`.
     """
-    if isinstance(tree, Mapping):
-        for other in rest:
-            if not isinstance(other, Mapping) or other.keys() != tree.keys():
-                raise ValueError(f"expected a dict with the keys {list(tree)}, got {_describe(other)}")
-        return {key: tree_map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        for other in rest:
-            if not isinstance(other, (tuple, list)) or len(other) != len(tree):
-                raise ValueError(f"expected a {type(tree).__name__} of {len(tree)} items, got {_describe(other)}")
-        return _rebuild(tree, [tree_map(fn, *items) for items in zip(tree, *rest, strict=True)])
-    return fn(tree, *rest)
+    return jax.tree.map(fn, tree, *rest, is_leaf=_is_none)
 
 
-def tree_leaves(tree: Any) -> Iterator[Any]:
-    """Yield the leaves of a structure, depth first."""
-    if isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from tree_leaves(value)
-    elif isinstance(tree, (tuple, list)):
-        for value in tree:
-            yield from tree_leaves(value)
-    else:
-        yield tree
+def tree_leaves(tree: Any) -> list[Any]:
+    """``jax.tree.leaves``, likewise."""
+    return jax.tree.leaves(tree, is_leaf=_is_none)
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
 
 
 def batch(items: Sequence[Any]) -> Any:
@@ -69,6 +51,17 @@ def unbatch(tree: Any) -> list[Any]:
 def take(tree: Any, index: Any) -> Any:
     """Index the leading axis of every leaf (int, slice or integer array)."""
     return tree_map(lambda leaf: leaf[index], tree)
+
+
+def row(tree: Any, index: int) -> Any:
+    """A copy of one row: the arrays that it is of may be written to again."""
+    return tree_map(lambda leaf: np.array(leaf[index]), tree)
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two items of one structure are the same; NaN equals itself."""
+    same = tree_map(lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right)
+    return all(tree_leaves(same))
 
 
 def batch_size(tree: Any) -> int:
@@ -98,7 +91,7 @@ def full_like_item(item: Any, value: Any) -> Any:
     Leaves keep their shape, and their dtype where it can hold `value` (the smallest common dtype otherwise).
     Where `item` has no leaves, or leaves that are not numbers, `value` itself is returned.
     """
-    leaves = list(tree_leaves(item))
+    leaves = tree_leaves(item)
     if not leaves or any(np.asarray(leaf).dtype.kind not in "biufc" for leaf in leaves):
         return value
 
@@ -170,19 +163,3 @@ def one_hot(data: Any, struct: Any) -> Any:
         return encoded
 
     return tree_map(encode, struct, data)
-
-
-def _rebuild(like: Any, items: list[Any]) -> Any:
-    if isinstance(like, list):
-        return items
-    if type(like) is tuple:
-        return tuple(items)
-    return type(like)(*items)  # A named tuple takes its fields one by one.
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a dict with the keys {list(value)}"
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)} items"
-    return f"{type(value).__name__}"

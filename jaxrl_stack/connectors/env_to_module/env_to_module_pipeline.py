@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.nested import batch as stack
 from jaxrl_stack.utils.spaces import zeros
 
 
@@ -19,7 +19,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
     The batch that enters is ``{module_id: {OBS: observations}}`` with leaves ``[B, ...]``. Called with
     ``episodes`` and no batch (one running SingleAgentEpisode per environment), it starts from their last
-    observations, actions and rewards; pieces with a history keep it from call to call.
+    observations, actions and rewards; connectors with a history keep it from call to call.
     """
 
     def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -27,7 +27,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
             return super()._from_episodes(episodes, fields)
         for name, value in self._fields_from_episodes(episodes).items():
             fields.setdefault(name, value)
-        observations = _stack([episode.get_observations(-1) for episode in episodes])
+        observations = stack([episode.get_observations(-1) for episode in episodes])
         return {DEFAULT_MODULE_ID: {Columns.OBS: observations}}, True
 
     def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
@@ -43,9 +43,5 @@ class EnvToModulePipeline(ConnectorPipelineV2):
                 no_action if first else episode.get_actions(-1)
                 for episode, first in zip(episodes, at_reset, strict=True)
             ]
-            fields["prev_actions"] = {DEFAULT_MODULE_ID: _stack(actions)}
+            fields["prev_actions"] = {DEFAULT_MODULE_ID: stack(actions)}
         return fields
-
-
-def _stack(items: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *items)

@@ -114,7 +114,7 @@ def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch
     """
     concatenates = individual_items_already_have_batch_dim
     if concatenates == "auto":
-        concatenates = isinstance(next(tree_leaves(list(list_of_structs)), None), BatchedNdArray)
+        concatenates = isinstance(next(iter(tree_leaves(list(list_of_structs))), None), BatchedNdArray)
     if not (concatenates and list_of_structs):
         return nested.batch(list_of_structs)
     return tree_map(lambda *leaves: np.concatenate(leaves), *list_of_structs)
