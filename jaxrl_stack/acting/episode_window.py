@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl_stack.ops import packing
 from jaxrl_stack.utils import counters
 
 
@@ -82,23 +84,21 @@ class EpisodeWindow:
 
     def packed(self) -> jax.Array:
         """All fields as one uint32 vector ``[3 W + 4]``: a program hands out one array faster than six."""
-        bits = [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (self.returns, self.lengths, self.stamps)]
-        counts = jnp.stack([self.count.astype(jnp.uint32), self.num_steps])
-        return jnp.concatenate([*bits, counts, self.num_episodes])
+        vector, _, _ = packing.pack(jax.tree.leaves(self), lead=0)
+        assert vector is not None
+        return vector
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray) -> EpisodeWindow:
         """Fields ``[D, ...]`` as NumPy arrays from `packed` vectors ``[D, 3 W + 4]``."""
         size = (vectors.shape[1] - 4) // 3
-        fields: list[Any] = [
-            vectors[:, :size].view(np.float32),
-            vectors[:, size : 2 * size].view(np.int32),
-            vectors[:, 2 * size : 3 * size],
-            vectors[:, -4].astype(np.int32),
-            vectors[:, -3],
-            vectors[:, -2:],
-        ]
-        return cls(*fields)
+        return cls(*(slot.read(vectors, ()) for slot in _slots(size)))
+
+
+@functools.cache
+def _slots(size: int) -> list[packing.Slot]:
+    """Where the fields are in what `EpisodeWindow.packed` makes."""
+    return packing.pack(jax.tree.leaves(EpisodeWindow.empty(size)), lead=0)[2]
 
 
 def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -10,11 +10,12 @@ Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample varia
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from jaxrl_stack.ops import packing
 
 
 class RunningStatistics(NamedTuple):
@@ -116,16 +117,9 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
         return merge(base, delta)
     # As one vector: devices that wait for each other cost more than what they exchange.
     leaves, treedef = jax.tree.flatten(delta)
-    bits = [jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1) for leaf in leaves]
-    gathered = jax.lax.all_gather(jnp.concatenate(bits), axis_name)
-    parts = jnp.split(gathered, list(itertools.accumulate(part.size for part in bits))[:-1], axis=1)
-    deltas = jax.tree.unflatten(
-        treedef,
-        [
-            jax.lax.bitcast_convert_type(part.reshape(-1, *leaf.shape), leaf.dtype)
-            for part, leaf in zip(parts, leaves, strict=True)
-        ],
-    )
+    vector, _, slots = packing.pack(leaves, lead=0)
+    gathered = jax.lax.all_gather(vector, axis_name)
+    deltas = jax.tree.unflatten(treedef, [slot.read(gathered, ()) for slot in slots])
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
 
 
