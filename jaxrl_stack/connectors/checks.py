@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -60,29 +61,19 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, An
     names = f"The env-to-module connectors {pipeline.names}"
     observation_space = pipeline.input_observation_space
     assert observation_space is not None
-    leading, module_id = (BATCH_SIZE,), DEFAULT_MODULE_ID
-    scalar = jax.ShapeDtypeStruct(leading, np.float32)
-    fields = {
-        "key": jax.eval_shape(lambda: jax.random.key(0)),
-        "settings": {module_id: {n: v for n, v in settings.items() if isinstance(v, jax.ShapeDtypeStruct)}},
-        "step": jax.ShapeDtypeStruct((2,), np.uint32),
-        "reset": jax.ShapeDtypeStruct(leading, bool),
-        "prev_rewards": {module_id: scalar},
-    }
-    if pipeline.input_action_space is not None:
-        fields["prev_actions"] = {module_id: shape_dtype_struct(pipeline.input_action_space, leading)}
-    batch = {module_id: {Columns.OBS: shape_dtype_struct(observation_space, leading)}}
-    fixed = {n: v for n, v in settings.items() if not isinstance(v, jax.ShapeDtypeStruct)}
+    module_id = DEFAULT_MODULE_ID
+    traced = {n: v for n, v in settings.items() if isinstance(v, jax.ShapeDtypeStruct)}
+    context = pipeline.blank_context([module_id], BATCH_SIZE, pure=_NoModule(), settings={module_id: traced})
+    batch = {module_id: {Columns.OBS: shape_dtype_struct(observation_space, (BATCH_SIZE,))}}
 
-    def run(batch: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-        fields["settings"][module_id] |= fixed
+    def run(batch: dict[str, Any], context: ConnectorContext) -> dict[str, Any]:
+        context = dataclasses.replace(context, settings={module_id: {**settings, **context.settings[module_id]}})
         for name, connector in zip(pipeline.names, pipeline.connectors, strict=True):
             _check_is_arrays(name, connector.init(BATCH_SIZE))
-        state = pipeline.init(BATCH_SIZE)
-        return pipeline.apply(state, batch, ConnectorContext(pure=_NoModule(), **fields))[1]
+        return pipeline.apply(pipeline.init(BATCH_SIZE), batch, context)[1]
 
     try:
-        out = jax.eval_shape(run, batch, fields)
+        out = jax.eval_shape(run, batch, context)
     except _AsksForModule:
         return
     except jax.errors.JAXTypeError as error:

@@ -294,6 +294,18 @@ class ConnectorPipelineV2(PureConnector):
         """A `ConnectorContext`, for callers of a lower layer, which cannot import the class."""
         return ConnectorContext(**fields)
 
+    def blank_context(self, module_ids: Sequence[str], num_envs: int, **fields: Any) -> ConnectorContext:
+        """A context to trace with: zeros as previous actions and rewards, no reset, and these other fields."""
+        action_spaces = {} if self._input_action_space is None else self._action_spaces()
+        return ConnectorContext(
+            key=jax.random.key(0),
+            reset=np.zeros(num_envs, bool),
+            prev_rewards={module_id: np.zeros(num_envs, np.float32) for module_id in module_ids},
+            prev_actions={module_id: zeros(space, (num_envs,)) for module_id, space in action_spaces.items()},
+            step=np.zeros(2, np.uint32),
+            **fields,
+        )
+
     def init(self, num_envs: int) -> dict[str, Any]:
         """Fresh state of all connectors, ``{name: state}``."""
         self._chain_spaces()
@@ -366,15 +378,8 @@ class ConnectorPipelineV2(PureConnector):
         nested, _ = nest(batch)
         size = self._batch_size(nested, None)
         if ctx is None:
-            action_spaces = {} if self._input_action_space is None else self._action_spaces()
-            ctx = ConnectorContext(
-                key=jax.random.key(0),
-                reset=np.zeros(size, bool),
-                prev_rewards={module_id: np.zeros(size, np.float32) for module_id in nested},
-                prev_actions={module_id: zeros(space, (size,)) for module_id, space in action_spaces.items()},
-                step=np.zeros(2, np.uint32),
-                pure=None if rl_module is None else StandaloneModule(rl_module),
-            )
+            pure = None if rl_module is None else StandaloneModule(rl_module)
+            ctx = self.blank_context(list(nested), size, pure=pure)
         self._chain_spaces()
         columns = _described_leaves(nested)
         lines = [f"{type(self).__name__}: {len(self)} connectors, {size} environments"]

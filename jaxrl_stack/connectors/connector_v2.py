@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -277,6 +277,13 @@ class ConnectorV2(Checkpointable, Constructible):
                 f"{sorted(spaces)}."
             )
         return spaces[module_id]
+
+    @staticmethod
+    def _with_columns(
+        batch: Mapping[str, Any], make: Callable[[str, dict[str, Any]], Mapping[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """A new batch, in which every module has the columns ``make(module id, columns)`` besides its own."""
+        return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
         """``(key in this connector's state, module id)`` of every module in a batch.

@@ -160,7 +160,7 @@ def test_an_earlier_connector_may_have_written_the_actions_for_the_environment()
 
 def test_actions_must_be_there():
     piece = NormalizeAndClipActions(None, BOUNDED, normalize_actions=True, clip_actions=False)
-    with pytest.raises(KeyError, match="Put GetActions in front"):
+    with pytest.raises(KeyError, match="Put GetActions before"):
         piece.apply((), {DEFAULT_MODULE_ID: {"obs": 1}}, ConnectorContext())
     with pytest.raises(TypeError, match="normalize_actions"):
         NormalizeAndClipActions(None, BOUNDED)

@@ -20,7 +20,7 @@ class FlattenObservations(ConnectorV2):
         input_action_space: See ConnectorV2.
         multi_agent: See ConnectorV2.
         agent_ids: RLlib flattens for these agents only. Batches have module ids here, so only None is taken.
-        as_learner_connector: The piece stands in a learner pipeline: columns are ``[T, B, ...]``, FINAL_OBS
+        as_learner_connector: The connector stands in a learner pipeline: columns are ``[T, B, ...]``, FINAL_OBS
             and NEXT_OBS are flattened, too, and vectors that the env-to-module pipeline has flattened already
             pass through.
         keys_to_remove: Keys of a Dict space that are dropped instead of flattened.
@@ -73,16 +73,13 @@ class FlattenObservations(ConnectorV2):
         """Replaces OBS by float32 ``[B, D]`` (learner: ``[T, B, D]``)."""
         del ctx
         spaces = self._observation_spaces()
-        columns = [Columns.OBS]
-        if self._as_learner_connector:
-            columns += [Columns.FINAL_OBS, Columns.NEXT_OBS]
-        batch = dict(batch)
-        for module_id, data in batch.items():
+        names = [Columns.OBS, *([Columns.FINAL_OBS, Columns.NEXT_OBS] if self._as_learner_connector else [])]
+
+        def flat(module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
             space = self._space_of(spaces, module_id)
-            batch[module_id] = {
-                name: self._flatten(space, value) if name in columns else value for name, value in data.items()
-            }
-        return state, batch
+            return {name: self._flatten(space, columns[name]) for name in names if name in columns}
+
+        return state, self._with_columns(batch, flat)
 
     def _flatten(self, space, observation: Any) -> Any:
         kept = self._kept(space)

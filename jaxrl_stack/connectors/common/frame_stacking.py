@@ -18,7 +18,7 @@ class FrameStacking(ConnectorV2):
     channels, ``[..., C]``, become ``[..., num_frames * C]``.
 
     In a learner pipeline (``as_learner_connector=True``) there is nothing left to stack: rollouts record the
-    module's inputs, which the env-to-module pipeline has stacked. The piece then declares the stacked space
+    module's inputs, which the env-to-module pipeline has stacked. It then declares the stacked space
     and checks that the recorded observations have it.
 
     Args:
@@ -26,7 +26,7 @@ class FrameStacking(ConnectorV2):
         input_action_space: See ConnectorV2.
         num_frames: How many frames, 1 or more.
         multi_agent: See ConnectorV2.
-        as_learner_connector: The piece stands in a learner pipeline.
+        as_learner_connector: The connector stands in a learner pipeline.
 
     Raises:
         ValueError: ``num_frames`` < 1, or an observation space without an axis to stack along.
@@ -60,7 +60,7 @@ class FrameStacking(ConnectorV2):
             raise ValueError(
                 f"{type(self).__name__} stacks along the last axis of a Box, but the observation space is "
                 f"{space}. Put FlattenObservations (nested or discrete spaces) or an ObservationPreprocessor "
-                "in front of it."
+                "before it."
             )
         if self.num_frames == 1:
             return space

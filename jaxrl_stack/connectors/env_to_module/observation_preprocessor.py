@@ -55,16 +55,12 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
                 f"{type(self).__name__}.preprocess takes an episode, which exists on the host only. The pure "
                 "form is `def preprocess(self, observation)`."
             )
-        batch = dict(batch)
-        for module_id, columns in batch.items():
-            observation = jax.vmap(self.preprocess)(columns[Columns.OBS])
-            self._check(module_id, observation)
-            batch[module_id] = {**columns, Columns.OBS: observation}
-        return state, batch
+        return state, self._with_columns(batch, self._preprocessed)
 
-    def _check(self, module_id: str, observation: Any) -> None:
+    def _preprocessed(self, module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
+        observation = jax.vmap(self.preprocess)(columns[Columns.OBS])
         if self.observation_space is None:
-            return
+            return {Columns.OBS: observation}
         space = self._space_of(self._spaces_by_module(self.observation_space, "observation"), module_id)
         try:
             validate_batch(space, observation, batch_dims=1, name="the preprocessed observation")
@@ -74,6 +70,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
                 "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to "
                 "return the space of what `preprocess` returns."
             ) from error
+        return {Columns.OBS: observation}
 
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs

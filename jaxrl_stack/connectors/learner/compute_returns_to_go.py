@@ -12,9 +12,9 @@ from jaxrl_stack.core.columns import Columns
 
 
 class ComputeReturnsToGo(ConnectorV2):
-    """Writes RETURNS_TO_GO: ``G_t = r_t + gamma * G_{t+1}``, and 0 behind an episode's or the block's end.
+    """Writes RETURNS_TO_GO: ``G_t = r_t + gamma * G_{t+1}``, and 0 after an episode's or the block's end.
 
-    There is no bootstrapping, so a step whose episode goes on behind the block, or was truncated, gets the
+    There is no bootstrapping, so a step whose episode goes on after the block, or was truncated, gets the
     rewards that are in the block. Rows with LOSS_MASK False are passed over.
 
     Args:
@@ -35,20 +35,18 @@ class ComputeReturnsToGo(ConnectorV2):
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Adds RETURNS_TO_GO, float32 ``[T, B]``."""
         del ctx
-        batch = dict(batch)
-        for module_id, columns in batch.items():
-            batch[module_id] = {**columns, Columns.RETURNS_TO_GO: self._returns_to_go(columns)}
-        return state, batch
+        return state, self._with_columns(batch, self._returns_to_go)
 
-    def _returns_to_go(self, columns: dict[str, Any]) -> jax.Array:
+    def _returns_to_go(self, module_id: str, columns: dict[str, Any]) -> dict[str, jax.Array]:
+        del module_id
         rewards = jnp.asarray(columns[Columns.REWARDS])
         ends = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
         valid = jnp.asarray(columns.get(Columns.LOSS_MASK, jnp.ones_like(ends)))
 
-        def backward(behind, row):
+        def backward(after, row):
             reward, end, is_valid = row
-            here = reward + self.gamma * jnp.where(end, 0.0, behind)
-            return jnp.where(is_valid, here, behind), jnp.where(is_valid, here, 0.0)
+            here = reward + self.gamma * jnp.where(end, 0.0, after)
+            return jnp.where(is_valid, here, after), jnp.where(is_valid, here, 0.0)
 
         _, returns = jax.lax.scan(backward, jnp.zeros_like(rewards[0]), (rewards, ends, valid), reverse=True)
-        return returns
+        return {Columns.RETURNS_TO_GO: returns}

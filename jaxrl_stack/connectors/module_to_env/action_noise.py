@@ -19,7 +19,7 @@ class ActionNoise(ConnectorV2):
 
     ACTIONS becomes the noisy action, clipped to the bounds: it is what the environment gets and what is
     recorded, hence what an off-policy loss learns from. ACTION_LOGP, the log-probability of another action now, is
-    taken out: PPO, which needs it, refuses such a piece. The noise of an environment starts anew with its episode.
+    taken out: PPO, which needs it, refuses such a connector. The noise of an environment starts anew with its episode.
 
     Args:
         input_observation_space: See ConnectorV2.

@@ -46,20 +46,20 @@ class NormalizeAndClipActions(ConnectorV2):
         self.clip_actions = clip_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Reads ACTIONS_FOR_ENV if an earlier piece wrote it, else ACTIONS; leaves ``[B, ...]``."""
+        """Reads ACTIONS_FOR_ENV if an earlier connector wrote it, else ACTIONS; leaves ``[B, ...]``."""
         del ctx
         spaces = self._action_spaces()
-        batch = dict(batch)
-        for module_id, columns in batch.items():
+
+        def for_env(module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
             actions = columns.get(Columns.ACTIONS_FOR_ENV, columns.get(Columns.ACTIONS))
             if actions is None:
                 raise KeyError(
                     f"No {Columns.ACTIONS!r} for module {module_id!r}, only {sorted(columns)}. Put "
-                    "GetActions in front of NormalizeAndClipActions."
+                    "GetActions before NormalizeAndClipActions."
                 )
-            for_env = map_parts(self._for_env, self._space_of(spaces, module_id), actions)
-            batch[module_id] = {**columns, Columns.ACTIONS_FOR_ENV: for_env}
-        return state, batch
+            return {Columns.ACTIONS_FOR_ENV: map_parts(self._for_env, self._space_of(spaces, module_id), actions)}
+
+        return state, self._with_columns(batch, for_env)
 
     def _for_env(self, space, action):
         import gymnasium as gym
