@@ -161,7 +161,7 @@ class HostPolicy:
         """`set_weights` without a copy.
 
         Args:
-            params: All `refs`, with `sharding`; arrays that nobody changes or donates while they are acted with.
+            params: All `refs`, with `sharding`; arrays that are neither changed nor donated while they are acted with.
             rest: The same for the modules' other state.
         """
         self._module = None
@@ -216,9 +216,9 @@ class HostPolicy:
         Args:
             mode: How to choose them.
             connectors: States of both pipelines.
-            batch: ``{"obs": observations [B, ...]}`` and what host pieces added.
+            batch: ``{"obs": observations [B, ...]}`` and what host connectors added.
             reset: bool ``[B]``, first observation of an episode.
-            prev_actions: The module's last actions ``[B, ...]``, zeros behind a reset.
+            prev_actions: The module's last actions ``[B, ...]``, zeros after a reset.
             prev_rewards: float32 ``[B]``, likewise.
             timesteps: Lifetime env steps, at which schedules are read.
             valid: bool ``[B]``, False where the next step only resets: nothing is learned from these observations.
@@ -278,13 +278,13 @@ class HostPolicy:
 
         Args:
             env_to_module: State of that pipeline whose statistics to use.
-            batch: ``{"obs": observations [n, ...]}`` and what host pieces added.
+            batch: ``{"obs": observations [n, ...]}`` and what host connectors added.
             key: PRNG key.
             timesteps: uint32[2], lifetime env steps.
             explore: Sample actions or take the greedy ones.
 
         Returns:
-            The columns behind the module-to-env pipeline, NumPy ``[n, ...]``.
+            The columns after the module-to-env pipeline, NumPy ``[n, ...]``.
         """
         return jax.device_get(self._once(self._fixed[:3], env_to_module, batch, key, timesteps, explore=explore))
 
@@ -295,7 +295,7 @@ class HostPolicy:
     def observe_final(
         self, connectors: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
-        """What the module would see behind the last step, with the history of before any reset.
+        """What the module would see after the last step, with the history of before any reset.
 
         Statistics learn nothing from it.
 
@@ -328,7 +328,7 @@ class HostPolicy:
         masked = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
         env_to_module, inputs = self._step.observe(connectors[0], masked, context)
         if valid is not None:
-            # For statistics alone: which rows count is recorded by whoever steps the environments.
+            # For statistics alone: which rows count is recorded where the environments are stepped.
             inputs = {mid: {name: column for name, column in inputs[mid].items() if name != Columns.LOSS_MASK}}
         if mode == "random":
             module_to_env = connectors[1]

@@ -56,7 +56,7 @@ class RunningEpisodes:
             ended: bool ``[T, B]``.
 
         Returns:
-            ``(the episodes running behind it, statistics [T, B])``.
+            ``(the episodes running after it, statistics [T, B])``.
         """
         first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])  # whether a step is the first of its episode
         begun, returns, lengths = jax.lax.associative_scan(

@@ -5,7 +5,7 @@ any leading axes will do. Action masks are arguments of their own: Q-values stay
 loss into NaN.
 
 A transition spans ``n`` steps, of which each row has its own number: ``rewards`` is ``sum_k gamma^k r_{t+k}`` over
-them, and the state behind them is discounted by ``gamma^n``. ``terminateds`` is whether the last of them ended the
+them, and the state after them is discounted by ``gamma^n``. ``terminateds`` is whether the last of them ended the
 episode; a truncated transition bootstraps from the state that it was cut at.
 """
 
@@ -69,7 +69,7 @@ def greedy_actions(q_values: jax.Array, action_mask: jax.Array | None = None) ->
     Args:
         q_values: Float ``[..., A]``.
         action_mask: bool ``[..., A]``, True where an action is valid. None: all are. A row without a valid action
-            (the observation behind the end of an episode may be one) yields action 0.
+            (the observation after the end of an episode may be one) yields action 0.
 
     Returns:
         int32 ``[...]``.
@@ -188,7 +188,7 @@ def n_step_targets(
 
     Args:
         rewards: float32 ``[N]``, the discounted sum over the steps of the transition.
-        next_values: float32 ``[N]``, value of the state behind them; not read where the episode terminated.
+        next_values: float32 ``[N]``, value of the state after them; not read where the episode terminated.
         terminateds: bool ``[N]``. Truncation is no argument: it does not stop the bootstrap.
         n_step: Number of steps, ``[N]`` or scalar, integers (of any number type).
         gamma: Discount of one step, scalar.

@@ -72,7 +72,7 @@ def compensated_add(total, error, x):
     """
     term = x - error
     grown = total + term
-    # Behind infinity there is nothing to correct: its difference to itself would be NaN.
+    # Past infinity there is nothing to correct: its difference to itself would be NaN.
     return grown, jnp.where(jnp.isfinite(grown), (grown - total) - term, 0.0)
 
 

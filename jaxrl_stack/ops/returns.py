@@ -44,7 +44,7 @@ def gae(
     ``A_t = delta_t + gamma * lambda * (1 - terminated_t) * (1 - truncated_t) * A_{t+1}``
 
     where ``V(s_{t+1})`` is ``truncation_values[t]`` at a truncated step (the state before the reset),
-    ``bootstrap_value`` behind the last row, and ``values[t + 1]`` elsewhere. A step that is terminated and truncated
+    ``bootstrap_value`` after the last row, and ``values[t + 1]`` elsewhere. A step that is terminated and truncated
     counts as terminated. Rows with ``mask`` False are passed over as if they were not there; their outputs are 0.
 
     Args:
@@ -53,7 +53,7 @@ def gae(
         terminateds: bool ``[T, B]``.
         truncateds: bool ``[T, B]``.
         truncation_values: float32 ``[T, B]``; read where ``truncateds`` only.
-        bootstrap_value: float32 ``[B]``, the value of the state behind the last row.
+        bootstrap_value: float32 ``[B]``, the value of the state after the last row.
         gamma: Discount, scalar.
         lambda_: Trace decay, scalar.
         mask: bool ``[T, B]``, or None for "all rows count".

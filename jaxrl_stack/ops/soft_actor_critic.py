@@ -169,7 +169,7 @@ def discrete_target_entropy(num_actions: int, ratio: float | None = None) -> flo
 def temperature_rows(*, log_alpha: jax.Array, logp: jax.Array, target_entropy: jax.Array | float) -> jax.Array:
     """``-log alpha * (log pi(a | s) + target entropy)`` (Haarnoja et al., 2018, equation 18, in log alpha).
 
-    The equation has alpha in front. Its logarithm has a gradient of the same sign whose size does not shrink with
+    The equation is multiplied by alpha. Its logarithm has a gradient of the same sign whose size does not shrink with
     alpha.
 
     Args:

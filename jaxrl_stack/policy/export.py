@@ -1,7 +1,7 @@
 """Policies as compiled programs in a folder, which run without the classes that they were made of.
 
 A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
-program reads, and the state in front of the first observation) and ``policy.json`` (spaces, shapes, dtypes). None of
+program reads, and the state before the first observation) and ``policy.json`` (spaces, shapes, dtypes). None of
 them holds Python code, and nothing is unpickled; but what is loaded runs as native code. Reading one needs jax, numpy,
 flatbuffers and gymnasium (for spaces).
 """
@@ -69,7 +69,7 @@ def write_stablehlo(
         platforms: What it can run on.
         batch_size: The only batch size; None for any.
         seed: Of the random numbers of calls without a key.
-        description: For people.
+        description: To read.
 
     Returns:
         The folder's absolute path.
@@ -188,7 +188,7 @@ def _shape_and_dtype(array: Any) -> dict[str, Any]:
 
 
 def _described(tree: Any) -> Any:
-    """Shapes and dtypes of the results, as JSON for people."""
+    """Shapes and dtypes of the results, as JSON to read."""
     actions, state, outputs = jax.tree.map(lambda aval: f"{aval.dtype}{list(map(str, aval.shape))}", tree)
     return {"actions": actions, "state": state, "outputs": outputs}
 
@@ -272,7 +272,7 @@ class ExportedPolicy(Acting[ExportedState]):
         return f"{type(self).__name__}({self._description}, platforms={list(self.platforms)})"
 
     def initial_state(self, num_envs: int | None = None) -> ExportedState:
-        """The state in front of the first observations; see `Policy.initial_state`."""
+        """The state before the first observations; see `Policy.initial_state`."""
         num_envs = 1 if num_envs is None else num_envs
         self._check_num_envs(num_envs)
         leaves = tuple(
@@ -325,7 +325,7 @@ class ExportedPolicy(Acting[ExportedState]):
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Read what `Policy.export` wrote; from nobody whom you do not trust, as it becomes native code of this process.
+    """Read what `Policy.export` wrote; from trusted sources only, as it becomes native code of this process.
 
     Args:
         path: The folder.

@@ -38,7 +38,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @abc.abstractmethod
     def initial_state(self, num_envs: int | None = None) -> State:
-        """The state in front of the first observations.
+        """The state before the first observations.
 
         Args:
             num_envs: How many environments to act for; None for one.

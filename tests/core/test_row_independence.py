@@ -167,7 +167,7 @@ def test_rows_that_see_each_other_are_neither_split_nor_padded(n, monkeypatch):
 def test_values_of_a_block_are_those_of_one_forward_pass(module_class, is_split, monkeypatch):
     calls = []
     whole = chunking.map_rows
-    monkeypatch.setattr(chunking, "ROWS_PER_PIECE", 4)
+    monkeypatch.setattr(chunking, "ROWS_PER_CHUNK", 4)
     monkeypatch.setattr(chunking, "map_rows", lambda *args: calls.append(args) or whole(*args))
     pure = PureModule(MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec(module_class)}).build())
     rng = np.random.default_rng(0)

@@ -18,7 +18,7 @@ class PrevActionsPrevRewards(ConnectorV2):
 
     ``_orig_obs`` is the observation as it came in. ``prev_n_actions`` holds the module's last actions,
     flattened (Discrete: one-hot) and side by side, the oldest first; ``prev_n_rewards`` the last rewards,
-    likewise. What lies before the start of the episode is zero. Put FlattenObservations behind this piece for
+    likewise. What lies before the start of the episode is zero. Put FlattenObservations after this connector for
     a module that wants one vector.
 
     Args:
@@ -114,7 +114,7 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """The history with ``last`` behind it, zeros after a reset; the newest entries stay in ``history``."""
+    """The history with ``last`` after it, zeros after a reset; the newest entries stay in ``history``."""
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
     window = jnp.where(reset[:, None], 0.0, window)
