@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,15 +17,27 @@ if TYPE_CHECKING:
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """``jax.tree.map``, for which None is a leaf here: an item of an episode may be one.
 
+    Structures of other kinds of mappings or sequences than `tree`, with its keys and lengths, do, too.
+
     Raises:
         ValueError: if a structure in `rest` differs from `tree`.
     """
-    return jax.tree.map(fn, tree, *rest, is_leaf=_is_none)
+    try:
+        return jax.tree.map(fn, tree, *rest, is_leaf=_is_none)
+    except ValueError:
+        return jax.tree.map(fn, *map(_plain, (tree, *rest)), is_leaf=_is_none)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
     """``jax.tree.leaves``, likewise."""
     return jax.tree.leaves(tree, is_leaf=_is_none)
+
+
+def _plain(tree: Any) -> Any:
+    """The structure in dicts and tuples alone."""
+    if isinstance(tree, Mapping):
+        return {key: _plain(value) for key, value in tree.items()}
+    return tuple(map(_plain, tree)) if isinstance(tree, list | tuple) else tree
 
 
 def _is_none(node: Any) -> bool:

@@ -46,6 +46,11 @@ def test_tree_map_keeps_every_kind_of_container():
     assert tree_leaves(tree) == [1, 3, 4, 5, 2, None]
 
 
+def test_items_of_several_kinds_of_containers_are_of_one_structure():
+    rows = batch([OrderedDict(b=1, a=[2, 3]), {"a": (4, 5), "b": 6}])
+    assert rows["b"].tolist() == [1, 6] and [leaf.tolist() for leaf in rows["a"]] == [[2, 4], [3, 5]]
+
+
 @pytest.mark.parametrize(
     ("tree", "other"),
     [({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 1, "b": 2}), ((1, 2), (1,)), ((1, 2), 3), ({"a": 1}, 1)],
