@@ -225,11 +225,11 @@ def imports_of(module: str) -> Iterator[tuple[str, int]]:
                 yield (full if is_module else str(node.module)), node.lineno
 
 
-def own_imports_of(module: str) -> Iterator[tuple[str, int]]:
+@functools.cache
+def own_imports_of(module: str) -> list[tuple[str, int]]:
     """What of it is in the package, without the package's name."""
-    for name, line in imports_of(module):
-        if name.startswith(f"{PACKAGE}."):
-            yield name.removeprefix(f"{PACKAGE}."), line
+    prefix = f"{PACKAGE}."
+    return [(name.removeprefix(prefix), line) for name, line in imports_of(module) if name.startswith(prefix)]
 
 
 def test_imports_go_upward_in_the_table_of_the_map():
