@@ -29,8 +29,8 @@ SMALL = {
 TRAIN = ["train", "--algo", "PPO", "--env", "gymnax/CartPole-v1"]
 
 
-def run_small(*options: str) -> int:
-    return cli.main([*TRAIN, "--config", json.dumps(SMALL), *options])
+def train(*arguments: str) -> int:
+    return cli.main(["train", *arguments])
 
 
 def closing_line(output: str, name: str) -> str:
@@ -113,8 +113,7 @@ def test_ctrl_c_stops_after_the_iteration_and_keeps_its_state(tmp_path, capsys):
         "stop = {'training_iteration': 9}\n"
     )
     directory = tmp_path / "run"
-    arguments = ["train", "file", str(file), "--results-dir", str(directory), "--no-checkpoint-at-end"]
-    assert cli.main(arguments) == 130
+    assert train("file", str(file), "--results-dir", str(directory), "--no-checkpoint-at-end") == 130
     captured = capsys.readouterr()
     assert closing_line(captured.out, "Stopped") == "Ctrl-C"
     assert closing_line(captured.out, "Checkpoint") == str(directory / "checkpoint_000002")
@@ -135,7 +134,7 @@ def test_a_run_goes_on_from_its_checkpoint(trained, tmp_path, capsys):
     checkpoint = closing_line(trained[1], "Checkpoint")
     directory = tmp_path / "on"
     options = ["--num-iterations", "4", "--quiet", "--results-dir", str(directory)]
-    assert cli.main(["train", "--restore", checkpoint, *options, "--config", '{"lr": 0.125}']) == 0
+    assert train("--restore", checkpoint, *options, "--config", '{"lr": 0.125}') == 0
     closing_line(capsys.readouterr().out, "Checkpoint")
     results = [json.loads(line) for line in (directory / "result.json").read_text().splitlines()]
     assert [result["training_iteration"] for result in results] == [3, 4]
@@ -155,7 +154,7 @@ def test_a_second_ctrl_c_aborts(tmp_path, capsys):
         "    signal.raise_signal(signal.SIGINT)\n"
         "config.callbacks(on_train_result=press)\n"
     )
-    assert cli.main(["train", "file", str(file), "--results-dir", str(tmp_path / "run"), "--quiet"]) == 130
+    assert train("file", str(file), "--results-dir", str(tmp_path / "run"), "--quiet") == 130
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == "jaxrl train: aborted"
     assert captured.out == "" and not list((tmp_path / "run").glob("checkpoint_*"))
@@ -163,7 +162,8 @@ def test_a_second_ctrl_c_aborts(tmp_path, capsys):
 
 def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path, capsys):
     stop = json.dumps({"env_runners/episode_reward_mean": 475})
-    assert run_small("--stop", stop, "--results-dir", str(tmp_path / "run"), "--quiet") == 2
+    options = ["--config", json.dumps(SMALL), "--stop", stop, "--results-dir", str(tmp_path / "run"), "--quiet"]
+    assert train(*TRAIN[1:], *options) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("jaxrl train: error: --stop: ") and "'env_runners/episode_return_mean'" in error
@@ -246,11 +246,11 @@ def test_options_overrule_the_config_file(tmp_path, capsys, monkeypatch):
         "algo": "PPO",
         "env": "gymnax/CartPole-v1",
         "config": {**SMALL, "lr": 0.5},
-        "stop": {"time_total_s": 9},
+        "stop": {"time_total_s": 3600},
     }
     (tmp_path / "experiment.json").write_text(json.dumps(experiment))
     options = ["--config", '{"lr": 0.125}', "--num-iterations", "1", "--quiet", "--no-checkpoint-at-end"]
-    assert cli.main(["train", "file", "experiment.json", *options]) == 0
+    assert train("file", "experiment.json", *options) == 0
     output = capsys.readouterr().out
     (directory,) = (tmp_path / "results").iterdir()
     assert re.fullmatch(r"PPO_gymnax-CartPole-v1_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", directory.name)
@@ -263,8 +263,8 @@ def test_a_run_with_tuned_settings_evaluates_without_a_file(tmp_path, capsys, mo
     small = {**TUNED["gymnax/Pendulum-v1"], **SMALL}
     assert callable(small["env_to_module_connector"])
     monkeypatch.setitem(TUNED, "gymnax/Pendulum-v1", small)
-    pendulum = ["train", "--algo", "PPO", "--env", "gymnax/Pendulum-v1", "--num-iterations", "1", "--quiet"]
-    assert cli.main([*pendulum, "--results-dir", str(tmp_path / "run")]) == 0
+    pendulum = ["--algo", "PPO", "--env", "gymnax/Pendulum-v1", "--num-iterations", "1", "--quiet"]
+    assert train(*pendulum, "--results-dir", str(tmp_path / "run")) == 0
     checkpoint = closing_line(capsys.readouterr().out, "Checkpoint")
     assert cli.main(["evaluate", checkpoint]) == 0
     assert f"{checkpoint}: 4 episodes, 800 steps" in capsys.readouterr().out
