@@ -33,6 +33,8 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import actor_memory
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.execution.rollout_ops import sample_rounds
+from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.resources import (
@@ -176,6 +178,12 @@ class ActorDriver(Driver):
             and runner_class.sample is SingleAgentEnvRunner.sample
             and not self.learner_group.has_host_pieces
         )
+
+    def _train_state(self, replay: Any = None) -> TrainState:
+        """What a training step takes: learners and runners keep the rest of their states."""
+        timesteps: Any = counters.from_int(self.num_env_steps)
+        learner: Any = None
+        return TrainState(learner=learner, runner=None, replay=replay, timesteps=timesteps)
 
     def start_iteration(self) -> None:
         super().start_iteration()

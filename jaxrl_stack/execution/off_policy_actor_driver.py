@@ -151,12 +151,7 @@ class OffPolicyActorDriver(ActorDriver):
 
     def training_step(self, iteration: int) -> None:
         del iteration
-        state = TrainState(
-            learner=None,  # pyright: ignore[reportArgumentType] - the learners keep theirs
-            runner=None,
-            replay=self.replay_buffer,
-            timesteps=counters.from_int(self.num_env_steps),  # pyright: ignore[reportArgumentType]
-        )
+        state = self._train_state(self.replay_buffer)
         num_samples, num_updates = self._rounds
         blocks = self._samples_blocks
         functions = {

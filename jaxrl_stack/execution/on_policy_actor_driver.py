@@ -10,7 +10,6 @@ from jaxrl_stack.acting.recording import newest_connector_states
 from jaxrl_stack.core.learner.learner_actor import LostBlocksError
 from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 
@@ -52,13 +51,7 @@ class OnPolicyActorDriver(ActorDriver):
 
     def training_step(self, iteration: int) -> None:
         del iteration
-        state = TrainState(
-            learner=None,  # pyright: ignore[reportArgumentType] - the learners keep theirs
-            runner=None,
-            replay=None,
-            timesteps=counters.from_int(self.num_env_steps),  # pyright: ignore[reportArgumentType]
-        )
-        metrics = self._sampled_and_learned(state)
+        metrics = self._sampled_and_learned(self._train_state())
         self._learned = metrics["learners"]
         self._sync(metrics["env_runners"]["connector_states"])
 
