@@ -528,7 +528,7 @@ def _leading_shape(leaf: Space, shape: tuple[int, ...], batch_dims: int, path: s
     split = len(shape) - len(own)
     if split != batch_dims or split < 0 or tuple(shape[split:]) != own:
         raise ValueError(
-            f"{path} has shape {tuple(shape)}, but {leaf} with {max(batch_dims, 0)} leading batch axes "
+            f"{path} has shape {tuple(shape)}, but {leaf} with {max(batch_dims, 0)} batch axes "
             f"needs (*batch, {', '.join(map(str, own))}): check the number of batch axes and the space."
         )
     return tuple(shape[:split])
