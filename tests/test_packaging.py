@@ -301,8 +301,13 @@ def test_top_level_folders_are_imported_by_nobody_in_the_package():
         ("algorithms.ppo.torch.default_ppo_torch_rl_module", "DefaultPPORLModule"),
         ("algorithms.sac.torch.sac_torch_learner", "SACLearner"),
         ("core.distribution.torch.torch_distribution", "jax_distribution"),
+        ("utils.torch_utils", "utils.numpy"),
+        ("policy.torch_policy_v2", "Flax NNX modules"),
+        ("env.vector_env", "gymnasium.vector.VectorEnv"),
+        ("evaluation.rollout_worker", "EnvRunnerGroup"),
+        ("utils.spaces.repeated", "a Box of fixed length"),
     ],
 )
-def test_import_paths_of_torch_classes_name_the_jax_class(path, instead):
+def test_import_paths_of_torch_classes_and_the_old_stack_name_what_to_use(path, instead):
     with pytest.raises(ImportError, match=re.escape(instead)):
         importlib.import_module(f"jaxrl_stack.{path}")
