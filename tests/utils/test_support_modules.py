@@ -405,12 +405,13 @@ def test_train_results_have_their_groups():
 def test_names_at_rllibs_paths():
     from jaxrl_stack.algorithms.algorithm_config import PolicySpec
     from jaxrl_stack.core import Columns as FromCore
+    from jaxrl_stack.env import EnvContext
     from jaxrl_stack.env.wrappers.atari_wrappers import is_atari
     from jaxrl_stack.policy.policy import PolicySpec as FromPolicy
     from jaxrl_stack.policy.sample_batch import DEFAULT_POLICY_ID, SampleBatch
 
     assert FromCore is Columns and FromPolicy is PolicySpec and DEFAULT_POLICY_ID == "default_policy"
-    assert SampleBatch.OBS == Columns.OBS
+    assert SampleBatch.OBS == Columns.OBS and EnvContext.__module__ == "jaxrl_stack.env.env_context"
     with pytest.raises(TypeError, match="a batch is a dict"):
         SampleBatch({"obs": [1]})
     assert is_atari("ALE/Pong-v5") and is_atari("ale_py:ALE/Pong-v5") and not is_atari("CartPole-v1")
