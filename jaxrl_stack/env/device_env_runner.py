@@ -324,15 +324,20 @@ class DeviceEnvRunner(EnvRunner):
         values = self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
-    def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
-        rollout = self.rollout
+    def _unrolling(self, num_steps: int, explore: bool, random_actions: bool = False, has_columns: bool = True) -> Any:
+        """The program of some steps: ``(state, *weights) -> (state, columns or (), statistics)``."""
 
         def run(state, params, rest, settings, timesteps):
-            acting = _RandomActions(rollout) if random_actions else rollout
+            acting = _RandomActions(self.rollout) if random_actions else self.rollout
+            # It acts as a policy does that serves: with what training has learned, and nothing else.
             context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
-            return acting.unroll(state, context, num_steps=num_steps)
+            state, columns, statistics = acting.unroll(state, context, num_steps=num_steps)
+            return state, columns if has_columns else (), statistics
 
-        program = self._program(("unroll", num_steps, explore, random_actions), lambda: run)
+        return self._program(("unroll", num_steps, explore, random_actions, has_columns), lambda: run)
+
+    def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
+        program = self._unrolling(num_steps, explore, random_actions)
         self._state, columns, _ = program(self._state, *self._weights())
         columns = jax.device_get(columns)
         if self._sample_replay is not None:
@@ -398,9 +403,7 @@ class DeviceEnvRunner(EnvRunner):
             self._episode_replay = self._make_episode_replay()
         weights = self._weights()
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
-        program = self._program(
-            ("evaluate", num_envs, chunk, explore), lambda: functools.partial(self._evaluate_chunk, chunk, explore)
-        )
+        program = self._unrolling(chunk, explore, has_columns=self._episode_replay is not None)
         count = _Counting(num_envs, num_episodes, num_timesteps)
         samples: list[SingleAgentEpisode] = []
         running: list[SingleAgentEpisode] = []
@@ -412,7 +415,7 @@ class DeviceEnvRunner(EnvRunner):
                     f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
                     f"evaluation_duration_unit='timesteps'."
                 )
-            state, statistics, columns = program(state, *weights)
+            state, columns, statistics = program(state, *weights)
             statistics, columns = jax.device_get((statistics, columns))
             counts = count.add(statistics)
             if self._episode_replay is not None:
@@ -432,13 +435,6 @@ class DeviceEnvRunner(EnvRunner):
             self.callbacks.on_environment_created(
                 env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=self._env_context
             )
-
-    def _evaluate_chunk(self, num_steps: int, explore: bool, state, params, rest, settings, timesteps):
-        """Some steps of an evaluation; the recorded columns are left out unless callbacks see them."""
-        # Evaluation acts as a policy does that serves: with what training has learned, and nothing else.
-        context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
-        state, columns, statistics = self.rollout.unroll(state, context, num_steps=num_steps)
-        return state, statistics, columns if overrides_episode_hooks(self.callbacks) else ()
 
 
 class _Counting:
