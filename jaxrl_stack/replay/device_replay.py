@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.packing import Slot, is_packable
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
@@ -79,64 +80,43 @@ class FinalObservations:
 @dataclasses.dataclass(frozen=True)
 class StepLayout:
     """How a stored step, a pytree, lies in memory: all that has 32 bits in one row, so that it is written and read at
-    once, and every other leaf by itself.
+    once, and every other leaf, flags too, by itself.
 
     Attributes:
         treedef: Structure of a step.
-        shapes: Shapes of its leaves.
-        dtypes: Their dtypes.
+        slots: Where each of its leaves is.
     """
 
     treedef: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[np.dtype, ...]
+    slots: tuple[Slot, ...]
 
     @classmethod
     def of(cls, step: Any) -> StepLayout:
         """The layout of steps with leaves like these."""
         leaves, treedef = jax.tree.flatten(step)
-        return cls(treedef, tuple(tuple(x.shape) for x in leaves), tuple(np.dtype(x.dtype) for x in leaves))
+        slots, width, num_loose = [], 0, 0
+        for leaf in leaves:
+            dtype = np.dtype(leaf.dtype)
+            is_packed = dtype.kind != "b" and is_packable(dtype)
+            slots.append(Slot(width if is_packed else num_loose, tuple(leaf.shape), dtype, is_packed))
+            width, num_loose = width + is_packed * math.prod(leaf.shape), num_loose + (not is_packed)
+        return cls(treedef, tuple(slots))
 
-    def structs(self, *lead: int) -> dict[str, Any]:
-        """What `pack` returns, as shapes and dtypes."""
-        words = sum(math.prod(shape) for shape, dtype in self._leaves if _is_word(dtype))
-        packed = {"words": jax.ShapeDtypeStruct((*lead, words), jnp.uint32)}
-        return packed | {
-            f"leaf_{i}": jax.ShapeDtypeStruct((*lead, *shape), dtype)
-            for i, (shape, dtype) in enumerate(self._leaves)
-            if not _is_word(dtype)
-        }
-
-    def pack(self, steps: Any) -> dict[str, jax.Array]:
-        """Steps ``[..., leaf's shape]`` as they are stored: ``{"words": uint32 [..., W], "leaf_i": [..., ...]}``."""
-        leaves = self.treedef.flatten_up_to(steps)
-        packed, words = {}, []
-        for i, (leaf, (shape, dtype)) in enumerate(zip(leaves, self._leaves, strict=True)):
-            if _is_word(dtype):
-                lead = leaf.shape[: leaf.ndim - len(shape)]
-                bits = jax.lax.bitcast_convert_type(leaf.astype(dtype), jnp.uint32)
-                words.append(bits.reshape(*lead, math.prod(shape)))
+    def pack(self, steps: Any) -> dict[str, Any]:
+        """Steps ``[..., leaf's shape]`` as they are stored: ``{"words": uint32 [..., W], "loose": [leaf, ...]}``."""
+        words, loose = [], []
+        for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):
+            if slot.is_packed:
+                bits = jax.lax.bitcast_convert_type(leaf.astype(slot.dtype), jnp.uint32)
+                words.append(bits.reshape(*leaf.shape[: leaf.ndim - len(slot.shape)], math.prod(slot.shape)))
             else:
-                packed[f"leaf_{i}"] = leaf.astype(dtype)
-        return packed | {"words": jnp.concatenate(words, axis=-1)}
+                loose.append(leaf.astype(slot.dtype))
+        return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
-    def unpack(self, packed: Mapping[str, jax.Array]) -> Any:
+    def unpack(self, packed: Mapping[str, Any]) -> Any:
         """The steps again."""
-        leaves, start = [], 0
-        words = packed["words"]
-        for i, (shape, dtype) in enumerate(self._leaves):
-            if _is_word(dtype):
-                stop = start + math.prod(shape)
-                bits = words[..., start:stop].reshape(*words.shape[:-1], *shape)
-                leaves.append(jax.lax.bitcast_convert_type(bits, dtype))
-                start = stop
-            else:
-                leaves.append(packed[f"leaf_{i}"])
+        leaves = [slot.read(packed["words"], packed["loose"]) for slot in self.slots]
         return jax.tree.unflatten(self.treedef, leaves)
-
-    @property
-    def _leaves(self) -> list[tuple[tuple[int, ...], np.dtype]]:
-        return list(zip(self.shapes, self.dtypes, strict=True))
 
 
 @struct.dataclass
@@ -298,8 +278,9 @@ class DeviceReplay:
                 count=jnp.zeros((), jnp.int32),
             )
         layout = StepLayout.of(stored)
+        packed = jax.eval_shape(layout.pack, stored)
         return ReplayState(
-            ring=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layout.structs(self.num_envs, self.num_rows)),
+            ring=jax.tree.map(lambda x: jnp.zeros((self.num_envs, self.num_rows, *x.shape), x.dtype), packed),
             head=jnp.zeros((), jnp.int32),
             finals=finals,
             num_rows=jnp.zeros((), jnp.uint32),
@@ -728,11 +709,6 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
     middle = high * number_low + carry
     rest = low * number_high + (middle & 0xFFFF)
     return (high * number_high + (middle >> 16) + (rest >> 16)).astype(jnp.int32)
-
-
-def _is_word(dtype: np.dtype) -> bool:
-    """Whether a dtype has 32 bits and can be stored as a uint32."""
-    return np.dtype(dtype).itemsize == 4 and np.dtype(dtype).kind in "iuf"
 
 
 def _flags(ends: jax.Array) -> dict[str, jax.Array]:
