@@ -15,7 +15,7 @@ from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.utils import counters
+from jaxrl_stack.utils import counters, notices
 from jaxrl_stack.utils.devices import all_shards, host_view
 
 NUM_ENVS, BATCH, CAPACITY = 4, 8, 80
@@ -147,13 +147,9 @@ def test_the_program_does_what_its_pieces_do(run):
 
     jax.tree.map(close, expected_learner, state.learner)
     jax.tree.map(close, jax.tree.map(lambda x: x[0], expected_runner), state.runner)
-    words, stored = (np.asarray(x.ring["words"]) for x in (state.replay, one_shard(expected_replay)))
-    layout = state.replay.layout
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
-        layout.unpack({"words": jnp.asarray(words)}),
-        layout.unpack({"words": jnp.asarray(stored)}),
-    )
+    rings = (jax.tree.map(jnp.asarray, x.ring) for x in (state.replay, one_shard(expected_replay)))
+    steps, stored = map(state.replay.layout.unpack, rings)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), steps, stored)
     np.testing.assert_allclose(state.replay.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4)
     results = run.results[0]["learners"][DEFAULT_MODULE_ID]
     for name, value in nest_metrics(metrics)[DEFAULT_MODULE_ID].items():
@@ -320,9 +316,11 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     monkeypatch.setattr(np, "concatenate", concatenating)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         algo.restore_from_path(run.path)
+    assert True not in copied
     assert not all_shards(algo.driver.replay_state.size).any()
     (*others, _, timesteps), (*others_before, _, timesteps_before) = leaves_of(algo), run.states[2]
     assert_same((others, timesteps), (others_before, timesteps_before))
+    copied.clear()
     algo.restore_from_path(run.path)
     assert held == [None] * 2 and True not in copied
     assert_same(leaves_of(algo), run.states[1])
@@ -356,7 +354,8 @@ def test_it_evaluates_and_acts(run):
     algo.stop()
 
 
-def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog):
+def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
     algo = config().training(store_buffer_in_checkpoints=False).build_algo()
     algo.train()
     assert "replay_buffer" not in algo.get_state()

@@ -275,6 +275,8 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
                 continue
             name = KEY_TRANSLATIONS.get(key, key)
             setting = self._declarations.find(name)
+            if setting is not None and setting.deprecated and same(value, vars(self)[setting.attribute]):
+                continue
             old = None if setting is not None else self._declarations.old_name(name)
             if old is not None:
                 setting = self._mapped(old, value, f"config key {key!r}", is_key=True)
