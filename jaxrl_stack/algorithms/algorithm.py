@@ -250,8 +250,10 @@ class Algorithm(Checkpointable):
         training_seconds = time.perf_counter() - started
         self._iteration, self._num_evaluations = self._iteration + 1, 0
         result = self._training_result(steps_before, updates_before, episodes_before, calls, training_seconds)
-        if evaluates:
-            _ = self.evaluate() if beside is None else beside.result()
+        if beside is not None:
+            beside.result()
+        elif evaluates:
+            self.evaluate()
         if interval and self._evaluation_metrics is not None:
             merge_nested(result, {"evaluation": self._evaluation_metrics})
         else:

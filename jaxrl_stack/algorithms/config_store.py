@@ -146,7 +146,8 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             old = self._declarations.old_name(name, section)
             if old is not None:
                 setting = self._mapped(old, value, f"{method[:-2]}({name}={short(value)})", is_key=False)
-                todo += [(setting, value)] if setting is not None else []
+                if setting is not None:
+                    todo.append((setting, value))
                 continue
             setting = self._declarations.by_name.get(name)
             if setting is None or not self._declarations.takes(section, name):

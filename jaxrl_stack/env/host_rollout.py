@@ -18,6 +18,7 @@ from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
 from jaxrl_stack.env.host_connectors import HostConnectors
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
 from jaxrl_stack.env.vector.interface import VectorStep
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.spaces import zeros
 
 Recorded: TypeAlias = "tuple[Recording, list[Sequence[dict]], dict[tuple[int, int], dict]]"
@@ -244,4 +245,4 @@ def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
 
 
 def _where(mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
-    return np.where(mask.reshape(mask.shape + (1,) * (np.ndim(no) - 1)), yes, no)
+    return np.where(expand(mask, no), yes, no)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
 
 GYMNAX_PREFIX = "gymnax/"
@@ -148,7 +149,7 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
 
     def select(obs: Any, state: Any) -> tuple[Any, Any]:
         def one(fresh: jax.Array, last: jax.Array) -> jax.Array:
-            return jnp.where(ended.reshape(ended.shape + (1,) * (last.ndim - 1)), fresh, last)
+            return jnp.where(expand(ended, last), fresh, last)
 
         return jax.tree.map(one, reset(), (obs, state))
 

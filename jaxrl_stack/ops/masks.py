@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 
 
-def expand(mask: jax.Array, like: jax.Array) -> jax.Array:
-    """`mask` ``[B]`` (or ``[T, B]``) with trailing axes added, so that it broadcasts against `like` ``[B, ...]``."""
+def expand(mask: Any, like: Any) -> Any:
+    """`mask` ``[B]`` (or ``[T, B]``) with trailing axes added, so that it broadcasts against `like` ``[B, ...]``.
+
+    Both are arrays of JAX or of NumPy, and so is what comes back: of the kind of `mask`.
+    """
     return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim))
 
 

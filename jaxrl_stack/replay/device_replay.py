@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.packing import Slot, is_packable
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities
@@ -318,7 +319,7 @@ class DeviceReplay:
         if finals is None:
             ends = jnp.where(has_final, _TRUNCATED, ends)
             stored[Columns.FINAL_OBS] = jax.tree.map(
-                lambda obs, final: jnp.where(_like(terminateds, obs), obs, final),
+                lambda obs, final: jnp.where(expand(terminateds, obs), obs, final),
                 columns[Columns.OBS],
                 columns[Columns.FINAL_OBS],
             )
@@ -553,7 +554,7 @@ class DeviceReplay:
             Columns.NEXT_OBS: self._next_obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
             **_flags(ends),
         }
-        out = jax.tree.map(lambda x: jnp.where(_like(is_there, x), x, jnp.zeros_like(x)), out)
+        out = jax.tree.map(lambda x: jnp.where(expand(is_there, x), x, jnp.zeros_like(x)), out)
         if Columns.STATE_IN in columns:
             out[Columns.STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[Columns.STATE_IN])
         out |= arithmetic.sequence(jnp, is_there, num_before) | {WEIGHTS: weights}
@@ -646,7 +647,7 @@ class DeviceReplay:
 
         def of_leaf(here: jax.Array, kept: jax.Array) -> jax.Array:
             there = kept.at[beside].get(mode="promise_in_bounds")
-            return jnp.where(_like(is_beside, there), there, here)
+            return jnp.where(expand(is_beside, there), there, here)
 
         return jax.tree.map(of_leaf, inside["columns"][Columns.OBS], state.finals.next_obs)
 
@@ -713,10 +714,6 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 def _flags(ends: jax.Array) -> dict[str, jax.Array]:
     return {Columns.TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), Columns.TRUNCATEDS: ends >= _BOTH}
-
-
-def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
-    return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))
 
 
 def _num_bytes(tree: Any) -> int:

@@ -54,7 +54,7 @@ def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
     share = (borders - whole).astype(np.float32)
     share = share.reshape([-1 if k == axis else 1 for k in range(pixels.ndim)])
     at_border = pixels.take(whole, axis)
-    # The sum of all that is in front of the border.
+    # The sum of all that is before the border.
     sums = np.cumsum(pixels, axis).take(whole, axis) + (share - np.float32(1)) * at_border
     return np.diff(sums, axis=axis) * np.float32(dim / size)
 

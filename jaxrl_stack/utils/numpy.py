@@ -65,7 +65,7 @@ def flatten_inputs_to_1d_tensor(
     Args:
         inputs: Struct of arrays ``[B, T, ...]``, ``[B, ...]`` or ``[...]``, as the two arguments below say.
         spaces_struct: Its space, or struct of spaces; None: nothing is discrete.
-        time_axis: There is a time axis behind the batch axis.
+        time_axis: There is a time axis after the batch axis.
         batch_axis: There is a batch axis.
 
     Returns:

@@ -82,7 +82,8 @@ class ResultWriter:
         if self._columns is None:
             self._columns = list(values)
             self._csv.writerow(self._columns)
-        new = [name for name in values if name not in self._columns]
+        known = set(self._columns)
+        new = [name for name in values if name not in known]
         if new:
             self._widen(new)
         self._csv.writerow([values.get(column, "") for column in self._columns])
