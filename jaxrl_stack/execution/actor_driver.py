@@ -176,7 +176,7 @@ class ActorDriver(Driver):
             self.config.batch_mode == "truncate_episodes"
             and issubclass(runner_class, SingleAgentEnvRunner)
             and runner_class.sample is SingleAgentEnvRunner.sample
-            and not self.learner_group.has_host_pieces
+            and not self.learner_group.has_host_connectors
         )
 
     def _train_state(self, replay: Any = None) -> TrainState:

@@ -122,7 +122,7 @@ class OffPolicyActorDriver(ActorDriver):
         super()._start()
 
     def _check_learner_pipeline(self) -> None:
-        on_host = self.learner_group.host_piece_names
+        on_host = self.learner_group.host_connector_names
         if on_host:
             raise ValueError(
                 f"The learner pipeline's {on_host} run on the host, on episodes, and {type(self.algorithm).__name__} "

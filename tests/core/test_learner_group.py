@@ -396,7 +396,7 @@ def test_a_single_actor_with_two_devices(ray_session):
 def test_the_local_group(one):
     assert one.is_local
     assert not one.is_remote
-    assert (len(one), one.ping(), one.has_host_pieces) == (1, ["pong"], False)
+    assert (len(one), one.ping(), one.has_host_connectors) == (1, ["pong"], False)
     assert values_of(one, lambda learner, x: x, x=3) == [3]
     assert not list(one.foreach_learner(lambda learner: 1, remote_actor_ids=[]))
     (failed,) = one.foreach_learner(_fail)

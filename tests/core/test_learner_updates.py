@@ -323,8 +323,8 @@ def pieces(observation_space, action_space):
 
 def test_host_pieces_run_on_the_episodes_first():
     learner = config_of(Weighted, learner_connector=pieces).build_learner()
-    assert learner.has_host_pieces
-    assert learner.host_piece_names == ["DoublesRewards", "AddsWeights"]
+    assert learner.has_host_connectors
+    assert learner.host_connector_names == ["DoublesRewards", "AddsWeights"]
     # The second one is a later chunk of the first one's episode.
     episodes = [episode(4, 1, "e"), episode(3, 2, "e", t_started=4), episode(2, 3, "f")]
     rewards = [np.asarray(e.get_rewards()) for e in episodes]
@@ -345,7 +345,7 @@ def test_host_pieces_run_on_the_episodes_first():
 
 def test_without_host_pieces():
     learner = config_of(learner_connector=lambda obs, act: []).build_learner()
-    assert not learner.has_host_pieces and learner.host_piece_names == []
+    assert not learner.has_host_connectors and learner.host_connector_names == []
 
 
 # ------------------------------------------------------------------------------------------------------------- blocks

@@ -182,9 +182,9 @@ class Learner(StoredLearner):
                 learner pipeline has host connectors, which work on episodes.
         """
         self._check_is_built()
-        if self.has_host_pieces:
+        if self.has_host_connectors:
             raise ValueError(
-                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_piece_names} run "
+                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} run "
                 f"on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
         plan = self.plan(**sizes)
@@ -296,7 +296,7 @@ class Learner(StoredLearner):
         """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
         step and episode by episode."""
         columns = None
-        if self.has_host_pieces:
+        if self.has_host_connectors:
             columns = self._learner_connector.columns_from_host_connectors(
                 episodes,
                 rl_module=self._synced_module(),
@@ -504,9 +504,9 @@ class Learner(StoredLearner):
 
     def _make_row_updates(self, batch: Mapping[ModuleID, Mapping[str, Any]]) -> RowUpdates:
         self._check_is_built()
-        if self.has_host_pieces:
+        if self.has_host_connectors:
             raise ValueError(
-                f"update_rows() takes rows from replay, and the learner pipeline's {self.host_piece_names} run on the "
+                f"update_rows() takes rows from replay, and the learner pipeline's {self.host_connector_names} run on the "
                 f"host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
             )
         self._sizes_of_all_learners({}, batch)

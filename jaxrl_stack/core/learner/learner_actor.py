@@ -160,7 +160,7 @@ class LearnerActor:
             "num_devices": len(self.learner.devices),
             "module_ids": self.learner.module_ids,
             "num_updates": self.learner.num_updates,
-            "host_piece_names": self.learner.host_piece_names,
+            "host_connector_names": self.learner.host_connector_names,
         }
 
     def ping(self) -> str:

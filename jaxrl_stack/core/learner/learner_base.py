@@ -280,12 +280,12 @@ class LearnerBase:
         return self.devices[0]
 
     @property
-    def host_piece_names(self) -> list[str]:
+    def host_connector_names(self) -> list[str]:
         """Names of the learner pipeline's connectors that run on the host, on episodes."""
         return list(self._learner_connector.host_connectors)
 
     @property
-    def has_host_pieces(self) -> bool:
+    def has_host_connectors(self) -> bool:
         """Whether the learner pipeline has connectors that run on the host: then only episodes can be learned from."""
         return bool(self._learner_connector.host_connectors)
 

@@ -106,14 +106,14 @@ class LearnerGroup(Checkpointable):
         return self._local.num_updates if self._actors is None else self._actors.num_updates
 
     @property
-    def has_host_pieces(self) -> bool:
+    def has_host_connectors(self) -> bool:
         """Whether the learner pipeline has connectors that run on the host: then `update_block` cannot be used."""
-        return bool(self.host_piece_names)
+        return bool(self.host_connector_names)
 
     @property
-    def host_piece_names(self) -> list[str]:
+    def host_connector_names(self) -> list[str]:
         """Names of the learner pipeline's connectors that run on the host."""
-        return self._local.host_piece_names if self._actors is None else self._actors.info["host_piece_names"]
+        return self._local.host_connector_names if self._actors is None else self._actors.info["host_connector_names"]
 
     def __len__(self) -> int:
         """Number of learners, the local one included."""

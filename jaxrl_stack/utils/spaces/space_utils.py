@@ -38,11 +38,7 @@ def is_composite_space(space: Space) -> bool:
 
 def flatten_space(space: Space) -> list[Space]:
     """The parts of a space that are neither `Dict` nor `Tuple`, in order; those of a `Dict` by sorted keys."""
-    if isinstance(space, Tuple):
-        return [leaf for part in space.spaces for leaf in flatten_space(part)]
-    if isinstance(space, Dict):
-        return [leaf for key in sorted(space.spaces) for leaf in flatten_space(space.spaces[key])]
-    return [space]
+    return tree_leaves(get_base_struct_from_space(space))
 
 
 def get_dummy_batch_for_space(
