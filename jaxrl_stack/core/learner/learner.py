@@ -184,8 +184,8 @@ class Learner(StoredLearner):
         self._check_is_built()
         if self.has_host_connectors:
             raise ValueError(
-                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} run "
-                f"on the host, on episodes: use update(episodes=...), or write them as pure functions."
+                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} "
+                f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
         plan = self.plan(**sizes)
         num_rows = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
@@ -506,8 +506,8 @@ class Learner(StoredLearner):
         self._check_is_built()
         if self.has_host_connectors:
             raise ValueError(
-                f"update_rows() takes rows from replay, and the learner pipeline's {self.host_connector_names} run on the "
-                f"host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
+                f"update_rows() takes rows from replay, and the learner pipeline's {self.host_connector_names} run on "
+                f"the host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
             )
         self._sizes_of_all_learners({}, batch)
         self._rows_trained_on = ({}, {})
