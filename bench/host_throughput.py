@@ -142,10 +142,7 @@ def settings_of(size: Size, job: str, seed: int, args: argparse.Namespace) -> di
         "job": job,
         "warmup": 0 if solving else args.warmup,
         "env": ENV,
-        "env_runners": {
-            "num_env_runners": size.num_env_runners,
-            "num_envs_per_env_runner": size.num_envs,
-        },
+        "env_runners": {"num_env_runners": size.num_env_runners, "num_envs_per_env_runner": size.num_envs},
         "training": training,
         "reporting": SOLVING_REPORTING if solving else {},
         "model": SOLVING_MODEL if solving else MODEL,
@@ -372,10 +369,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="least length of a turn")
     parser.add_argument("--warmup", type=int, default=3, help="iterations before the first turn")
     parser.add_argument(
-        "--torch-threads",
-        type=int,
-        default=1,
-        help="of the peers; more wait for each other on a busy machine",
+        "--torch-threads", type=int, default=1, help="of the peers; more wait for each other on a busy machine"
     )
     parser.add_argument(
         "--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the tables)'
@@ -395,10 +389,7 @@ def main() -> None:
         print_rows(rows, args)
     harness.write_json(
         args.json,
-        {
-            "machine": harness.machine(),
-            "results": [{**dataclasses.asdict(row), "met": row.met} for row in rows],
-        },
+        {"machine": harness.machine(), "results": [{**dataclasses.asdict(row), "met": row.met} for row in rows]},
     )
 
 

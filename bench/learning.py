@@ -43,10 +43,7 @@ CRITERIA = {
         "CartPole-v1": Criterion(450.0, 300_000),
         "Pendulum-v1": Criterion(-300.0, 400_000),
     },
-    "DQN": {
-        "gymnax/CartPole-v1": Criterion(450.0, 200_000),
-        "CartPole-v1": Criterion(450.0, 200_000),
-    },
+    "DQN": {"gymnax/CartPole-v1": Criterion(450.0, 200_000), "CartPole-v1": Criterion(450.0, 200_000)},
     "SAC": {
         "gymnax/Pendulum-v1": Criterion(-250.0, 20_000),
         "Pendulum-v1": Criterion(-250.0, 20_000),
@@ -76,11 +73,7 @@ def host_settings() -> dict[str, dict[str, Any]]:
             "lr": 3e-4,
             "num_epochs": 6,
             "vf_loss_coeff": 0.01,
-            "model_config": {
-                "fcnet_hiddens": [32],
-                "fcnet_activation": "linear",
-                "vf_share_layers": True,
-            },
+            "model_config": {"fcnet_hiddens": [32], "fcnet_activation": "linear", "vf_share_layers": True},
         },
         "Pendulum-v1": {
             "num_env_runners": 2,
@@ -203,12 +196,7 @@ def ray_for(settings: Mapping[str, Any]) -> Iterator[None]:
         return
     import ray
 
-    ray.init(
-        num_cpus=num_env_runners + 2,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    ray.init(num_cpus=num_env_runners + 2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
         yield
     finally:

@@ -166,10 +166,7 @@ JOBS = {
         "DQN, gymnax CartPole-v1, 10 envs, one update of 128 per 10 env steps", (LOOP, REJAX), 1.5, DEVICE_DQN
     ),
     "device-sac": Job(
-        "SAC, gymnax Pendulum-v1, one update of 256 per env step, 256x256",
-        (LOOP, REJAX, SBX, SB3),
-        1.5,
-        DEVICE_SAC,
+        "SAC, gymnax Pendulum-v1, one update of 256 per env step, 256x256", (LOOP, REJAX, SBX, SB3), 1.5, DEVICE_SAC
     ),
     "host-dqn": Job("DQN, gymnasium CartPole-v1, RLlib's example settings", (RLLIB,), 20.0, HOST_DQN),
     "host-sac": Job("SAC, gymnasium Pendulum-v1, RLlib's example settings", (RLLIB,), 20.0, HOST_SAC),
@@ -298,10 +295,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, metavar="N", help="env steps of an iteration (default: by comparison)")
     parser.add_argument(
-        "--torch-threads",
-        type=int,
-        default=1,
-        help="of the peers; more wait for each other on a busy machine",
+        "--torch-threads", type=int, default=1, help="of the peers; more wait for each other on a busy machine"
     )
     parser.add_argument(
         "--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the tables)'

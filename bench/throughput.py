@@ -68,10 +68,7 @@ def make_api(num_envs: int, num_devices: int, until: str) -> ApiLoop:
         PPOConfig()
         .environment("gymnax/CartPole-v1")
         .env_runners(num_envs_per_env_runner=num_envs)
-        .learners(
-            num_cpus_per_learner=num_devices if on_cpu else 1,
-            num_gpus_per_learner=0 if on_cpu else num_devices,
-        )
+        .learners(num_cpus_per_learner=num_devices if on_cpu else 1, num_gpus_per_learner=0 if on_cpu else num_devices)
         .training(
             train_batch_size_per_learner=batch_size,
             minibatch_size=batch_size // NUM_MINIBATCHES,

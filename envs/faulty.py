@@ -68,10 +68,7 @@ class FaultyEnv(gym.Env):
         if unknown:
             raise ValueError(f"{type(self).__name__} has no settings {unknown}; it has {', '.join(self.defaults)}.")
         self.settings = {**self.defaults, **given}
-        place = {
-            "worker_index": getattr(config, "worker_index", 0),
-            "vector_index": getattr(config, "vector_index", 0),
-        }
+        place = {"worker_index": getattr(config, "worker_index", 0), "vector_index": getattr(config, "vector_index", 0)}
         self.place = place
         recreated = self.settings["recreated"]
         self._is_faulty = all(_fits(self.settings[name], index) for name, index in place.items()) and (

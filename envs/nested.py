@@ -98,12 +98,7 @@ class NestedActionEnv(NestedEnv):
 
     @property
     def action_space(self):
-        return Dict(
-            {
-                "move": Discrete(3),
-                "arms": Tuple((Box(-1.0, 1.0, (2,), np.float32), MultiDiscrete([2, 3]))),
-            }
-        )
+        return Dict({"move": Discrete(3), "arms": Tuple((Box(-1.0, 1.0, (2,), np.float32), MultiDiscrete([2, 3])))})
 
     def reward(self, obs, action):
         reach, grip = action["arms"]

@@ -28,11 +28,7 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import (
-    FrameStackingEnvToModule,
-    MeanStdFilter,
-    PrevActionsPrevRewards,
-)
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI

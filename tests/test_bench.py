@@ -24,13 +24,7 @@ from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BASELINES = Path(sorting_loop.__file__).parent
 PEERS = Path(protocol.__file__).parent
-SMALL: dict[str, Any] = {
-    "num_envs": 4,
-    "num_steps": 8,
-    "num_epochs": 2,
-    "num_minibatches": 2,
-    "hiddens": (8, 8),
-}
+SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "num_epochs": 2, "num_minibatches": 2, "hiddens": (8, 8)}
 
 
 def imports_of(path: Path) -> set[str]:
@@ -296,12 +290,7 @@ def test_made_up_rows_and_episodes_are_the_same_data():
 
 
 # Learning starts in the second call; small in every other respect.
-SMALL_OFF_POLICY: dict[str, Any] = {
-    "hiddens": (8, 8),
-    "batch_size": 16,
-    "capacity": 128,
-    "learning_starts": 64,
-}
+SMALL_OFF_POLICY: dict[str, Any] = {"hiddens": (8, 8), "batch_size": 16, "capacity": 128, "learning_starts": 64}
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,7 @@ def test_a_run_leaves_results_and_checkpoints(trained):
     assert [row["num_env_steps_sampled_lifetime"] for row in rows] == ["128", "256"]
     assert [row["evaluation/env_runners/num_episodes"] for row in rows] == ["", "4"]
     assert len(list(directory.glob("events.out.tfevents.*"))) == 1
-    assert sorted(p.name for p in directory.glob("checkpoint_*")) == [
-        "checkpoint_000001",
-        "checkpoint_000002",
-    ]
+    assert sorted(p.name for p in directory.glob("checkpoint_*")) == ["checkpoint_000001", "checkpoint_000002"]
 
 
 def test_a_run_without_a_terminal_prints_plain_lines(trained):
@@ -173,17 +170,11 @@ def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path,
     ("argv", "message"),
     [
         (["train", "--env", "gymnax/CartPole-v1"], "--algo is missing. Name an algorithm: --algo PPO"),
-        (
-            ["train", "--algo", "PPOO", "--env", "x"],
-            "--algo: There is no algorithm 'PPOO'. Did you mean 'PPO'?",
-        ),
+        (["train", "--algo", "PPOO", "--env", "x"], "--algo: There is no algorithm 'PPOO'. Did you mean 'PPO'?"),
         (["train", "--algo", "PPO"], "--env is missing. Name an environment: --env gymnax/CartPole-v1"),
         ([*TRAIN, "--stop", "{475}"], "--stop '{475}' is no JSON"),
         ([*TRAIN, "--stop", "475"], "--stop '475' must be a JSON object"),
-        (
-            [*TRAIN, "--stop", '{"training_iteration": "9"}'],
-            "'training_iteration' has the bound '9', which must be a",
-        ),
+        ([*TRAIN, "--stop", '{"training_iteration": "9"}'], "'training_iteration' has the bound '9', which must be a"),
         (
             [*TRAIN, "--stop", '{"evaluation/env_runners/episode_return_mean": 475}'],
             "needs evaluations, and none are set. Add --evaluation-interval 10.",
@@ -191,10 +182,7 @@ def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path,
         ([*TRAIN, "--config", '{"lrr": 0.1}'], "--config: PPOConfig has no setting 'lrr'. Did you mean"),
         ([*TRAIN, "--config", '{"num_rollout_workers": 2}'], "num_env_runners"),
         ([*TRAIN, "--config", '{"gamma": "high"}'], "gamma='high'"),
-        (
-            [*TRAIN, "--num-iterations", "0"],
-            "argument --num-iterations/--max-iterations: '0' must be an integer of",
-        ),
+        ([*TRAIN, "--num-iterations", "0"], "argument --num-iterations/--max-iterations: '0' must be an integer of"),
         ([*TRAIN, "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         ([*TRAIN, "--results-dir", str(ROOT)], "exists and is not empty. Name a new directory."),
         ([*TRAIN, "--lr", "0.1"], "unrecognized arguments: --lr 0.1"),
@@ -223,11 +211,7 @@ def test_debug_shows_the_traceback(capsys):
     [
         ("a.py", "x = 1\nraise RuntimeError('broken')\n", ", line 2: RuntimeError: broken"),
         ("b.py", "config = {'lr': 1}\n", "must define `config`"),
-        (
-            "c.json",
-            '{"lr": 0.1}',
-            "the key 'lr' is none of algo, env, config, stop. Settings go into \"config\"",
-        ),
+        ("c.json", '{"lr": 0.1}', "the key 'lr' is none of algo, env, config, stop. Settings go into \"config\""),
         ("d.json", '{"algo": "PPO", "config": []}', "'config' is [], which must be an object"),
         ("e.json", '{"algo": "PPO", "env": "gymnax/CartPole-v1", "stop": {"x": null}}', "stop in "),
         ("f.yaml", "", "must be a .py or a .json file"),

@@ -216,8 +216,7 @@ def tiny(num_devices, num_envs=16, **learners):
         PPOConfig()
         .environment(CounterEnv, env_config={"terminate_at": 5, "random_start": True})
         .env_runners(
-            num_envs_per_env_runner=num_envs,
-            env_to_module_connector=lambda env, spaces, device: MeanStdFilter(),
+            num_envs_per_env_runner=num_envs, env_to_module_connector=lambda env, spaces, device: MeanStdFilter()
         )
         .training(train_batch_size_per_learner=4 * num_envs, minibatch_size=32, num_epochs=2, lr=0.01)
         .rl_module(model_config={"fcnet_hiddens": [8]})

@@ -21,11 +21,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.replay import (
-    EpisodeReplayBuffer,
-    PrioritizedEpisodeReplayBuffer,
-    episode_replay_buffer,
-)
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer, episode_replay_buffer
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 

@@ -6,13 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from envs.probes import (
-    PROBES,
-    ActionRewardProbe,
-    ContinuousActionProbe,
-    DiscountingProbe,
-    TruncationBootstrapProbe,
-)
+from envs.probes import PROBES, ActionRewardProbe, ContinuousActionProbe, DiscountingProbe, TruncationBootstrapProbe
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
@@ -67,10 +61,7 @@ def off_policy_config(config, probe, **training):
         config.environment(probe)
         .env_runners(num_envs_per_env_runner=8, rollout_fragment_length=1)
         .training(
-            train_batch_size_per_learner=64,
-            num_steps_sampled_before_learning_starts=256,
-            gamma=GAMMA,
-            **training,
+            train_batch_size_per_learner=64, num_steps_sampled_before_learning_starts=256, gamma=GAMMA, **training
         )
         # The learning rate falls to 0 over what one call of the compiled program does.
         .reporting(min_sample_timesteps_per_iteration=LAST_STEP, min_time_s_per_iteration=0)

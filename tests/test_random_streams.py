@@ -160,11 +160,7 @@ def served(discrete):
     module_to_env = ModuleToEnvPipeline(
         observation_space,
         action_space,
-        connectors=[
-            GetActions(),
-            NormalizeAndClipActions(normalize_actions=False, clip_actions=False),
-            ActionNoise(),
-        ],
+        connectors=[GetActions(), NormalizeAndClipActions(normalize_actions=False, clip_actions=False), ActionNoise()],
     )
     module = SeesItsInputs(observation_space=observation_space, action_space=action_space, rngs=0)
     return Policy(module, env_to_module, module_to_env, seed=5)

@@ -160,13 +160,7 @@ def make_loop(
             jax.random.split(step_key, num_envs), state.env_state, action, env_params
         )
         ended = terminated | truncated
-        rows = {
-            "obs": state.obs,
-            "action": action,
-            "reward": reward,
-            "ended": ended,
-            "next_obs": obs,
-        }
+        rows = {"obs": state.obs, "action": action, "reward": reward, "ended": ended, "next_obs": obs}
         buffer_state = buffer.add(state.buffer, rows)
         steps = state.num_steps + num_envs
 
@@ -175,9 +169,7 @@ def make_loop(
             return update(state.train, state.target_params, batch)
 
         train, loss = jax.lax.cond(
-            (steps > learning_starts) & buffer.can_sample(buffer_state),
-            learn,
-            lambda: (state.train, jnp.float32(0)),
+            (steps > learning_starts) & buffer.can_sample(buffer_state), learn, lambda: (state.train, jnp.float32(0))
         )
         target_params = jax.lax.cond(
             steps % target_update_every == 0, lambda: train.params, lambda: state.target_params

@@ -185,13 +185,7 @@ def make_loop(
             jax.random.split(step_key, num_envs), state.env_state, centre + scale * action, env_params
         )
         ended = terminated | truncated
-        rows = {
-            "obs": state.obs,
-            "action": action,
-            "reward": reward,
-            "terminated": terminated,
-            "next_obs": obs,
-        }
+        rows = {"obs": state.obs, "action": action, "reward": reward, "terminated": terminated, "next_obs": obs}
         buffer_state = buffer.add(state.buffer, rows)
         steps = state.num_steps + num_envs
 
@@ -199,9 +193,7 @@ def make_loop(
             return update(state.networks, buffer.sample(buffer_state, sample_key).experience, update_key)
 
         networks, loss = jax.lax.cond(
-            (steps > learning_starts) & buffer.can_sample(buffer_state),
-            learn,
-            lambda: (state.networks, jnp.float32(0)),
+            (steps > learning_starts) & buffer.can_sample(buffer_state), learn, lambda: (state.networks, jnp.float32(0))
         )
         running_return = state.running_return + reward
         episode_returns = jnp.where(ended, running_return, 0.0)

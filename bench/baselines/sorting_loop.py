@@ -174,11 +174,7 @@ def make_loop(
         clipped_value = batch.value + jnp.clip(value - batch.value, -vf_clip_param, vf_clip_param)
         vf_loss = 0.5 * jnp.maximum((value - targets) ** 2, (clipped_value - targets) ** 2).mean()
         entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
-        return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (
-            policy_loss,
-            vf_loss,
-            entropy,
-        )
+        return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (policy_loss, vf_loss, entropy)
 
     def update_minibatch(train_state: TrainState, minibatch: Any) -> tuple[TrainState, Any]:
         (_, losses), grads = jax.value_and_grad(loss_fn, has_aux=True)(train_state.params, *minibatch)

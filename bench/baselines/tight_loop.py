@@ -269,20 +269,13 @@ def make_loop(
             def reset_ended() -> tuple[jax.Array, Any]:
                 fresh = reset_envs(jax.random.split(reset_key, local_envs), env_params)
                 return jax.tree.map(
-                    lambda a, b: jnp.where(ended.reshape(-1, *[1] * (a.ndim - 1)), a, b),
-                    fresh,
-                    (next_obs, next_state),
+                    lambda a, b: jnp.where(ended.reshape(-1, *[1] * (a.ndim - 1)), a, b), fresh, (next_obs, next_state)
                 )
 
             next_obs, next_state = jax.lax.cond(jnp.any(ended), reset_ended, lambda: (next_obs, next_state))
             running_return = running_return + reward
             transition = Transition(
-                obs,
-                action,
-                log_prob_of(log_probs, action),
-                reward,
-                ended,
-                jnp.where(ended, running_return, 0.0),
+                obs, action, log_prob_of(log_probs, action), reward, ended, jnp.where(ended, running_return, 0.0)
             )
             return (next_state, next_obs, jnp.where(ended, 0.0, running_return)), transition
 

@@ -52,11 +52,7 @@ def make(settings: dict[str, Any]) -> Work:
         )
     else:
         algo = get_algo("sac").create(
-            env=env_name,
-            hidden_layer_sizes=hiddens,
-            learning_rate=training["actor_lr"],
-            target_update_freq=1,
-            **common,
+            env=env_name, hidden_layer_sizes=hiddens, learning_rate=training["actor_lr"], target_update_freq=1, **common
         )
     num_iterations = settings["reporting"]["min_sample_timesteps_per_iteration"] // num_envs
     run = jax.jit(lambda state: jax.lax.fori_loop(0, num_iterations, lambda _, s: algo.train_iteration(s), state))

@@ -107,11 +107,7 @@ class DeviceRollout(PolicyStep):
         """
         mid = self.module_id
         context = self.at_step(
-            context,
-            key=keys[0],
-            reset=state.reset,
-            prev_actions=state.prev_actions,
-            prev_rewards=state.prev_rewards,
+            context, key=keys[0], reset=state.reset, prev_actions=state.prev_actions, prev_rewards=state.prev_rewards
         )
         env_to_module, batch = self.observe(state.env_to_module, {Columns.OBS: state.obs}, context)
         module_to_env, acted = self.act(state.module_to_env, batch, context)

@@ -93,15 +93,7 @@ class Recording:
         num_failures: Environments that failed in them.
     """
 
-    def __init__(
-        self,
-        num_steps: int,
-        num_envs: int,
-        layout: Layout,
-        obs: Any,
-        *,
-        starts: np.ndarray,
-    ):
+    def __init__(self, num_steps: int, num_envs: int, layout: Layout, obs: Any, *, starts: np.ndarray):
         shape = (num_steps, num_envs)
         self.starts = np.array(starts)
         self._layout = layout

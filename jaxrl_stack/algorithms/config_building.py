@@ -20,12 +20,7 @@ from jaxrl_stack.connectors.checks import check_connectors, check_env_to_module
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
-from jaxrl_stack.connectors.module_to_env import (
-    ActionNoise,
-    GetActions,
-    ModuleToEnvPipeline,
-    NormalizeAndClipActions,
-)
+from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -304,10 +299,7 @@ class ConfigBuilding(ConfigStore):
         return []
 
     def build_env_to_module_connector(
-        self,
-        env: Any = None,
-        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
-        device: Any = None,
+        self, env: Any = None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None, device: Any = None
     ) -> EnvToModulePipeline:
         """The pipeline from observations to the module's input: the user's connectors, then the default ones.
 
@@ -391,10 +383,7 @@ class ConfigBuilding(ConfigStore):
             )
 
     def build_learner_connector(
-        self,
-        input_observation_space: gym.Space | None,
-        input_action_space: gym.Space | None,
-        device: Any = None,
+        self, input_observation_space: gym.Space | None, input_action_space: gym.Space | None, device: Any = None
     ) -> LearnerConnectorPipeline:
         """The pipeline from recorded steps to the train batch: the user's connectors, then the algorithm's.
 

@@ -262,11 +262,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     def _validate_updates(self) -> None:
         """Settings that divide an on-policy batch: an update from replay is one gradient step on all its rows."""
-        for name, without in (
-            ("num_epochs", 1),
-            ("minibatch_size", None),
-            ("shuffle_batch_per_epoch", False),
-        ):
+        for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]
             if value != without:
                 self._value_error(

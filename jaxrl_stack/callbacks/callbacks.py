@@ -60,12 +60,7 @@ class RLlibCallback:
         """
 
     def on_train_result(
-        self,
-        *,
-        algorithm: Algorithm,
-        metrics_logger: MetricsLogger | None = None,
-        result: dict,
-        **kwargs: Any,
+        self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, result: dict, **kwargs: Any
     ) -> None:
         """At the end of every iteration.
 
@@ -177,13 +172,7 @@ class RLlibCallback:
         """
 
     def on_environment_created(
-        self,
-        *,
-        env_runner: Any,
-        metrics_logger: MetricsLogger | None = None,
-        env: Any,
-        env_context: Any,
-        **kwargs: Any,
+        self, *, env_runner: Any, metrics_logger: MetricsLogger | None = None, env: Any, env_context: Any, **kwargs: Any
     ) -> None:
         """After an EnvRunner made its environments.
 
@@ -290,12 +279,7 @@ class RLlibCallback:
         """
 
     def on_sample_end(
-        self,
-        *,
-        env_runner: Any = None,
-        metrics_logger: MetricsLogger | None = None,
-        samples: list[Any],
-        **kwargs: Any,
+        self, *, env_runner: Any = None, metrics_logger: MetricsLogger | None = None, samples: list[Any], **kwargs: Any
     ) -> None:
         """At the end of an EnvRunner's ``sample()``.
 

@@ -11,13 +11,7 @@ from typing import Any
 from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
 from jaxrl_stack.utils.signatures import call_problem
 
-EPISODE_HOOKS = (
-    "on_episode_created",
-    "on_episode_start",
-    "on_episode_step",
-    "on_episode_end",
-    "on_sample_end",
-)
+EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end", "on_sample_end")
 """Hooks that are given episodes."""
 
 

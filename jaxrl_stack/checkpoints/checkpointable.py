@@ -16,12 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
-from jaxrl_stack.checkpoints.names import (
-    ALGORITHM_METADATA_FILE,
-    CLASS_AND_CTOR_ARGS_FILE,
-    METADATA_FILE,
-    STATE_FILE,
-)
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, METADATA_FILE, STATE_FILE
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, Decoder, Encoder
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.notices import notice_once
@@ -165,11 +160,7 @@ class Checkpointable:
     # -------------------------------------------------------------------------------------------------------- loading
 
     def restore_from_path(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        component: str | None = None,
-        filesystem: Any = None,
+        self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
     ) -> None:
         """Take over the state of a checkpoint.
 
@@ -233,12 +224,7 @@ class Checkpointable:
 
     @classmethod
     def from_checkpoint(
-        cls,
-        path: str | os.PathLike[str],
-        filesystem: Any = None,
-        *,
-        allow: Iterable[Any] = (),
-        **ctor_overrides: Any,
+        cls, path: str | os.PathLike[str], filesystem: Any = None, *, allow: Iterable[Any] = (), **ctor_overrides: Any
     ) -> Self:
         """Build the object of a checkpoint, with its class and its state.
 

@@ -16,12 +16,7 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.array_file import bytes_of
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
-from jaxrl_stack.utils.spaces import (
-    MAX_SPACE_ELEMENTS,
-    num_described_entries,
-    space_from_dict,
-    space_to_dict,
-)
+from jaxrl_stack.utils.spaces import MAX_SPACE_ELEMENTS, num_described_entries, space_from_dict, space_to_dict
 
 KIND = "__kind__"
 _DTYPES = frozenset(
@@ -210,11 +205,7 @@ class Decoder:
     """
 
     def __init__(
-        self,
-        loader: ClassLoader,
-        *,
-        arrays: Callable[[str], np.ndarray] | None = None,
-        what: str = "The checkpoint",
+        self, loader: ClassLoader, *, arrays: Callable[[str], np.ndarray] | None = None, what: str = "The checkpoint"
     ):
         self.loader = loader
         self._arrays = arrays

@@ -13,13 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxrl_stack.checkpoints.names import (
-    ALGORITHM_METADATA_FILE,
-    METADATA_FILE,
-    NOT_IN_NAMES,
-    leads_out,
-    short,
-)
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, METADATA_FILE, NOT_IN_NAMES, leads_out, short
 from jaxrl_stack.utils.memory import format_bytes
 
 _WHOLE = ".whole"

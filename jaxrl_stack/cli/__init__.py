@@ -133,9 +133,7 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -
     )
     results = train.add_argument_group("results")
     results.add_argument(
-        "--results-dir",
-        metavar="DIR",
-        help="where to write (default: results/ALGO_ENV_TIME in the working directory)",
+        "--results-dir", metavar="DIR", help="where to write (default: results/ALGO_ENV_TIME in the working directory)"
     )
     results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too")
     results.add_argument(
@@ -147,9 +145,7 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -
     output = train.add_argument_group("output")
     output.add_argument("--quiet", action="store_true", help="print the closing lines only")
     output.add_argument(
-        "--no-progress",
-        action="store_true",
-        help="plain lines instead of the live display (default if not a terminal)",
+        "--no-progress", action="store_true", help="plain lines instead of the live display (default if not a terminal)"
     )
 
 
@@ -168,9 +164,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: _Parser
     evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
     evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
     evaluate.add_argument(
-        "--config-file",
-        metavar="PATH",
-        help="Python file with the run's `config`, if that holds functions or classes",
+        "--config-file", metavar="PATH", help="Python file with the run's `config`, if that holds functions or classes"
     )
     evaluate.add_argument(
         "--explore",

@@ -70,10 +70,7 @@ def single_agent_episode_iterator(
 
 
 def add_batch_item(
-    batch: dict[str, Any],
-    column: str,
-    item_to_add: Any,
-    single_agent_episode: SingleAgentEpisode | None = None,
+    batch: dict[str, Any], column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode | None = None
 ) -> None:
     """Appends an item to ``batch[column][(episode id,)]``, or to the list ``batch[column]`` without episode.
 
@@ -136,9 +133,7 @@ def add_n_batch_items(
 
 
 def foreach_batch_item_change_in_place(
-    batch: dict[str, Any],
-    column: str | list[str] | tuple[str, ...],
-    func: Callable[[Any, Any, Any, Any], Any],
+    batch: dict[str, Any], column: str | list[str] | tuple[str, ...], func: Callable[[Any, Any, Any, Any], Any]
 ) -> None:
     """Replaces every item of a column, or of several columns together, by what ``func`` makes of it.
 
@@ -188,9 +183,7 @@ def _ids(key: Any) -> tuple[Any, Any, Any]:
     return key if len(key) == 3 else (key[0], None, None)
 
 
-def switch_batch_from_column_to_module_ids(
-    batch: dict[str, dict[str, Any]],
-) -> dict[str, dict[str, Any]]:
+def switch_batch_from_column_to_module_ids(batch: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """``{column: {module_id: data}}`` as ``{module_id: {column: data}}``; the data is not copied.
 
     Raises:

@@ -150,10 +150,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return None
 
     def __init__(
-        self,
-        input_observation_space: gym.Space | None = None,
-        input_action_space: gym.Space | None = None,
-        **kwargs,
+        self, input_observation_space: gym.Space | None = None, input_action_space: gym.Space | None = None, **kwargs
     ):
         self._multi_agent = bool(kwargs.pop("multi_agent", False))
         # A subclass may hand its own named arguments up. A name that no class declares is a typo.

@@ -18,11 +18,7 @@ from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.acting.running_episodes import StepStatistics
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import selected
-from jaxrl_stack.core import (
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    COMPONENT_RL_MODULE,
-)
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota

@@ -144,9 +144,7 @@ class EnvRunnerGroup:
         for i in range(num_actors):
             strategy = scheduling_strategy(placement_group, pg_offset + i if takes_bundle else -1)
             handle = actor_class.options(
-                **options,
-                max_restarts=restarts,
-                **({} if strategy is None else {"scheduling_strategy": strategy}),
+                **options, max_restarts=restarts, **({} if strategy is None else {"scheduling_strategy": strategy})
             ).remote(**{"config": config, "worker_index": i + 1, "num_workers": num_actors, **self._kwargs})
             self._manager.add_actors([handle])
 
@@ -366,10 +364,7 @@ class EnvRunnerGroup:
         """
         return self._answers(
             self._manager.fetch_ready_async_reqs(
-                tags=tags,
-                timeout_seconds=timeout_seconds,
-                return_obj_refs=return_obj_refs,
-                mark_healthy=mark_healthy,
+                tags=tags, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
             )
         )
 
@@ -396,10 +391,7 @@ class EnvRunnerGroup:
             func, tag, kwargs=kwargs, healthy_only=healthy_only, remote_worker_ids=remote_worker_ids
         )
         answers = self.fetch_ready_async_reqs(
-            tags=[tag],
-            timeout_seconds=timeout_seconds,
-            return_obj_refs=return_obj_refs,
-            mark_healthy=mark_healthy,
+            tags=[tag], timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
         )
         return answers if return_actor_ids else [result for _, result in answers]
 

@@ -19,14 +19,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.jax_env import (
-    GYMNAX_PREFIX,
-    GymnaxEnv,
-    JaxEnv,
-    as_jax_env,
-    check_jax_env,
-    is_gymnax_class,
-)
+from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
 from jaxrl_stack.env.vector.suites import (
     ALE_PREFIX,
     ENVPOOL_PREFIX,
@@ -395,10 +388,7 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
     if jax_env is not None:
         # It is stateless: the one that is made already serves.
         return ResolvedEnv(
-            name,
-            True,
-            context,
-            creator=lambda ctx: jax_env if ctx is context else as_jax_env(creator(ctx)),
+            name, True, context, creator=lambda ctx: jax_env if ctx is context else as_jax_env(creator(ctx))
         )
     if isinstance(made, gym.vector.VectorEnv):
         made.close()
@@ -446,11 +436,4 @@ def _unknown_name(name: str) -> str:
     )
 
 
-__all__ = [
-    "EnvContext",
-    "EnvCreator",
-    "ResolvedEnv",
-    "get_env_creator",
-    "register_env",
-    "resolve_env",
-]
+__all__ = ["EnvContext", "EnvCreator", "ResolvedEnv", "get_env_creator", "register_env", "resolve_env"]

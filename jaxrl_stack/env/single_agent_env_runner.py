@@ -18,11 +18,7 @@ from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-from jaxrl_stack.core import (
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    DEFAULT_MODULE_ID,
-)
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.connector_states import ConnectorStates

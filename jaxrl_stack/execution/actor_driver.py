@@ -23,11 +23,7 @@ from jaxrl_stack.core import (
     DEFAULT_MODULE_ID,
 )
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.env_runner_group import (
-    EnvRunnerGroup,
-    NoHealthyEnvRunnerError,
-    merges_env_runner_states,
-)
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, NoHealthyEnvRunnerError, merges_env_runner_states
 from jaxrl_stack.env.episode_quota import episode_quota
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import actor_memory
@@ -85,9 +81,7 @@ class ActorDriver(Driver):
                 self._estimate_memory(None, None)
                 self._placement_group = create_placement_group(config)
             self.env_runner_group = self._make_group(
-                config,
-                "env_runner",
-                local_env_runner=config.create_local_env_runner or not config.num_env_runners,
+                config, "env_runner", local_env_runner=config.create_local_env_runner or not config.num_env_runners
             )
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
@@ -96,9 +90,7 @@ class ActorDriver(Driver):
             self._prepare_learning()
             spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
             self.learner_group = LearnerGroup(
-                config=config,
-                module_spec=spec,
-                placement_group=self._placement_group if config.num_learners else None,
+                config=config, module_spec=spec, placement_group=self._placement_group if config.num_learners else None
             )
             self.learner = self.learner_group.local_learner
             if self.learner is not None:

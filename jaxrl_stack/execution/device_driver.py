@@ -137,10 +137,7 @@ class DeviceDriver(Driver):
         )
         self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
         self.callbacks.on_environment_created(
-            env_runner=self.env_runner,
-            metrics_logger=self.episode_metrics,
-            env=env,
-            env_context=resolved.context,
+            env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
         )
         self._iterate = self._make_program()
 

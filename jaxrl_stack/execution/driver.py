@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.core import (
-    COMPONENT_ENV_RUNNER,
-    COMPONENT_LEARNER_GROUP,
-    COMPONENT_REPLAY_BUFFER,
-    DEFAULT_MODULE_ID,
-)
+from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger

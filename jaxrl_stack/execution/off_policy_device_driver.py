@@ -80,10 +80,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
     def _memory_of_step(self, num_parts: int, what: str) -> tuple[MemoryEstimate, MemoryEstimate]:
         config, spaces = self.config, self.spaces[DEFAULT_MODULE_ID]
         rollout = train_batch_memory(
-            *spaces,
-            num_envs=self._num_envs,
-            num_steps=config.get_rollout_fragment_length(),
-            what="rollout",
+            *spaces, num_envs=self._num_envs, num_steps=config.get_rollout_fragment_length(), what="rollout"
         )
         rows = config.total_train_batch_size // num_parts
         batch = replay_memory(*spaces, capacity=rows, extra={"n_step": 4, "weights": 4})
@@ -355,15 +352,9 @@ class OffPolicyDeviceDriver(DeviceDriver):
     def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
         learner = self.learner
         self._has_learned = self._learns_next
-        (
-            learner.state,
-            self.runner_state,
-            self.replay_state,
-            self.timesteps,
-            learned,
-            window,
-            block,
-        ) = self._iterate(*self._program_arguments(settings))
+        (learner.state, self.runner_state, self.replay_state, self.timesteps, learned, window, block) = self._iterate(
+            *self._program_arguments(settings)
+        )
         return learned, window, block
 
     def _program_arguments(self, settings: Any) -> tuple[Any, ...]:

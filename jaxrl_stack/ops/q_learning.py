@@ -80,10 +80,7 @@ def greedy_actions(q_values: jax.Array, action_mask: jax.Array | None = None) ->
 
 
 def epsilon_greedy(
-    key: jax.Array,
-    q_values: jax.Array,
-    epsilon: jax.Array | float,
-    action_mask: jax.Array | None = None,
+    key: jax.Array, q_values: jax.Array, epsilon: jax.Array | float, action_mask: jax.Array | None = None
 ) -> jax.Array:
     """With probability ``epsilon`` any valid action, each as likely as the others; else the greedy one.
 
@@ -158,9 +155,7 @@ def _mean_over_actions(advantages: jax.Array, mask: jax.Array | None, axis: int)
 
 # ------------------------------------------------------------------------------------- targets and losses
 def next_actions(
-    target_q_next: jax.Array,
-    online_q_next: jax.Array | None = None,
-    action_mask: jax.Array | None = None,
+    target_q_next: jax.Array, online_q_next: jax.Array | None = None, action_mask: jax.Array | None = None
 ) -> jax.Array:
     """The action whose target Q-value a transition bootstraps from.
 
@@ -248,9 +243,7 @@ def q_rows(
     loss = td_loss(q_selected, targets, td_error_loss_fn)
     td_error = jnp.abs(q_selected - targets)
     return TDRows(
-        loss if weights is None else weights * loss,
-        jax.lax.stop_gradient(td_error),
-        jax.lax.stop_gradient(q_selected),
+        loss if weights is None else weights * loss, jax.lax.stop_gradient(td_error), jax.lax.stop_gradient(q_selected)
     )
 
 

@@ -68,9 +68,7 @@ def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatisti
     if mask is not None:
         squares = jnp.where(wide, squares, 0.0)
     return RunningStatistics(
-        count=jnp.stack([jnp.zeros_like(count), count]),
-        mean=pivot + shift,
-        variance=jnp.sum(squares, axis=0) / divisor,
+        count=jnp.stack([jnp.zeros_like(count), count]), mean=pivot + shift, variance=jnp.sum(squares, axis=0) / divisor
     )
 
 

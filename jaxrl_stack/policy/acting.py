@@ -59,10 +59,7 @@ class PolicyArrays(NamedTuple):
     module_to_env: Any
 
 
-FIELDS = {
-    COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module",
-    COMPONENT_MODULE_TO_ENV_CONNECTOR: "module_to_env",
-}
+FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_TO_ENV_CONNECTOR: "module_to_env"}
 """Component -> name of its pipeline, and of that one's state in `PolicyArrays`."""
 
 

@@ -307,13 +307,7 @@ class ExportedPolicy(Acting[ExportedState]):
         else:
             key_data, count = jax.random.key_data(as_key(key)), 0
         actions, leaves, outputs = self._call(
-            self._weights,
-            list(state.leaves),
-            observations,
-            rewards,
-            resets,
-            key_data,
-            np.uint32(count & 0xFFFFFFFF),
+            self._weights, list(state.leaves), observations, rewards, resets, key_data, np.uint32(count & 0xFFFFFFFF)
         )
         actions, outputs = jax.device_get((actions, outputs))
         return actions, ExportedState(tuple(leaves), state.num_envs), outputs

@@ -43,12 +43,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     import gymnasium as gym
 
-COMPONENTS = (
-    COMPONENT_RL_MODULE,
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    "settings",
-)
+COMPONENTS = (COMPONENT_RL_MODULE, COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "settings")
 """Parts of what `Policy.get_state` returns."""
 
 

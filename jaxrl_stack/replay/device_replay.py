@@ -245,10 +245,7 @@ class DeviceReplay:
             ValueError: With the numbers and what to change.
         """
         require_memory(
-            self.memory_estimate(columns),
-            available_memory(device),
-            where=f"are free on {device}",
-            remedy=REMEDY,
+            self.memory_estimate(columns), available_memory(device), where=f"are free on {device}", remedy=REMEDY
         )
 
     # ------------------------------------------------------------------------------------------------ filling the state
@@ -339,9 +336,7 @@ class DeviceReplay:
         if state.priorities is None or self.alpha is None:
             return new
         levels = self._put_rows(
-            state.priorities,
-            places,
-            device_priorities.scaled(state.priorities.largest, self.alpha),
+            state.priorities, places, device_priorities.scaled(state.priorities.largest, self.alpha)
         )
         if finals is not None:
             # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.

@@ -14,13 +14,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
-from jaxrl_stack.replay.episode_records import (
-    Counts,
-    Record,
-    Stream,
-    packed_records,
-    unpacked_records,
-)
+from jaxrl_stack.replay.episode_records import Counts, Record, Stream, packed_records, unpacked_records
 from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, STEP_COLUMNS, FrameStore, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
@@ -158,11 +152,7 @@ class EpisodeReplayBuffer(Checkpointable):
             return None
         extra = {"links": LINK_BYTES, **self._bookkeeping()}
         return replay_memory(
-            self.observation_space,
-            self.action_space,
-            capacity=self.capacity,
-            shares_next_obs=True,
-            extra=extra,
+            self.observation_space, self.action_space, capacity=self.capacity, shares_next_obs=True, extra=extra
         )
 
     @property

@@ -192,11 +192,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def _get_items(self) -> dict[str, np.ndarray]:
         rows = self._store.steps().astype(np.int32)
-        return {
-            "rows": rows,
-            "priorities": self._tree.get(rows),
-            "max_priority": np.array(self._max_priority),
-        }
+        return {"rows": rows, "priorities": self._tree.get(rows), "max_priority": np.array(self._max_priority)}
 
     def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
         tree = PriorityTree(store.num_rows)

@@ -178,12 +178,7 @@ def is_algorithm_class(value: Any) -> bool:
 def _make(name: str, algorithm: type[Algorithm] | str) -> type[AlgorithmTrainable]:
     Trainable = importlib.import_module("ray.tune").Trainable
     # Tune calls trials and folders by `_name`.
-    members = {
-        "_name": name,
-        "_algorithm": algorithm,
-        "__module__": __name__,
-        "__doc__": f"{name}, for Ray Tune.",
-    }
+    members = {"_name": name, "_algorithm": algorithm, "__module__": __name__, "__doc__": f"{name}, for Ray Tune."}
     return type(name + _SUFFIX, (AlgorithmTrainable, Trainable), members)
 
 

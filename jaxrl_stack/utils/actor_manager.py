@@ -158,10 +158,7 @@ class FaultTolerantActorManager:
     """
 
     def __init__(
-        self,
-        actors: Sequence[Any] | None = None,
-        max_remote_requests_in_flight_per_actor: int = 2,
-        init_id: int = 0,
+        self, actors: Sequence[Any] | None = None, max_remote_requests_in_flight_per_actor: int = 2, init_id: int = 0
     ):
         if max_remote_requests_in_flight_per_actor < 1:
             raise ValueError(
@@ -341,10 +338,7 @@ class FaultTolerantActorManager:
             self._not_awaited |= {ref: request.actor_id for ref, request in calls.items()}
             return RemoteCallResults()
         return self._wait(
-            calls,
-            timeout_seconds=timeout_seconds,
-            return_obj_refs=return_obj_refs,
-            mark_healthy=mark_healthy,
+            calls, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
         )[1]
 
     # -------------------------------------------------------------------------------------------- asynchronous calls
@@ -397,10 +391,7 @@ class FaultTolerantActorManager:
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
         requests = {ref: r for ref, r in self._requests.items() if not wanted or r.tag in wanted}
         fetched, results = self._wait(
-            requests,
-            timeout_seconds=timeout_seconds,
-            return_obj_refs=return_obj_refs,
-            mark_healthy=mark_healthy,
+            requests, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
         )
         for ref in fetched:
             request = self._requests.pop(ref, None)
@@ -446,10 +437,7 @@ class FaultTolerantActorManager:
             func, tag=tag, kwargs=kwargs, healthy_only=healthy_only, remote_actor_ids=remote_actor_ids
         )
         results = self.fetch_ready_async_reqs(
-            tags=[tag],
-            timeout_seconds=timeout_seconds,
-            return_obj_refs=return_obj_refs,
-            mark_healthy=mark_healthy,
+            tags=[tag], timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
         )
         self.handle_remote_call_result_errors(results, ignore_ray_errors=ignore_ray_errors)
         return [(call.actor_id, call.get()) if return_actor_ids else call.get() for call in results.ignore_errors()]
@@ -457,10 +445,7 @@ class FaultTolerantActorManager:
     # --------------------------------------------------------------------------------------------------------- health
 
     def probe_unhealthy_actors(
-        self,
-        timeout_seconds: float | None = None,
-        mark_healthy: bool = False,
-        actor_ids: Sequence[int] | None = None,
+        self, timeout_seconds: float | None = None, mark_healthy: bool = False, actor_ids: Sequence[int] | None = None
     ) -> list[int]:
         """Which of the unhealthy actors answer again.
 
@@ -565,12 +550,7 @@ class FaultTolerantActorManager:
         return calls
 
     def _wait(
-        self,
-        requests: dict[Any, _Request],
-        *,
-        timeout_seconds: float | None,
-        return_obj_refs: bool,
-        mark_healthy: bool,
+        self, requests: dict[Any, _Request], *, timeout_seconds: float | None, return_obj_refs: bool, mark_healthy: bool
     ) -> tuple[list[Any], RemoteCallResults]:
         """References to what came in, and the outcomes, in the order of the requests."""
         results = RemoteCallResults()

@@ -7,11 +7,7 @@ import threading
 import jax.monitoring
 
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
-_EVENTS = (
-    "/jax/core/compile/jaxpr_trace_duration",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration",
-    _COMPILE_EVENT,
-)
+_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", _COMPILE_EVENT)
 
 
 class _Totals(threading.local):

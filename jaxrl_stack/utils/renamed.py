@@ -8,11 +8,7 @@ from typing import Any
 
 
 def absent_or_renamed(
-    module: str,
-    name: str,
-    *,
-    absent: Mapping[str, str] | None = None,
-    renamed: Mapping[str, Any] | None = None,
+    module: str, name: str, *, absent: Mapping[str, str] | None = None, renamed: Mapping[str, Any] | None = None
 ) -> Any:
     """The body of a module's `__getattr__`.
 
@@ -31,9 +27,7 @@ def absent_or_renamed(
     if renamed and name in renamed:
         replacement = renamed[name]
         warnings.warn(
-            f"`{name}` is the old name of `{replacement.__name__}`: use that.",
-            DeprecationWarning,
-            stacklevel=3,
+            f"`{name}` is the old name of `{replacement.__name__}`: use that.", DeprecationWarning, stacklevel=3
         )
         return replacement
     raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -83,11 +83,7 @@ def learner_cpus(config: AlgorithmConfig) -> float:
 def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
     """`role_resources` as options of a Ray actor: num_cpus, num_gpus and resources."""
     resources = role_resources(config, role)
-    return {
-        "num_cpus": resources.pop("CPU", 0),
-        "num_gpus": resources.pop("GPU", 0),
-        "resources": resources,
-    }
+    return {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
 
 
 def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> tuple[list[dict[str, float]], str]:

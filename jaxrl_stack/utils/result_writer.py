@@ -42,13 +42,7 @@ class ResultWriter:
         FileExistsError: If there are results already.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        config: Mapping[str, Any],
-        *,
-        tensorboard: bool = True,
-    ):
+    def __init__(self, directory: str | os.PathLike[str], config: Mapping[str, Any], *, tensorboard: bool = True):
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._json = (self.directory / "result.json").open("x", encoding="utf-8")

@@ -22,10 +22,7 @@ class TracedConfigView:
     __slots__ = ("_config", "_reads", "_values", "_values_by_module")
 
     def __init__(
-        self,
-        config: Any,
-        values: Mapping[str, Any],
-        values_by_module: Mapping[str, Mapping[str, Any]] | None = None,
+        self, config: Any, values: Mapping[str, Any], values_by_module: Mapping[str, Mapping[str, Any]] | None = None
     ):
         """Args:
         config: The frozen config that answers for everything that is not traced.

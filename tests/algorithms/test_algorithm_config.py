@@ -63,11 +63,7 @@ def test_signatures_and_docstrings_come_from_the_declarations():
         ("training", "num_learners", r"belongs to learners\(\)"),
         ("training", "fcnet_hiddens", r"DefaultModelConfig\(fcnet_hiddens"),
         ("env_runners", "num_envs", r"env_runners\(num_envs_per_env_runner"),
-        (
-            "evaluation",
-            "restart_failed_sub_environments",
-            r"fault_tolerance\(restart_failed_sub_environments",
-        ),
+        ("evaluation", "restart_failed_sub_environments", r"fault_tolerance\(restart_failed_sub_environments"),
     ],
 )
 def test_unknown_keywords_raise_with_a_suggestion(section, name, hint):
@@ -424,12 +420,7 @@ def test_a_subclass_declares_or_assigns_its_settings():
     assert (config.my_width, config.num_epochs, config.total_train_batch_size) == (8, 7, 500)
     config.my_width = 9
     assert config.stored_value("my_width") == MyConfig.from_dict(config.to_dict()).my_width == 9
-    assert MyConfig.from_state(config.get_state()).explicitly_set == {
-        "beta",
-        "clip_param",
-        "gamma",
-        "my_width",
-    }
+    assert MyConfig.from_state(config.get_state()).explicitly_set == {"beta", "clip_param", "gamma", "my_width"}
     assert MyConfig.from_dict(config.to_dict()).total_train_batch_size == 500
     assert MyConfig.overrides(my_width=3, beta=1.0) == {"my_width": 3, "beta": 1.0}
     assert config.static_fingerprint() != MyConfig().training(beta=0.75).static_fingerprint()
@@ -521,12 +512,7 @@ def test_batch_sizes_and_fragment_lengths():
 
 def test_properties():
     config = AlgorithmConfig()
-    assert (config.is_multi_agent, config.is_online, config.is_offline, config.is_atari) == (
-        False,
-        True,
-        False,
-        False,
-    )
+    assert (config.is_multi_agent, config.is_online, config.is_offline, config.is_atari) == (False, True, False, False)
     assert config.environment("ale_py:ALE/Pong-v5").is_atari
     assert not config.environment(is_atari=False).is_atari
     assert AlgorithmConfig().multi_agent(policies={"p0"}).is_multi_agent

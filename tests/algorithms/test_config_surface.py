@@ -112,10 +112,7 @@ def test_old_settings_never_pass_in_silence(section, name, monkeypatch):
 
 def test_old_attributes_name_their_replacement():
     config = AlgorithmConfig()
-    names = [
-        *FACTS["config"]["deprecated_attribute_aliases"],
-        *FACTS["config"]["removed_attributes_with_sentinel"],
-    ]
+    names = [*FACTS["config"]["deprecated_attribute_aliases"], *FACTS["config"]["removed_attributes_with_sentinel"]]
     for name in names:
         with pytest.raises(AttributeError, match="is gone"):
             getattr(config, name)

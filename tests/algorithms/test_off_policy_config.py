@@ -20,10 +20,7 @@ class MyBuffer(EpisodeReplayBuffer):
 
 
 def config_of(**training):
-    spaces = {
-        "observation_space": gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
-        "action_space": gym.spaces.Discrete(2),
-    }
+    spaces = {"observation_space": gym.spaces.Box(-1.0, 1.0, (2,), np.float32), "action_space": gym.spaces.Discrete(2)}
     return DQNConfig().environment("CartPole-v1", **spaces).training(**training)
 
 

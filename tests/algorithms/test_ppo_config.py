@@ -59,15 +59,10 @@ def test_custom_pieces_go_where_they_belong():
     flat = {"__env_single__": (gym.spaces.Box(0, 255, (3,), np.uint8), DISCRETE)}
     # MeanStdFilter makes floats of these bytes: nothing is left to flatten.
     assert classes(config.build_env_to_module_connector(spaces=flat)) == [Piece, MeanStdFilter]
-    assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [
-        GetActions,
-        Piece,
-        NormalizeAndClipActions,
-    ]
+    assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [GetActions, Piece, NormalizeAndClipActions]
     assert classes(config.build_learner_connector(BOX, DISCRETE)) == [Piece, GeneralAdvantageEstimation]
     config.env_runners(
-        add_default_connectors_to_env_to_module_pipeline=False,
-        add_default_connectors_to_module_to_env_pipeline=False,
+        add_default_connectors_to_env_to_module_pipeline=False, add_default_connectors_to_module_to_env_pipeline=False
     )
     config.learners(add_default_connectors_to_learner_pipeline=False)
     assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [Piece]

@@ -9,12 +9,7 @@ import warnings
 import pytest
 
 from jaxrl_stack.callbacks.callbacks import HOOKS, OLD_HOOKS, RLlibCallback
-from jaxrl_stack.callbacks.utils import (
-    EPISODE_HOOKS,
-    CallbackList,
-    make_callback,
-    overrides_episode_hooks,
-)
+from jaxrl_stack.callbacks.utils import EPISODE_HOOKS, CallbackList, make_callback, overrides_episode_hooks
 
 API = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())
 

@@ -20,11 +20,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import (
-    FrameStackingEnvToModule,
-    MeanStdFilter,
-    PrevActionsPrevRewards,
-)
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec

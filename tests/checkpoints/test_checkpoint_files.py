@@ -387,13 +387,7 @@ def test_a_failing_save_behind_it_keeps_the_one_before(interrupted, monkeypatch)
 
 def test_leftovers_of_others_stay(tmp_path):
     """Those of checkpoints with similar names, and what only looks like one."""
-    names = [
-        ".it.5.x.new.77.0123abcd",
-        ".it.5.x.old.77.0123abcd",
-        ".it.notes",
-        ".it.new.77",
-        ".other.new.77.0123abcd",
-    ]
+    names = [".it.5.x.new.77.0123abcd", ".it.5.x.old.77.0123abcd", ".it.notes", ".it.new.77", ".other.new.77.0123abcd"]
     for name in names:
         (tmp_path / name).mkdir()
     for name in (".it.new.77.0123abcd", ".it.old.77.0123abcd"):

@@ -97,14 +97,7 @@ def module(run):
 
 # ------------------------------------------------------------------------------------------------- what must not happen
 
-_HARMFUL_EVENTS = {
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "subprocess.Popen",
-    "pickle.find_class",
-}
+_HARMFUL_EVENTS = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pickle.find_class"}
 _events: list[str] | None = None
 
 
@@ -514,11 +507,7 @@ ARGUMENTS = [
         ),
         ("array", {"__kind__": "array", "dtype": "float32", "shape": [3], "name": BIAS}, ["array"]),
         ("no-content", {"__kind__": "array", "dtype": "float32", "shape": [10**12]}, ["without content"]),
-        (
-            "missing",
-            {"__kind__": "missing", "where": "catalog_class", "value": "a lambda"},
-            ["a lambda", "Pass it"],
-        ),
+        ("missing", {"__kind__": "missing", "where": "catalog_class", "value": "a lambda"}, ["a lambda", "Pass it"]),
         ("unknown-kind", {"__kind__": "pickle", "value": "gASV"}, ["unknown kind 'pickle'"]),
         ("list-kind", {"__kind__": ["class"], "value": "evil:Env"}, ["unknown kind"]),
         ("no-value", {"__kind__": "class"}, ["damaged"]),
@@ -526,19 +515,11 @@ ARGUMENTS = [
         ("keys", {"__kind__": "dict", "value": [[[1], 2]]}, ["damaged", "dict"]),
         ("odd-pairs", {"__kind__": "dict", "value": [[1, 2, 3]]}, ["damaged", "dict"]),
         ("hex", {"__kind__": "array", "dtype": "float32", "shape": [], "hex": "zz"}, ["damaged", "array"]),
-        (
-            "short-hex",
-            {"__kind__": "array", "dtype": "float32", "shape": [], "hex": "00"},
-            ["damaged", "array"],
-        ),
+        ("short-hex", {"__kind__": "array", "dtype": "float32", "shape": [], "hex": "00"}, ["damaged", "array"]),
         ("range", {"__kind__": "array", "dtype": "uint8", "shape": [], "value": 256}, ["damaged"]),
         ("inexact", {"__kind__": "array", "dtype": "float32", "shape": [], "value": 1e300}, ["damaged"]),
         ("text-number", {"__kind__": "array", "dtype": "int32", "shape": [], "value": "5"}, ["damaged"]),
-        (
-            "key",
-            {"__kind__": "key", "impl": "evil", "value": {"__kind__": "tuple", "value": [1]}},
-            ["damaged"],
-        ),
+        ("key", {"__kind__": "key", "impl": "evil", "value": {"__kind__": "tuple", "value": [1]}}, ["damaged"]),
     ]
 ] + [
     pytest.param(put(CTOR, *KWARGS, value=[]), ["incomplete"], id="arguments-list"),
@@ -574,9 +555,7 @@ SIZES = (
     ]
     + [
         pytest.param(
-            kwarg("action_space", space(type="Discrete", n=10**15, start=0, dtype="int64")),
-            ["fit"],
-            id="size-head",
+            kwarg("action_space", space(type="Discrete", n=10**15, start=0, dtype="int64")), ["fit"], id="size-head"
         ),
         pytest.param(kwarg("model_config", {"fcnet_hiddens": [10**12]}), ["does not fit"], id="size-layer"),
         pytest.param(kwarg("model_config", {"fcnet_hiddens": [10**40]}), ["does not fit"], id="size-layer-overflow"),
@@ -649,22 +628,16 @@ CONTENT = [
         id="weights-more",
     ),
     pytest.param(
-        stored("", STATE, lambda a: a.update({BIAS: a[BIAS].astype(np.float64)})),
-        ["float64"],
-        id="weights-float64",
+        stored("", STATE, lambda a: a.update({BIAS: a[BIAS].astype(np.float64)})), ["float64"], id="weights-float64"
     ),
     pytest.param(
         stored("", STATE, lambda a: a.update({BIAS: a[BIAS].astype(np.int32)})), ["int32"], id="weights-int32"
     ),
     pytest.param(
-        stored("", STATE, lambda a: a.update({BIAS: np.zeros(7, np.float32)})),
-        ["(7,)", BIAS],
-        id="weights-shape",
+        stored("", STATE, lambda a: a.update({BIAS: np.zeros(7, np.float32)})), ["(7,)", BIAS], id="weights-shape"
     ),
     pytest.param(
-        stored("", STATE, lambda a: a[BIAS].__setitem__(1, np.nan)),
-        ["NaN", BIAS, "earlier"],
-        id="weights-nan",
+        stored("", STATE, lambda a: a[BIAS].__setitem__(1, np.nan)), ["NaN", BIAS, "earlier"], id="weights-nan"
     ),
 ]
 
@@ -730,29 +703,14 @@ BUILDS = [
             {"default_policy": {"env": "evil:Env-v0"}},
             ["'evil:Env-v0'"],
         ),
-        (
-            "env-pairs",
-            "evaluation_config",
-            {"__kind__": "dict", "value": [["env", "evil:Env"]]},
-            ["'evil:Env'"],
-        ),
+        ("env-pairs", "evaluation_config", {"__kind__": "dict", "value": [["env", "evil:Env"]]}, ["'evil:Env'"]),
         ("env-wrapped", "env_config", {"env_id": "evil:Env-v0"}, ["'evil:Env-v0'"]),
         ("env-type", "env", {"__kind__": "class", "value": "evil:Env"}, ["evil:Env"]),
         ("env-unknown", "env", "NoSuchEnv-v0", ["NoSuchEnv-v0"]),
         ("executables", "compilation_cache_dir", "/tmp/evil", ["compilation_cache_dir"]),
-        (
-            "executables-evaluation",
-            "evaluation_config",
-            {"compilation_cache_dir": "/x"},
-            ["compilation_cache_dir"],
-        ),
+        ("executables-evaluation", "evaluation_config", {"compilation_cache_dir": "/x"}, ["compilation_cache_dir"]),
         ("callbacks", "callbacks_class", {"__kind__": "class", "value": "evil:Env"}, ["evil:Env"]),
-        (
-            "function",
-            "env_to_module_connector",
-            {"__kind__": "function", "value": "os:system"},
-            ["os:system"],
-        ),
+        ("function", "env_to_module_connector", {"__kind__": "function", "value": "os:system"}, ["os:system"]),
         ("unknown", "evil_setting", 1, ["evil_setting"]),
         ("type", "num_epochs", "many", ["num_epochs"]),
         ("range", "gamma", 5.0, ["gamma"]),
@@ -779,9 +737,7 @@ BUILDS = [
     pytest.param(put(CTOR, *CONFIG, "class", value=f"{RL_MODULE}:RLModule"), ["AlgorithmConfig"], id="config-base"),
     pytest.param(put(CTOR, "class", value="evil:Algorithm"), ["evil:Algorithm"], id="algorithm-class"),
     pytest.param(
-        put(CTOR, "class", value="jaxrl_stack.algorithms.ppo.ppo:PPOConfig"),
-        ["PPOConfig"],
-        id="algorithm-base",
+        put(CTOR, "class", value="jaxrl_stack.algorithms.ppo.ppo:PPOConfig"), ["PPOConfig"], id="algorithm-base"
     ),
     pytest.param(put(CTOR, "left_out", value={"config/env": "a lambda"}), ["env", "a lambda"], id="config-left-out"),
     pytest.param(
@@ -800,9 +756,7 @@ STATES = [
     pytest.param(linked(f"{LEARNER}/{ARRAYS}"), ["leads out"], id="arrays-link"),
     pytest.param(pickled(f"{LEARNER}/state.pkl"), ["state.pkl"], id="pickle-of-learner"),
     pytest.param(
-        put(f"{LEARNER}/rl_module/metadata.json", "components", value=["..", "rl_module"]),
-        ["components"],
-        id="loop",
+        put(f"{LEARNER}/rl_module/metadata.json", "components", value=["..", "rl_module"]), ["components"], id="loop"
     ),
     pytest.param(put(RUN_STATE, "learner_group", value=5), ["which are components"], id="state-is-component"),
     pytest.param(put(RUN_STATE, "training_iteration", value="many"), ["does not fit"], id="iteration-text"),
@@ -823,9 +777,7 @@ STATES = [
     ),
     pytest.param(put(RUN_STATE, "metrics_logger", value=None), ["does not fit"], id="metrics-null"),
     pytest.param(
-        stored(DEFAULT_POLICY, STATE, lambda a: a[BIAS].__setitem__(0, np.nan)),
-        ["NaN", BIAS],
-        id="weights-nan",
+        stored(DEFAULT_POLICY, STATE, lambda a: a[BIAS].__setitem__(0, np.nan)), ["NaN", BIAS], id="weights-nan"
     ),
     pytest.param(
         stored(DEFAULT_POLICY, STATE, lambda a: a.update({BIAS: a[BIAS].astype(np.float64)})),
@@ -833,11 +785,7 @@ STATES = [
         id="weights-float64",
     ),
     pytest.param(meant(drop(f"{DEFAULT_POLICY}/{STATE}", BIAS)), ["lacks", BIAS], id="weights-missing"),
-    pytest.param(
-        stored(LEARNER, "state.json", nan_in_optimizer),
-        ["NaN", "optimizer"],
-        id="optimizer-nan",
-    ),
+    pytest.param(stored(LEARNER, "state.json", nan_in_optimizer), ["NaN", "optimizer"], id="optimizer-nan"),
     pytest.param(
         meant(lambda run: edit(run / LEARNER / "state.json", without_one(("optimizer", "default_policy")))),
         ["lacks"],
@@ -862,9 +810,7 @@ STATES = [
         id="optimizer-float64",
     ),
     pytest.param(
-        put(f"{LEARNER}/state.json", "optimizer", "default_policy", "evil", value=1),
-        ["evil"],
-        id="optimizer-more",
+        put(f"{LEARNER}/state.json", "optimizer", "default_policy", "evil", value=1), ["evil"], id="optimizer-more"
     ),
     pytest.param(meant(put(f"{LEARNER}/state.json", "optimizer", value={})), ["optimizer"], id="optimizers-missing"),
     pytest.param(

@@ -159,12 +159,7 @@ def test_keys(impl, shape):
 
 def test_names_of_arrays():
     """They follow their place, and are never the same."""
-    value = {
-        "a": {"b": np.arange(2)},
-        "a/b": np.arange(3),
-        "": np.arange(4),
-        "l": [np.arange(5), (np.arange(6),)],
-    }
+    value = {"a": {"b": np.arange(2)}, "a/b": np.arange(3), "": np.arange(4), "l": [np.arange(5), (np.arange(6),)]}
     encoder = Encoder()
     content = encoder.encode(value)
     assert sorted(map(len, encoder.arrays.values())) == [2, 3, 4, 5, 6]
@@ -270,12 +265,7 @@ def test_dataclasses():
 
 
 def test_dataclass_fields_that_are_no_part_of_checkpoints():
-    node = {
-        "__kind__": "object",
-        "class": path_of(Point),
-        "args": [],
-        "kwargs": {"x": 1, "origin": "/secret"},
-    }
+    node = {"__kind__": "object", "class": path_of(Point), "args": [], "kwargs": {"x": 1, "origin": "/secret"}}
     with pytest.raises(ValueError, match="origin"):
         Decoder(ClassLoader([Point])).decode(node)
     with pytest.raises(ValueError, match="tampered with"):

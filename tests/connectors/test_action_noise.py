@@ -69,11 +69,7 @@ def test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode(beta):
 def test_actions_are_clipped_to_what_the_environment_takes():
     def applied(space, **arguments):
         piece = ColoredNoise(None, space, scale=100.0, **arguments)
-        columns = {
-            "actions": np.full((64, 2), 0.5, np.float32),
-            "action_logp": np.zeros(64),
-            "other": np.ones(64),
-        }
+        columns = {"actions": np.full((64, 2), 0.5, np.float32), "action_logp": np.zeros(64), "other": np.ones(64)}
         ctx = ConnectorContext(key=jax.random.key(0), reset=np.ones(64, bool))
         out = piece.apply(piece.init(64), {"any_id": columns}, ctx)[1]["any_id"]
         assert set(out) == {"actions", "other"}  # the log-probability is that of another action
@@ -94,10 +90,7 @@ def test_greedy_actions_are_left_alone():
 def test_each_module_has_a_noise_of_its_own():
     spaces = gym.spaces.Dict({"one": SPACE, "two": gym.spaces.Box(-1.0, 1.0, (3,))})
     piece = OrnsteinUhlenbeckNoise(None, spaces, multi_agent=True)
-    batch = {
-        "one": {"actions": np.zeros((4, 2), np.float32)},
-        "two": {"actions": np.zeros((4, 3), np.float32)},
-    }
+    batch = {"one": {"actions": np.zeros((4, 2), np.float32)}, "two": {"actions": np.zeros((4, 3), np.float32)}}
     state, out = piece.apply(piece.init(4), batch, ConnectorContext(key=jax.random.key(0), reset=np.zeros(4, bool)))
     assert state["two"].shape == (4, 3)
     assert np.abs(out["one"]["actions"] - out["two"]["actions"][:, :2]).min() > 1e-6

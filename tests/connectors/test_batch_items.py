@@ -61,10 +61,7 @@ def test_items_are_added_per_episode_or_to_one_list():
     for item, where in ((1, A), (2, A), (3, B), (4, OF_AGENT)):
         ConnectorV2.add_batch_item(batch, "c", item, where)
         ConnectorV2.add_batch_item(batch, "d", item)
-    assert batch == {
-        "c": {("a",): [1, 2], ("b",): [3], ("all", "agent", "module"): [4]},
-        "d": [1, 2, 3, 4],
-    }
+    assert batch == {"c": {("a",): [1, 2], ("b",): [3], ("all", "agent", "module"): [4]}, "d": [1, 2, 3, 4]}
     with pytest.raises(ValueError, match="'c' has its items per episode already"):
         ConnectorV2.add_batch_item(batch, "c", 5)
     with pytest.raises(ValueError, match="'d' has its items in one list already"):
@@ -123,10 +120,7 @@ def test_items_are_changed_in_place():
 
 def test_columns_and_module_ids_change_places():
     switch = ConnectorV2.switch_batch_from_column_to_module_ids
-    assert switch({"obs": {"m": 1, "n": 2}, "rewards": {"m": 3}}) == {
-        "m": {"obs": 1, "rewards": 3},
-        "n": {"obs": 2},
-    }
+    assert switch({"obs": {"m": 1, "n": 2}, "rewards": {"m": 3}}) == {"m": {"obs": 1, "rewards": 3}, "n": {"obs": 2}}
     assert switch({}) == {}
     with pytest.raises(ValueError, match="'obs' is keyed by episode. A single-agent batch has no module ids"):
         switch({"obs": {("a",): [1]}})

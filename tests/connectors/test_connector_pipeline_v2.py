@@ -155,11 +155,7 @@ def test_unknown_arguments_are_refused_but_own_ones_may_be_handed_up():
 
 
 def test_signatures_are_those_of_the_constructors():
-    assert list(inspect.signature(CountSteps).parameters) == [
-        "input_observation_space",
-        "input_action_space",
-        "kwargs",
-    ]
+    assert list(inspect.signature(CountSteps).parameters) == ["input_observation_space", "input_action_space", "kwargs"]
     assert inspect.signature(Scale).parameters["factor"].default == 2.0
 
 

@@ -76,10 +76,7 @@ class DecodeMessage(ConnectorV2):
             observation = np.array(struct.unpack("<2f", message), np.float32)
             sa_episode.set_observations(new_data=observation, at_indices=-1)
             self.add_batch_item(
-                batch=batch,
-                column=Columns.OBS,
-                item_to_add=observation,
-                single_agent_episode=sa_episode,
+                batch=batch, column=Columns.OBS, item_to_add=observation, single_agent_episode=sa_episode
             )
         return batch
 
@@ -173,9 +170,7 @@ def test_decoding_in_front_equals_an_environment_that_needs_none(decoder):
 
 def test_the_whole_pipeline_can_be_called_like_any_other():
     decoded = EnvToModulePipeline(
-        MESSAGE,
-        ACTIONS,
-        connectors=[DecodeMessage(), FrameStackingEnvToModule(num_frames=2), MeanStdFilter()],
+        MESSAGE, ACTIONS, connectors=[DecodeMessage(), FrameStackingEnvToModule(num_frames=2), MeanStdFilter()]
     )
     plain = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[FrameStackingEnvToModule(num_frames=2), MeanStdFilter()])
     env = MessageEnv(4, 1.0)
@@ -236,13 +231,7 @@ def test_connectors_share_a_dict_and_get_the_arguments():
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[Reader(), Reader(), MeanStdFilter()])
     episodes = running(np.zeros(2))
     run_host_connectors(
-        pipeline,
-        episodes=episodes,
-        rl_module="m",
-        explore=False,
-        metrics=metrics,
-        metrics_prefix_key=("e",),
-        x=1,
+        pipeline, episodes=episodes, rl_module="m", explore=False, metrics=metrics, metrics_prefix_key=("e",), x=1
     )
     first, second = seen
     assert first["shared_data"] is second["shared_data"] and first["shared_data"] == {"count": 2}

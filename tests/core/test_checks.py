@@ -42,10 +42,7 @@ def check(cls, observation_space=OBS_SPACE, action_space=ACTION_SPACE, **kwargs)
 @pytest.mark.parametrize("shared", [True, False])
 def test_default_modules_pass(action_space, shared):
     spec = RLModuleSpec(
-        DefaultPPORLModule,
-        OBS_SPACE,
-        action_space,
-        model_config={"fcnet_hiddens": [4], "vf_share_layers": shared},
+        DefaultPPORLModule, OBS_SPACE, action_space, model_config={"fcnet_hiddens": [4], "vf_share_layers": shared}
     )
     check_module_outputs(spec.build(seed=0), train_keys=(Columns.ACTION_DIST_INPUTS,))
     check_module_outputs(MultiRLModuleSpec(rl_module_specs={"a": spec, "b": spec}).build(seed=0))
@@ -100,15 +97,9 @@ def returns(**columns):
             r"for the action space Discrete\(2\), got 3 .*Give the last layer 2 outputs",
         ),
         (returns(action_dist_inputs=lambda m, b: m.pi(b["obs"]) > 0), "float dtype, got bool"),
-        (
-            returns(action_dist_inputs=lambda m, b: m.pi(b["obs"][:3])),
-            r"batch axes \(7,\).*got the shape \(3, 2\)",
-        ),
+        (returns(action_dist_inputs=lambda m, b: m.pi(b["obs"][:3])), r"batch axes \(7,\).*got the shape \(3, 2\)"),
         (returns(action_dist_inputs=lambda m, b: {"a": m.pi(b["obs"])}), "expected one array, got a dict"),
-        (
-            returns(logits=lambda m, b: m.pi(b["obs"])),
-            r"\['logits'\]: expected 'action_dist_inputs' or 'actions'",
-        ),
+        (returns(logits=lambda m, b: m.pi(b["obs"])), r"\['logits'\]: expected 'action_dist_inputs' or 'actions'"),
         (
             returns(action_dist_inputs=lambda m, b: m.pi(b["obs"]), vf_preds=lambda m, b: m.pi(b["obs"])[..., :1]),
             r"vf_preds: expected the shape \(7,\), got \(7, 1\). Drop the last axis",

@@ -153,16 +153,10 @@ def test_the_public_forward_pass_draws_new_numbers_each_call():
 def test_a_shared_part_belongs_to_its_own_module_id():
     module = shared_spec().build(seed=0)
     pure = PureModule(module)
-    assert list(pure.module_refs("shared_encoder")) == [
-        "shared_encoder/encoder/bias",
-        "shared_encoder/encoder/kernel",
-    ]
+    assert list(pure.module_refs("shared_encoder")) == ["shared_encoder/encoder/bias", "shared_encoder/encoder/kernel"]
     assert pure.module_refs("a_first") == ["a_first/pi/bias", "a_first/pi/kernel"]
     assert len(pure.params) == 6
-    assert set(pure.refs_of(module["z_last"])) == {
-        *pure.module_refs("z_last"),
-        *pure.module_refs("shared_encoder"),
-    }
+    assert set(pure.refs_of(module["z_last"])) == {*pure.module_refs("z_last"), *pure.module_refs("shared_encoder")}
     assert pure.refs_of(module["z_last"].encoder.kernel) == ["shared_encoder/encoder/kernel"]
     bound = pure.bind(pure.params, pure.rest)
     assert bound["a_first"].encoder is bound["z_last"].encoder

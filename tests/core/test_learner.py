@@ -93,10 +93,7 @@ def make(learner_class=SquaresLearner, spec=SPEC, **training):
 
 def rows(n=12, seed=0):
     rng = np.random.default_rng(seed)
-    return {
-        "obs": rng.normal(size=(n, 3)).astype(np.float32),
-        "target": rng.normal(size=n).astype(np.float32),
-    }
+    return {"obs": rng.normal(size=(n, 3)).astype(np.float32), "target": rng.normal(size=n).astype(np.float32)}
 
 
 def gradients(weights, batch, scale_a=1.0, scale_b=2.0, mask=None):
@@ -134,11 +131,7 @@ def test_build_twice_changes_nothing():
     with pytest.raises(ValueError, match=r"SquaresLearner.build\(\) must be called"):
         learner.update(batch=rows())
     learner.build()
-    state, pieces, optimizers = (
-        learner.state,
-        list(learner._learner_connector),
-        learner.get_optimizers_for_module(),
-    )
+    state, pieces, optimizers = (learner.state, list(learner._learner_connector), learner.get_optimizers_for_module())
     learner.build()
     assert learner.state is state
     assert list(learner._learner_connector) == pieces
@@ -279,11 +272,7 @@ def test_masked_rows_do_not_count(squares):
     # In minibatches, too: rows 0 to 5 have four that count.
     minibatch = {k: v[:6] for k, v in batch.items()}
     assert_step(
-        squares,
-        batch,
-        lambda w, b: gradients(w, minibatch, mask=mask[:6]),
-        minibatch_size=6,
-        num_total_minibatches=1,
+        squares, batch, lambda w, b: gradients(w, minibatch, mask=mask[:6]), minibatch_size=6, num_total_minibatches=1
     )
 
 
@@ -322,11 +311,7 @@ class TwoOptimizers(SquaresLearner):
     def configure_optimizers_for_module(self, module_id, config=None):
         module = self.module[module_id]
         self.register_optimizer(
-            module_id=module_id,
-            optimizer_name="of_a",
-            optimizer=optax.sgd,
-            params=[module.a],
-            lr_or_lr_schedule=0.1,
+            module_id=module_id, optimizer_name="of_a", optimizer=optax.sgd, params=[module.a], lr_or_lr_schedule=0.1
         )
         self.register_optimizer(
             module_id=module_id,
@@ -781,10 +766,7 @@ def test_a_module_that_does_not_fit_is_not_added():
     learner = make_two(NeedsValues)
     before = learner.get_state()
     misfit = RLModuleSpec(
-        module_class=TwoVectors,
-        observation_space=OBS_SPACE,
-        action_space=ACTION_SPACE,
-        model_config={"fits": False},
+        module_class=TwoVectors, observation_space=OBS_SPACE, action_space=ACTION_SPACE, model_config={"fits": False}
     )
     with pytest.raises(ValueError, match="needs modules that implement.*'r' is a TwoVectors"):
         learner.add_module(module_id="r", module_spec=misfit)
@@ -1083,11 +1065,7 @@ class LinearPerOptimizer(PPOLearner):
         parts = {"policy": [module.pi, module.encoder.actor], "value": [module.vf, module.encoder.critic]}
         for name, part in parts.items():
             self.register_optimizer(
-                module_id=module_id,
-                optimizer_name=name,
-                optimizer=optax.sgd,
-                params=part,
-                lr_or_lr_schedule=config.lr,
+                module_id=module_id, optimizer_name=name, optimizer=optax.sgd, params=part, lr_or_lr_schedule=config.lr
             )
 
     def compute_loss_for_module(self, **kwargs):

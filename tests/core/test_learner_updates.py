@@ -374,10 +374,7 @@ def test_columns_are_dealt_out_to_the_devices():
 def block_learners():
     def build(num_devices):
         return config_of(
-            Weighted,
-            num_devices=num_devices,
-            num_shuffle_shards=2,
-            learner_connector=lambda obs, act: [KeepsColumns()],
+            Weighted, num_devices=num_devices, num_shuffle_shards=2, learner_connector=lambda obs, act: [KeepsColumns()]
         ).build_learner()
 
     return {num_devices: build(num_devices) for num_devices in (1, 2)}

@@ -99,10 +99,7 @@ def mixed_columns(num_shards, num_rows, seed=0):
     columns = {
         "obs": {
             "image": rng.integers(0, 256, (*leading, 3, 2), dtype=np.uint8),
-            "pair": (
-                rng.normal(size=(*leading, 4)).astype(np.float32),
-                rng.integers(-9, 9, leading, dtype=np.int32),
-            ),
+            "pair": (rng.normal(size=(*leading, 4)).astype(np.float32), rng.integers(-9, 9, leading, dtype=np.int32)),
         },
         "flag": rng.random(leading) < 0.5,
         "flags": rng.random((*leading, 3)) < 0.5,
@@ -121,8 +118,7 @@ def test_packing_keeps_every_bit_of_every_type(num_shards):
     index[-1, 0] = 4
     taken = jax.device_get(jax.jit(lambda c, i: PackedRows(c).take(i))(columns, index))
     expected = jax.tree.map(
-        lambda x: np.concatenate([x[s][index[s]] for s in range(num_shards)]).reshape(-1, *x.shape[2:]),
-        columns,
+        lambda x: np.concatenate([x[s][index[s]] for s in range(num_shards)]).reshape(-1, *x.shape[2:]), columns
     )
     assert jax.tree.structure(taken) == jax.tree.structure(expected)
     for (path, ours), theirs in zip(jax.tree.leaves_with_path(taken), jax.tree.leaves(expected), strict=True):

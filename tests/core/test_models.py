@@ -110,11 +110,7 @@ def test_initialisation_is_the_same_eager_jitted_and_vmapped():
         ("uniform_", {"a": -1.0, "b": 1.0}, np.sqrt(1 / 3)),
         ("trunc_normal_", {"std": 0.5, "a": -9.0, "b": 9.0}, 0.5),
         (jax.nn.initializers.glorot_normal, None, np.sqrt(2 / 260)),
-        (
-            lambda key, shape, dtype, scale: scale * jnp.ones(shape, dtype).at[0].set(-scale),
-            {"scale": 1.0},
-            None,
-        ),
+        (lambda key, shape, dtype, scale: scale * jnp.ones(shape, dtype).at[0].set(-scale), {"scale": 1.0}, None),
     ],
 )
 def test_named_initializers(name, kwargs, std):
@@ -177,10 +173,7 @@ def test_activations():
 
 def test_mlp_encoder_computes_what_it_says():
     config = MLPEncoderConfig(
-        input_dims=[3],
-        hidden_layer_dims=[5, 4],
-        hidden_layer_activation="relu",
-        hidden_layer_use_layernorm=True,
+        input_dims=[3], hidden_layer_dims=[5, 4], hidden_layer_activation="relu", hidden_layer_use_layernorm=True
     )
     encoder = config.build("jax", rngs=rngs())
     x = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
@@ -315,8 +308,5 @@ def test_heads_have_gains_of_their_own_as_the_ppo_page_shows():
         "vf_loss_coeff",
         "grad_clip",
     }
-    known = {
-        *result["learners"]["default_policy"],
-        *(f"env_runners/{name}" for name in result["env_runners"]),
-    }
+    known = {*result["learners"]["default_policy"], *(f"env_runners/{name}" for name in result["env_runners"])}
     assert len(metrics) > 8 and metrics <= known

@@ -17,13 +17,7 @@ from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution import Categorical, DiagGaussian, MultiCategorical
-from jaxrl_stack.core.rl_module import (
-    DefaultModelConfig,
-    MultiRLModule,
-    MultiRLModuleSpec,
-    RLModule,
-    RLModuleSpec,
-)
+from jaxrl_stack.core.rl_module import DefaultModelConfig, MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 
 OBS_SPACE = gym.spaces.Box(-1, 1, (3,))

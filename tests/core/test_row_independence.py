@@ -58,11 +58,7 @@ class WithDropout(DefaultPPORLModule):
 
 def spec(module_class, model_config=SMALL, **kwargs):
     return RLModuleSpec(
-        module_class=module_class,
-        observation_space=BOX,
-        action_space=DISCRETE,
-        model_config=model_config,
-        **kwargs,
+        module_class=module_class, observation_space=BOX, action_space=DISCRETE, model_config=model_config, **kwargs
     )
 
 

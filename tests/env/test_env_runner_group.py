@@ -245,9 +245,7 @@ def test_a_state_that_does_not_fit_is_reported_though_nobody_waits_for_it(group)
 def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(group, ray_session):
     group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
     group.sync_weights(
-        weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}},
-        weights_seq_no=2,
-        more_state={OBS: {"F": np.ones(1)}},
+        weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}}, weights_seq_no=2, more_state={OBS: {"F": np.ones(1)}}
     )
     pid = group.foreach_env_runner("pid", local_env_runner=False)[1]
     os.kill(pid, signal.SIGKILL)
@@ -427,11 +425,7 @@ def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
     indices = {role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")}
     assert indices == {"env_runner": 0, "eval_env_runner": 2, "learner": 3}
     assert resources.bundle_index(config, "learner", 1) == 4
-    assert resources.actor_options(config, "env_runner") == {
-        "num_cpus": 0.5,
-        "num_gpus": 0,
-        "resources": {"fast": 1.0},
-    }
+    assert resources.actor_options(config, "env_runner") == {"num_cpus": 0.5, "num_gpus": 0, "resources": {"fast": 1.0}}
     # Actors that need nothing have no bundle. A local learner's devices belong to the main process.
     free = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_cpus_per_env_runner=0)
     free.learners(num_cpus_per_learner=3, num_gpus_per_learner=1)
@@ -502,12 +496,7 @@ def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session)
     assert resources.scheduling_strategy(None, 0) is None
     # An actor lands in its own bundle.
     runners = EnvRunnerGroup(
-        False,
-        config=config,
-        num_env_runners=1,
-        placement_group=group,
-        pg_offset=1,
-        env_runner_kwargs={"config": None},
+        False, config=config, num_env_runners=1, placement_group=group, pg_offset=1, env_runner_kwargs={"config": None}
     )
     in_use = ray_session.available_resources()
     assert f"CPU_group_1_{group.id.hex()}" not in in_use and f"CPU_group_0_{group.id.hex()}" in in_use

@@ -204,11 +204,7 @@ def test_what_a_callback_raises_is_no_failure_of_an_environment():
 
 def test_a_lost_process_of_an_async_vector_is_replaced():
     runner = runner_of(
-        how="exit",
-        after=15,
-        vector_index=1,
-        fault_tolerance=RESTARTS,
-        env_runners={"gym_env_vectorize_mode": "async"},
+        how="exit", after=15, vector_index=1, fault_tolerance=RESTARTS, env_runners={"gym_env_vectorize_mode": "async"}
     )
     runner.sample_block()
     before = [process.pid for process in runner.env.processes]
@@ -337,10 +333,7 @@ def by_value(ray_session):
 
 def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay_and_not_too_often(ray_session, caplog):
     group = group_of(
-        2,
-        {(2, False): (2,), (2, True): (2,)},
-        delay_between_env_runner_restarts_s=2.0,
-        max_num_env_runner_restarts=2,
+        2, {(2, False): (2,), (2, True): (2,)}, delay_between_env_runner_restarts_s=2.0, max_num_env_runner_restarts=2
     )
     try:
         group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
@@ -405,11 +398,7 @@ def test_an_actor_that_is_lost_and_back_before_anybody_asks_is_noticed_when_it_s
 
 
 def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all():
-    group = group_of(
-        1,
-        {(1, False): (1, 3), (1, True): "all"},
-        num_consecutive_env_runner_failures_tolerance=1,
-    )
+    group = group_of(1, {(1, False): (1, 3), (1, True): "all"}, num_consecutive_env_runner_failures_tolerance=1)
     try:
         with pytest.raises(FaultyEnvError, match="sample 1 of runner 1"):
             group.sample_blocks(1)

@@ -741,8 +741,7 @@ def test_envpool_names(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "extra"),
-    [("envpool/CartPole-v1", "envpool", "envpool"), ("ALE/Pong-v5", "ale_py", "atari")],
+    ("name", "module", "extra"), [("envpool/CartPole-v1", "envpool", "envpool"), ("ALE/Pong-v5", "ale_py", "atari")]
 )
 def test_a_suite_that_is_not_installed(monkeypatch, name, module, extra):
     monkeypatch.setitem(sys.modules, module, None)

@@ -14,10 +14,7 @@ from jaxrl_stack.utils.nested import batch, tree_leaves, tree_map
 
 BOUNDS = [None, *range(-9, 9)]
 SPACE = spaces.Dict(
-    {
-        "d": spaces.Discrete(3, start=1),
-        "t": spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Box(-1.0, 1.0, (2,)))),
-    }
+    {"d": spaces.Discrete(3, start=1), "t": spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Box(-1.0, 1.0, (2,))))}
 )
 
 
@@ -135,12 +132,7 @@ def test_set_agrees_with_list_assignment(seed, finalized):
 @pytest.mark.parametrize("finalized", [False, True])
 def test_set_refuses_another_number_of_items_and_writes_nothing(finalized):
     buffer = make_buffer(5, 1, finalized)
-    for new_data, indices in [
-        ([1, 2], slice(0, 3)),
-        ([1, 2, 3], [0, 1]),
-        ([1] * 5, None),
-        ([1], slice(9, 11)),
-    ]:
+    for new_data, indices in [([1, 2], slice(0, 3)), ([1, 2, 3], [0, 1]), ([1] * 5, None), ([1], slice(9, 11))]:
         with pytest.raises(IndexError, match=f"new_data has {len(new_data)}"):
             buffer.set(new_data, at_indices=indices)
     assert list(buffer.data) == [100, 101, 102, 103, 104]

@@ -451,11 +451,7 @@ def test_registered_names_resolve():
         resolve_env("nothing")
     register_env("CartPole-v1", WalkEnv)  # a registered name wins
     assert resolve_env("CartPole-v1").is_jax
-    for arguments, error in [
-        (("", WalkEnv), TypeError),
-        (("x", 3), TypeError),
-        (("gymnax/x", WalkEnv), ValueError),
-    ]:
+    for arguments, error in [(("", WalkEnv), TypeError), (("x", 3), TypeError), (("gymnax/x", WalkEnv), ValueError)]:
         with pytest.raises(error, match="register_env"):
             register_env(*arguments)
 

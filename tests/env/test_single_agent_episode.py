@@ -79,11 +79,7 @@ def assert_window(episode: SingleAgentEpisode, start: int, stop: int, lookback: 
         (episode.get_observations, observation, frames),
         (episode.get_actions, action, steps),
         (episode.get_rewards, reward, steps),
-        (
-            lambda *a, **k: episode.get_extra_model_outputs("logp", *a, **k),
-            lambda t: outputs(t)["logp"],
-            steps,
-        ),
+        (lambda *a, **k: episode.get_extra_model_outputs("logp", *a, **k), lambda t: outputs(t)["logp"], steps),
         (
             lambda *a, **k: episode.get_extra_model_outputs("state_out", *a, **k),
             lambda t: outputs(t)["state_out"],
@@ -129,10 +125,7 @@ def test_random_cuts_slices_and_concats_show_the_same_trajectory(seed):
                 wanted = lookback if given is None else given
                 assert part.is_numpy == source.is_numpy
                 assert_window(
-                    part,
-                    start + steps.start,
-                    start + max(steps.start, steps.stop),
-                    min(wanted, lookback + steps.start),
+                    part, start + steps.start, start + max(steps.start, steps.stop), min(wanted, lookback + steps.start)
                 )
         assert_window(chunk, start, chunk.t, lookback)
     step(chunk, terminated=True)
@@ -507,12 +500,7 @@ def test_from_arrays_takes_a_list_for_a_structure_of_arrays():
 
 @pytest.mark.parametrize("short", ["observations", "actions", "rewards", "logp"])
 def test_from_arrays_checks_lengths(short):
-    arrays = {
-        "observations": np.zeros((5, 2)),
-        "actions": np.zeros(4),
-        "rewards": np.zeros(4),
-        "logp": np.zeros(4),
-    }
+    arrays = {"observations": np.zeros((5, 2)), "actions": np.zeros(4), "rewards": np.zeros(4), "logp": np.zeros(4)}
     arrays[short] = arrays[short][:-1]
     with pytest.raises(ValueError, match="rewards"):
         SingleAgentEpisode.from_arrays(
@@ -538,16 +526,7 @@ def test_state_round_trip(steps, numpy):
     state = pickle.loads(pickle.dumps(episode.get_state()))
     restored = SingleAgentEpisode.from_state(state)
     assert restored.get_state().keys() == state.keys()
-    for name in (
-        "id_",
-        "agent_id",
-        "module_id",
-        "t",
-        "t_started",
-        "is_terminated",
-        "is_truncated",
-        "custom_data",
-    ):
+    for name in ("id_", "agent_id", "module_id", "t", "t_started", "is_terminated", "is_truncated", "custom_data"):
         assert getattr(restored, name) == getattr(episode, name)
     assert restored.is_numpy == episode.is_numpy
     assert restored.observation_space == episode.observation_space

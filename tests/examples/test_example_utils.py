@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
-from jaxrl_stack.examples.utils import (
-    add_rllib_example_script_args,
-    run_rllib_example_script_experiment,
-    should_stop,
-)
+from jaxrl_stack.examples.utils import add_rllib_example_script_args, run_rllib_example_script_experiment, should_stop
 from jaxrl_stack.tune.registry import get_trainable_cls
 from jaxrl_stack.utils import test_utils
 

@@ -245,11 +245,7 @@ def test_expected_and_categorical_losses_equal_rlax(rlax):
         next_probs = jax.nn.softmax(ql.select_atoms(target_logits, chosen))
         target_probs = ql.categorical_targets(next_probs=next_probs, atoms=atoms, **transition)
         out = ql.categorical_q_rows(
-            logits=logits,
-            actions=data["actions"],
-            target_probs=target_probs,
-            atoms=atoms,
-            weights=data["weights"],
+            logits=logits, actions=data["actions"], target_probs=target_probs, atoms=atoms, weights=data["weights"]
         )
         errors = targets - ql.select(data["q"], data["actions"])
         return errors, ql.td_loss(errors, jnp.zeros(40)), out
@@ -382,9 +378,7 @@ def test_losses_and_gradients_equal_rllibs(case):
                 logits=output,
                 actions=batch["actions"],
                 target_probs=ql.categorical_targets(
-                    next_probs=ql.select_atoms(forward["qf_target_next_probs"], chosen),
-                    atoms=atoms,
-                    **transition,
+                    next_probs=ql.select_atoms(forward["qf_target_next_probs"], chosen), atoms=atoms, **transition
                 ),
                 atoms=atoms,
                 weights=batch["weights"],

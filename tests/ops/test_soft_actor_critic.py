@@ -207,22 +207,12 @@ def test_discrete_losses_and_gradients_equal_rllibs():
             weights=batch["weights"],
         )
         actor = sac.actor_rows_discrete(
-            q=x["qf_preds"],
-            q_twin=x["qf_twin_preds"],
-            log_probs=x["action_log_probs"],
-            log_alpha=x["log_alpha"],
+            q=x["qf_preds"], q_twin=x["qf_twin_preds"], log_probs=x["action_log_probs"], log_alpha=x["log_alpha"]
         )
         temperature = sac.temperature_rows_discrete(
-            log_alpha=x["log_alpha"],
-            log_probs=x["action_log_probs"],
-            target_entropy=golden["target_entropy"],
+            log_alpha=x["log_alpha"], log_probs=x["action_log_probs"], target_entropy=golden["target_entropy"]
         )
-        out = {
-            "qf_loss": rows.loss,
-            "qf_twin_loss": rows.twin_loss,
-            "policy_loss": actor,
-            "alpha_loss": temperature,
-        }
+        out = {"qf_loss": rows.loss, "qf_twin_loss": rows.twin_loss, "policy_loss": actor, "alpha_loss": temperature}
         return {name: loss.mean() for name, loss in out.items()}, rows.td_error
 
     inputs = {**forward, "log_alpha": log_alpha}

@@ -58,12 +58,7 @@ NUM_ROWS = 16
 OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-MODEL_CONFIG = {
-    "fcnet_hiddens": [8],
-    "fcnet_activation": "tanh",
-    "head_fcnet_hiddens": [],
-    "fusionnet_hiddens": [6, 5],
-}
+MODEL_CONFIG = {"fcnet_hiddens": [8], "fcnet_activation": "tanh", "head_fcnet_hiddens": [], "fusionnet_hiddens": [6, 5]}
 GAMMA = 0.95
 
 DQN_DEFAULTS = {"double_q": True, "dueling": True, "td_error_loss_fn": "huber", "num_atoms": 1}
@@ -172,10 +167,7 @@ def dqn_case(settings: dict[str, Any]) -> dict[str, Any]:
     columns = {name: torch.tensor(array) for name, array in batch.items()}
     forward = module.forward_train(columns)
     loss = learner.compute_loss_for_module(
-        module_id=MODULE_ID,
-        config=learner.config.get_config_for_module(MODULE_ID),
-        batch=columns,
-        fwd_out=forward,
+        module_id=MODULE_ID, config=learner.config.get_config_for_module(MODULE_ID), batch=columns, fwd_out=forward
     )
     by = {"qf_preds": forward["qf_preds"]} if settings["num_atoms"] == 1 else {"qf_logits": forward["qf_logits"]}
     with torch.no_grad():
@@ -219,10 +211,7 @@ def sac_case(action_space: gym.Space, settings: dict[str, Any]) -> dict[str, Any
     finally:
         TorchSquashedGaussian._squashed_logp = squashed_logp
     learner.compute_loss_for_module(
-        module_id=MODULE_ID,
-        config=learner.config.get_config_for_module(MODULE_ID),
-        batch=columns,
-        fwd_out=forward,
+        module_id=MODULE_ID, config=learner.config.get_config_for_module(MODULE_ID), batch=columns, fwd_out=forward
     )
     losses = {name: loss for (_, name), loss in learner._temp_losses.items()}
     by = {**forward, "log_alpha": learner.curr_log_alpha[MODULE_ID]}

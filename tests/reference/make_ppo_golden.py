@@ -99,14 +99,7 @@ DEFAULTS = {
     "use_critic": True,
     "lr": 5e-5,
 }
-LOSS_TERMS = (
-    "policy_loss",
-    "vf_loss",
-    "vf_loss_unclipped",
-    "vf_explained_var",
-    "entropy",
-    "mean_kl_loss",
-)
+LOSS_TERMS = ("policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy", "mean_kl_loss")
 # Torch's name of every parameter -> place in the tree of the output file.
 LAYERS = {
     "encoder.actor_encoder.net.mlp.0": ("actor_encoder", 0),
@@ -207,10 +200,7 @@ def make_learner(kind: str, weights: dict[str, np.ndarray] | None = None, **sett
     learner = config.build_learner(spaces={MODULE_ID: (OBS_SPACE, ACTION_SPACES[kind])})
     if weights is not None:
         learner.module[MODULE_ID].load_state_dict(
-            {
-                **learner.module[MODULE_ID].state_dict(),
-                **{name: torch.tensor(array) for name, array in weights.items()},
-            }
+            {**learner.module[MODULE_ID].state_dict(), **{name: torch.tensor(array) for name, array in weights.items()}}
         )
     return learner
 
@@ -321,13 +311,7 @@ def forward_section(kind: str, weights: dict[str, np.ndarray], batch: dict[str, 
 
 
 def loss_section(weights: dict[str, Any], batches: dict[str, Any]) -> dict[str, Any]:
-    mixed = {
-        "clip_param": 0.2,
-        "vf_clip_param": 2.0,
-        "vf_loss_coeff": 0.5,
-        "entropy_coeff": 0.01,
-        "kl_coeff": 1.0,
-    }
+    mixed = {"clip_param": 0.2, "vf_clip_param": 2.0, "vf_loss_coeff": 0.5, "entropy_coeff": 0.01, "kl_coeff": 1.0}
     cases = {
         # name: (module, settings, with_loss_mask, with_gradients)
         "default": ("discrete", {}, False, True),
@@ -346,12 +330,7 @@ def loss_section(weights: dict[str, Any], batches: dict[str, Any]) -> dict[str, 
         learner = make_learner(kind, weights[kind], **settings)
         batch = batches[kind] if masked else without_mask(batches[kind])
         losses, terms = loss_and_terms(learner, batch)
-        section[name] = {
-            "module": kind,
-            "settings": {**DEFAULTS, **settings},
-            "with_loss_mask": masked,
-            "terms": terms,
-        }
+        section[name] = {"module": kind, "settings": {**DEFAULTS, **settings}, "with_loss_mask": masked, "terms": terms}
         if with_gradients:
             section[name]["gradients"] = gradients_of(learner, learner.compute_gradients(losses))
     return section
@@ -435,11 +414,7 @@ def minibatch_section(weights: dict[str, np.ndarray], batch: dict[str, np.ndarra
         settings = {"lr": 0.005, "kl_target": 0.015, "entropy_coeff": 0.01}
         learner = make_learner("discrete", weights, **settings)
         results = learner.update(
-            batch=multi_agent(batch),
-            timesteps={},
-            num_epochs=2,
-            minibatch_size=size,
-            shuffle_batch_per_epoch=False,
+            batch=multi_agent(batch), timesteps={}, num_epochs=2, minibatch_size=size, shuffle_batch_per_epoch=False
         )
         section[name] = {
             "settings": {**DEFAULTS, **settings, "num_epochs": 2, "minibatch_size": size},
@@ -454,14 +429,7 @@ def minibatch_section(weights: dict[str, np.ndarray], batch: dict[str, np.ndarra
 
 def row_order_section() -> list[dict[str, Any]]:
     section = []
-    for rows, epochs, size in (
-        (138, 2, 64),
-        (96, 2, 32),
-        (96, 2, 40),
-        (10, 1, 64),
-        (100, 3, 100),
-        (100, 1, 30),
-    ):
+    for rows, epochs, size in ((138, 2, 64), (96, 2, 32), (96, 2, 40), (10, 1, 64), (100, 3, 100), (100, 1, 30)):
         batch = MultiAgentBatch({MODULE_ID: SampleBatch({"row": np.arange(rows)})}, env_steps=rows)
         iterator = MiniBatchCyclicIterator(batch, num_epochs=epochs, minibatch_size=size, shuffle_batch_per_epoch=False)
         indices = [step.policy_batches[MODULE_ID]["row"].tolist() for step in iterator]
@@ -566,12 +534,7 @@ def gae_section(weights: dict[str, np.ndarray], seed: int) -> dict[str, Any]:
                 "values": plain(values),
                 **{
                     column: plain(batch[column])
-                    for column in (
-                        Columns.REWARDS,
-                        Columns.TERMINATEDS,
-                        Columns.TRUNCATEDS,
-                        Columns.LOSS_MASK,
-                    )
+                    for column in (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.LOSS_MASK)
                 },
             }
             results = learner.update(
@@ -657,15 +620,7 @@ def distribution_section(rng: np.random.Generator) -> dict[str, Any]:
     multi = TorchMultiCategorical.get_partial_dist_cls(space=gym.spaces.MultiDiscrete(lens), input_lens=lens)
     a, b = draw(rows, 9), draw(rows, 9)
     actions = torch.tensor(np.stack([rng.integers(0, n, rows) for n in lens], -1))
-    add(
-        "multi_categorical",
-        multi.from_logits(a),
-        multi.from_logits(b),
-        actions,
-        nvec=lens,
-        inputs=a,
-        other_inputs=b,
-    )
+    add("multi_categorical", multi.from_logits(a), multi.from_logits(b), actions, nvec=lens, inputs=a, other_inputs=b)
 
     # The catalog picks the classes and the order of the inputs: keys sorted, so arm, grip, wheel.
     space = gym.spaces.Dict(

@@ -151,11 +151,7 @@ def main() -> None:
         "transitions": [transitions(n_step, seed) for n_step, seed in ((1, 0), (3, 1))],
         "rows": [rows(seed) for seed in range(6)],
         "sequences": sequences(2),
-        "prioritized": [
-            prioritized(1.0, 0.4, 1, 3),
-            prioritized(0.6, 1.0, 1, 4),
-            prioritized(0.6, 0.5, 3, 5),
-        ],
+        "prioritized": [prioritized(1.0, 0.4, 1, 3), prioritized(0.6, 1.0, 1, 4), prioritized(0.6, 0.5, 3, 5)],
         "size_steps": SIZE_STEPS,
         "sizes": {cls.__name__: sizes(cls(40)) for cls in classes},
         "metrics": {cls.__name__: metrics(cls(1000)) for cls in classes},

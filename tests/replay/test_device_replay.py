@@ -287,10 +287,7 @@ def test_sequences_equal_reference(slots, burn_in, alpha):
             np.testing.assert_array_equal(batch["state_in"][k], source.step(rows[0], env, "state_in"))
             expected = stack(
                 [
-                    {
-                        **{name: source.step(r, env, name) for name in STEP_COLUMNS},
-                        "new_obs": source.new_obs(r, env),
-                    }
+                    {**{name: source.step(r, env, name) for name in STEP_COLUMNS}, "new_obs": source.new_obs(r, env)}
                     for r in rows
                 ]
             )

@@ -298,13 +298,7 @@ def test_the_same_seed_makes_the_same_samples(cls):
 def test_episodes_of_transitions(cls, to_numpy):
     buffer, truth = full(cls, running=(3,))
     sample = buffer.sample(
-        40,
-        n_step=3,
-        gamma=0.5,
-        sample_episodes=True,
-        to_numpy=to_numpy,
-        include_extra_model_outputs=True,
-        beta=1.0,
+        40, n_step=3, gamma=0.5, sample_episodes=True, to_numpy=to_numpy, include_extra_model_outputs=True, beta=1.0
     )
     assert [len(episode) for episode in sample] == [1] * 40
     assert {episode.is_numpy for episode in sample} == {to_numpy}
@@ -322,10 +316,7 @@ def test_episodes_of_transitions(cls, to_numpy):
         assert (episode.id_, episode.t_started) == (f"e{int(obs[0])}", obs[1])
         np.testing.assert_array_equal(episode.get_extra_model_outputs("where", 0), obs)
         assert episode.get_extra_model_outputs("weights", 0) == 1.0
-    assert not buffer.sample(3, n_step=3, sample_episodes=True)[0].extra_model_outputs.keys() - {
-        "n_step",
-        "weights",
-    }
+    assert not buffer.sample(3, n_step=3, sample_episodes=True)[0].extra_model_outputs.keys() - {"n_step", "weights"}
 
 
 @both
@@ -429,12 +420,7 @@ def test_infos_and_ids_come_along():
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add(episode)
     stored = buffer.episodes[0]
-    assert (stored.id_, stored.agent_id, stored.module_id, stored.custom_data) == (
-        "mine",
-        "a",
-        "m",
-        {"why": "test"},
-    )
+    assert (stored.id_, stored.agent_id, stored.module_id, stored.custom_data) == ("mine", "a", "m", {"why": "test"})
     assert stored.get_infos() == infos
     for item in buffer.sample(10, n_step=2, sample_episodes=True, include_infos=True):
         assert item.get_infos() == [infos[item.t_started], infos[min(item.t_started + 2, 4)]]
@@ -567,15 +553,7 @@ def test_the_estimate_is_what_is_allocated():
         buffer = cls(5000, extra_columns=(), **spaces)
         buffer.add_block(source.next())
         store, own = buffer._store, 0
-        arrays = [
-            *store.columns.values(),
-            store.next,
-            store.prev,
-            store.t,
-            store.owner,
-            store.generation,
-            store._free,
-        ]
+        arrays = [*store.columns.values(), store.next, store.prev, store.t, store.owner, store.generation, store._free]
         if cls is EpisodeReplayBuffer:
             own = buffer._items.nbytes + buffer._places.nbytes
         else:
@@ -608,10 +586,7 @@ def test_bad_arguments(cls):
         (lambda: buffer.sample_batch(3, n_step=(3, 3)), r"n_step=\(3, 3\).*high is excluded"),
         (lambda: buffer.sample_batch(3, n_step=1.5), "n_step=1.5"),
         (lambda: buffer.sample(3, batch_size_B=3), "are the same"),
-        (
-            lambda: buffer.sample(3, n_step=2, batch_length_T=4, sample_episodes=True),
-            "n_step=2 does not go with",
-        ),
+        (lambda: buffer.sample(3, n_step=2, batch_length_T=4, sample_episodes=True), "n_step=2 does not go with"),
         (lambda: buffer.sample(3, lookback=-1, sample_episodes=True), "lookback=-1"),
         (lambda: buffer.sample(3, min_batch_length_T=12, sample_episodes=True), "no episode .* more than 12"),
         (lambda: buffer.sample_sequences(3, batch_length_T=2, burn_in_len=-1), "burn_in_len=-1"),

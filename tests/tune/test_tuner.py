@@ -99,11 +99,7 @@ def test_a_name_a_config_with_a_grid_a_stop_on_a_nested_key_and_the_best_checkpo
 def test_population_based_training_changes_traced_settings_without_compiling(tmp_path):
     config = tiny(clip_param=tune.grid_search([0.1, 0.3]), lr=tune.uniform(1e-4, 1e-3))
     config.callbacks(CountCompilations)
-    mutations = {
-        "clip_param": tune.uniform(0.05, 0.5),
-        "lr": tune.uniform(1e-4, 1e-2),
-        "entropy_coeff": [0.0, 0.1],
-    }
+    mutations = {"clip_param": tune.uniform(0.05, 0.5), "lr": tune.uniform(1e-4, 1e-2), "entropy_coeff": [0.0, 0.1]}
     scheduler = tune.schedulers.PopulationBasedTraining(
         metric=RETURN,
         mode="max",

@@ -10,12 +10,7 @@ import time
 import pytest
 import ray
 
-from jaxrl_stack.utils.actor_manager import (
-    FaultAwareApply,
-    FaultTolerantActorManager,
-    RemoteCallResults,
-    ResultOrError,
-)
+from jaxrl_stack.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager, RemoteCallResults, ResultOrError
 
 
 class Counter(FaultAwareApply):

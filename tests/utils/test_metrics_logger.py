@@ -123,14 +123,7 @@ def test_kinds_of_numbers():
 
 def test_nan_counts_for_nothing_unless_it_is_alone():
     nan = float("nan")
-    for reduce, expected in (
-        ("mean", 2.0),
-        ("min", 1),
-        ("max", 3),
-        ("sum", 4),
-        ("lifetime_sum", 4),
-        ("ema", 1.02),
-    ):
+    for reduce, expected in (("mean", 2.0), ("min", 1), ("max", 3), ("sum", 4), ("lifetime_sum", 4), ("ema", 1.02)):
         assert logged([1, nan, 3], reduce=reduce).peek("x") == pytest.approx(expected)
     assert logged([1, nan, 3], window=3).peek("x") == 2.0
     # The newest value only: a loss that became NaN is not hidden by the one before.

@@ -52,8 +52,7 @@ def test_items_of_several_kinds_of_containers_are_of_one_structure():
 
 
 @pytest.mark.parametrize(
-    ("tree", "other"),
-    [({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 1, "b": 2}), ((1, 2), (1,)), ((1, 2), 3), ({"a": 1}, 1)],
+    ("tree", "other"), [({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 1, "b": 2}), ((1, 2), (1,)), ((1, 2), 3), ({"a": 1}, 1)]
 )
 def test_tree_map_refuses_other_structures(tree, other):
     with pytest.raises(ValueError, match="structure"):

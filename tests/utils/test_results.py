@@ -112,10 +112,7 @@ def result():
         (None, None),
         ({}, None),
         ({"env_runners/episode_return_mean": 471}, None),
-        (
-            {"env_runners/episode_return_mean": 470.5},
-            "env_runners/episode_return_mean = 470.5 has reached 470.5",
-        ),
+        ({"env_runners/episode_return_mean": 470.5}, "env_runners/episode_return_mean = 470.5 has reached 470.5"),
         ({("env_runners", "episode_return_mean"): 475, "training_iteration": 10}, "training_iteration = 10"),
         ({"num_env_steps_sampled_lifetime": 1e6}, "num_env_steps_sampled_lifetime"),
         # Not yet known.

@@ -20,11 +20,7 @@ from jaxrl_stack.utils.from_config import from_config
 from jaxrl_stack.utils.metrics.stats import ItemStats
 from jaxrl_stack.utils.nested import tree_map
 from jaxrl_stack.utils.spaces import space_utils
-from jaxrl_stack.utils.test_utils import (
-    check,
-    check_learning_achieved,
-    check_train_results_new_api_stack,
-)
+from jaxrl_stack.utils.test_utils import check, check_learning_achieved, check_train_results_new_api_stack
 
 
 class Base:

@@ -188,12 +188,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             return {QF_PREDS: outputs}
         found = self.compute_advantage_distribution(outputs)
         q_values = jnp.sum(found["probs"] * found[ATOMS], axis=-1)
-        return {
-            QF_PREDS: q_values,
-            ATOMS: found[ATOMS],
-            QF_LOGITS: found["logits"],
-            QF_PROBS: found["probs"],
-        }
+        return {QF_PREDS: q_values, ATOMS: found[ATOMS], QF_LOGITS: found["logits"], QF_PROBS: found["probs"]}
 
     def _observations(self, batch: dict[str, Any]) -> Any:
         """What the encoder sees: observations without their action mask."""

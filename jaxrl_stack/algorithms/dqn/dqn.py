@@ -126,11 +126,7 @@ class DQNConfig(OffPolicyConfig):
 
     def _validate_that_settings_have_an_effect(self) -> None:
         for names, has_effect, why in (
-            (
-                ("v_min", "v_max"),
-                self.num_atoms > 1,
-                "they belong to distributions of returns: set num_atoms=51",
-            ),
+            (("v_min", "v_max"), self.num_atoms > 1, "they belong to distributions of returns: set num_atoms=51"),
             (("td_error_loss_fn",), self.num_atoms == 1, "distributions are learned by their cross-entropy"),
             (("sigma0",), self.noisy, "it belongs to noisy layers: set noisy=True"),
         ):

@@ -51,10 +51,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """As `_forward`, with the latents of the value function as `EMBEDDINGS`, for `compute_values`."""
         latents = self.encoder(batch)[ENCODER_OUT]
-        return {
-            Columns.ACTION_DIST_INPUTS: self.pi(latents[ACTOR]),
-            Columns.EMBEDDINGS: latents[CRITIC],
-        }
+        return {Columns.ACTION_DIST_INPUTS: self.pi(latents[ACTOR]), Columns.EMBEDDINGS: latents[CRITIC]}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
         """State values, float `[...]` (the leading axes of `OBS`)."""

@@ -82,9 +82,7 @@ class PPOConfig(AlgorithmConfig):
         return PPOLearner
 
     def _default_learner_connectors(self) -> list[ConnectorV2]:
-        return [
-            GeneralAdvantageEstimation(gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_")),
-        ]
+        return [GeneralAdvantageEstimation(gamma=self.static_value("gamma"), lambda_=self.static_value("lambda_"))]
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
 from jaxrl_stack.core.models.catalog import Catalog
-from jaxrl_stack.core.models.configs import (
-    ActorCriticEncoderConfig,
-    FreeLogStdMLPHeadConfig,
-    MLPHeadConfig,
-)
+from jaxrl_stack.core.models.configs import ActorCriticEncoderConfig, FreeLogStdMLPHeadConfig, MLPHeadConfig
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -42,9 +42,7 @@ class PPOLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        return {
-            "curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in self._template},
-        }
+        return {"curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in self._template}}
 
     @property
     def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
@@ -87,10 +85,7 @@ class PPOLearner(Learner):
         metrics = {"policy_loss": -means["surrogate"], "entropy": means["entropy"], "mean_kl_loss": means["kl"]}
         if config.use_critic:
             total = total + config.vf_loss_coeff * means["vf_loss"]
-            metrics |= {
-                "vf_loss": means["vf_loss"],
-                "vf_loss_unclipped": means["vf_loss_unclipped"],
-            }
+            metrics |= {"vf_loss": means["vf_loss"], "vf_loss_unclipped": means["vf_loss_unclipped"]}
         if config.use_kl_loss:
             coefficient = self.curr_kl_coeffs_per_module[module_id]
             total = total + coefficient * means["kl"]

@@ -78,10 +78,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """``[(critic's part, the copy that follows it)]``."""
         pairs = [(self.qf_encoder, self.target_qf_encoder), (self.qf, self.target_qf)]
         if self.twin_q:
-            pairs += [
-                (self.qf_twin_encoder, self.target_qf_twin_encoder),
-                (self.qf_twin, self.target_qf_twin),
-            ]
+            pairs += [(self.qf_twin_encoder, self.target_qf_twin_encoder), (self.qf_twin, self.target_qf_twin)]
         return pairs
 
     def get_non_inference_attributes(self) -> list[str]:
@@ -143,10 +140,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         this_batch, next_batch = {Columns.OBS: batch[Columns.OBS]}, {Columns.OBS: batch[Columns.NEXT_OBS]}
         inputs = self._action_dist_inputs(this_batch[Columns.OBS])
         next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(next_batch[Columns.OBS]))
-        log_probs, next_log_probs = (
-            jax.nn.log_softmax(inputs, axis=-1),
-            jax.nn.log_softmax(next_inputs, axis=-1),
-        )
+        log_probs, next_log_probs = (jax.nn.log_softmax(inputs, axis=-1), jax.nn.log_softmax(next_inputs, axis=-1))
         return self._critics(this_batch, squeeze=False) | {
             Columns.ACTION_DIST_INPUTS: inputs,
             ACTION_DIST_INPUTS_NEXT: next_inputs,

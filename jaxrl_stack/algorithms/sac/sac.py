@@ -82,10 +82,7 @@ class SACConfig(OffPolicyConfig):
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return super()._model_config_auto_includes | {
-            "twin_q": self.twin_q,
-            "initial_alpha": self.initial_alpha,
-        }
+        return super()._model_config_auto_includes | {"twin_q": self.twin_q, "initial_alpha": self.initial_alpha}
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """A policy and twin critics of MLPs."""

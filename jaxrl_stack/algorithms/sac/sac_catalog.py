@@ -86,9 +86,7 @@ class SACCatalog(Catalog):
             obs_dim = cast(MLPEncoderConfig, self.encoder_config).input_dims
             assert obs_dim is not None
             return ConcatEncoderConfig(
-                input_dims=(obs_dim[0] + action_dim,),
-                columns=(Columns.OBS, Columns.ACTIONS),
-                **hidden,
+                input_dims=(obs_dim[0] + action_dim,), columns=(Columns.OBS, Columns.ACTIONS), **hidden
             )
         action_encoder_config = MLPEncoderConfig(
             input_dims=(action_dim,),

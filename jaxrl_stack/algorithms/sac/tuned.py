@@ -53,11 +53,7 @@ TUNED: dict[str, dict[str, Any]] = {
         "actor_lr": 3e-4,
         "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 50_000},
         "module_to_env_connector": ornstein_uhlenbeck_noise,
-        "model_config": {
-            "fcnet_hiddens": [64, 64],
-            "fcnet_activation": "relu",
-            "fusionnet_hiddens": None,
-        },
+        "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu", "fusionnet_hiddens": None},
     },
 }
 """Environment → settings for ``config.update_from_dict``."""

@@ -33,10 +33,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
         at_reset = np.array([episode.t == 0 for episode in episodes], bool)
         rewards = [0.0 if first else episode.get_rewards(-1) for episode, first in zip(episodes, at_reset, strict=True)]
-        fields: dict[str, Any] = {
-            "reset": at_reset,
-            "prev_rewards": {DEFAULT_MODULE_ID: np.array(rewards, np.float32)},
-        }
+        fields: dict[str, Any] = {"reset": at_reset, "prev_rewards": {DEFAULT_MODULE_ID: np.array(rewards, np.float32)}}
         if self._input_action_space is not None:
             no_action = zeros(self._input_action_space)
             actions = [

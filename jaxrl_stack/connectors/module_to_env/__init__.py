@@ -1,11 +1,7 @@
 """Connectors from the module's outputs to the actions that the environment gets."""
 
 from jaxrl_stack.connectors.common.absent import absent
-from jaxrl_stack.connectors.module_to_env.action_noise import (
-    ActionNoise,
-    ColoredNoise,
-    OrnsteinUhlenbeckNoise,
-)
+from jaxrl_stack.connectors.module_to_env.action_noise import ActionNoise, ColoredNoise, OrnsteinUhlenbeckNoise
 from jaxrl_stack.connectors.module_to_env.get_actions import GetActions
 from jaxrl_stack.connectors.module_to_env.module_to_env_pipeline import ModuleToEnvPipeline
 from jaxrl_stack.connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions

@@ -347,11 +347,7 @@ class MultiCategorical(_Product):
 
     @classmethod
     def from_logits(
-        cls,
-        logits: jax.Array,
-        input_lens: list[int],
-        temperatures: list[float] | None = None,
-        **kwargs: Any,
+        cls, logits: jax.Array, input_lens: list[int], temperatures: list[float] | None = None, **kwargs: Any
     ) -> MultiCategorical:
         """From concatenated logits.
 

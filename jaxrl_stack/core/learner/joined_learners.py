@@ -61,10 +61,7 @@ class JoinedLearners:
     """
 
     def __init__(
-        self,
-        config: AlgorithmConfig,
-        module_spec: RLModuleSpec | MultiRLModuleSpec | None,
-        placement_group: Any,
+        self, config: AlgorithmConfig, module_spec: RLModuleSpec | MultiRLModuleSpec | None, placement_group: Any
     ):
         self.config = config
         self.num_learners = int(config.num_learners)
@@ -222,11 +219,7 @@ class JoinedLearners:
         return results
 
     def _outcomes(
-        self,
-        refs: Sequence[Any],
-        *,
-        timeout_seconds: float | None = None,
-        others_timeout_seconds: float | None = None,
+        self, refs: Sequence[Any], *, timeout_seconds: float | None = None, others_timeout_seconds: float | None = None
     ) -> list[ResultOrError | None]:
         """Results or exceptions of the code that ran, in order; None for those that did not come in time.
 

@@ -15,16 +15,8 @@ import numpy as np
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
-from jaxrl_stack.core.learner.learner_state import (
-    STATE_COMPONENTS,
-    LearnerState,
-)
-from jaxrl_stack.core.learner.optimizers import (
-    DEFAULT_OPTIMIZER,
-    ParamDict,
-    RegisteredOptimizer,
-    clip_gradients,
-)
+from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, LearnerState
+from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, clip_gradients
 from jaxrl_stack.core.learner.row_blocks import (
     check_columns,
     concatenate,
@@ -42,12 +34,7 @@ from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, si
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import (
-    all_shards,
-    host_view,
-    map_over_devices,
-    place_replicated,
-)
+from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import is_lost, reraise
@@ -133,10 +120,7 @@ class Learner(StoredLearner):
             raise ValueError(
                 f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
             )
-        for name, value, least in (
-            ("num_epochs", num_epochs, 1),
-            ("num_total_minibatches", num_total_minibatches, 0),
-        ):
+        for name, value, least in (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0)):
             if value < least:
                 raise ValueError(f"{name}={value} must be at least {least}.")
         plan = UpdatePlan(
@@ -157,11 +141,7 @@ class Learner(StoredLearner):
         return plan
 
     def update_block(
-        self,
-        block: dict[ModuleID, dict[str, Any]],
-        *,
-        timesteps: dict[str, Any] | int | None = None,
-        **sizes: Any,
+        self, block: dict[ModuleID, dict[str, Any]], *, timesteps: dict[str, Any] | int | None = None, **sizes: Any
     ) -> dict[str, Any]:
         """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
 

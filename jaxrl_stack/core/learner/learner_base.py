@@ -12,9 +12,7 @@ import numpy as np
 import optax
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
-from jaxrl_stack.core.learner.learner_state import (
-    LearnerState,
-)
+from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import (
     DEFAULT_OPTIMIZER,
     ParamDict,
@@ -32,12 +30,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLMod
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import (
-    Device,
-    host_view,
-    learner_devices,
-    place_replicated,
-)
+from jaxrl_stack.utils.devices import Device, host_view, learner_devices, place_replicated
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.snapshots import Snapshots
 from jaxrl_stack.utils.streams import Stream, stream_key

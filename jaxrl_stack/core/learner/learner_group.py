@@ -250,10 +250,7 @@ class LearnerGroup(Checkpointable):
         return self._actors.update(shares, arguments, async_update, return_state)
 
     def update_rows(
-        self,
-        batch: dict[str, dict[str, Any]],
-        *,
-        timesteps: dict[str, Any] | int | None = None,
+        self, batch: dict[str, dict[str, Any]], *, timesteps: dict[str, Any] | int | None = None
     ) -> dict[Any, np.ndarray]:
         """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.
 

@@ -14,10 +14,7 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import ParamDict, clip_gradients
-from jaxrl_stack.core.learner.traced_metrics import (
-    REMAINDER,
-    TracedMetrics,
-)
+from jaxrl_stack.core.learner.traced_metrics import REMAINDER, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.ops import reductions, running_statistics
@@ -320,10 +317,7 @@ class LossHooks(LearnerBase):
                     new_params = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_params, params)
                     new_state = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_state, old_state)
                 trace.params = {**trace.params, **new_params}
-                trace.optimizers = {
-                    **trace.optimizers,
-                    module_id: {**trace.optimizers[module_id], name: new_state},
-                }
+                trace.optimizers = {**trace.optimizers, module_id: {**trace.optimizers[module_id], name: new_state}}
 
     def pre_update(self, state: LearnerState, batch: dict[ModuleID, Any]) -> LearnerState:
         """Pure hook before the minibatch loop: the state to start from. Runs inside the compiled update."""

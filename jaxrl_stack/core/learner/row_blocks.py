@@ -37,12 +37,7 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 
 
 def lay_out_rows(
-    columns: dict[str, Any],
-    *,
-    num_devices: int,
-    num_shards: int,
-    size: int,
-    mask: bool,
+    columns: dict[str, Any], *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> dict[str, Any]:
     """Rows ``[N, ...]`` as blocks ``[D, 1, S / D * size, ...]`` for D devices, shard after shard.
 

@@ -261,11 +261,7 @@ class TracedUpdate(LossHooks):
         return state, metrics, logged.rows
 
     def _started(
-        self,
-        state: LearnerState,
-        batch: dict[ModuleID, dict[str, Any]],
-        values: dict[str, Any],
-        axis_name: str | None,
+        self, state: LearnerState, batch: dict[ModuleID, dict[str, Any]], values: dict[str, Any], axis_name: str | None
     ) -> tuple[LearnerState, dict[str, jax.Array], dict[ModuleID, dict[str, Any]], Callable[..., Trace]]:
         """What comes before the gradient steps of an update.
 

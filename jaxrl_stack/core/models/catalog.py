@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.models.configs import MLPEncoderConfig, ModelConfig
-from jaxrl_stack.core.rl_module.default_model_config import (
-    DefaultModelConfig,
-    as_model_config_dict,
-    check_model_config,
-)
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict, check_model_config
 
 if TYPE_CHECKING:
     import gymnasium as gym

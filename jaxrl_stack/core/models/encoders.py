@@ -60,8 +60,7 @@ class MultiStreamEncoder(nnx.Module):
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:
         embeddings = jnp.concatenate(
-            [self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT] for column in self.columns],
-            axis=-1,
+            [self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT] for column in self.columns], axis=-1
         )
         out = embeddings
         for i, (layer, activation) in enumerate(zip(self.fusion_layers, self.activations, strict=True)):

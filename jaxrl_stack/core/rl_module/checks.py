@@ -80,8 +80,7 @@ class _ForwardCheck:
         batch: dict[str, Any] = {}
         if jax.tree.leaves(state):
             batch[Columns.STATE_IN] = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct((BATCH_SIZE, *jnp.shape(leaf)), jnp.result_type(leaf)),
-                state,
+                lambda leaf: jax.ShapeDtypeStruct((BATCH_SIZE, *jnp.shape(leaf)), jnp.result_type(leaf)), state
             )
             leading = (BATCH_SIZE, SEQUENCE_LENGTH if self.forward == "train" else 1)
         batch[Columns.OBS] = shape_dtype_struct(self.module.observation_space, leading)

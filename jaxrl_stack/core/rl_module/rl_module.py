@@ -149,9 +149,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         self.catalog: Any = None
         if catalog_class is not None:
             self.catalog = catalog_class(
-                observation_space=observation_space,
-                action_space=action_space,
-                model_config_dict=self.model_config,
+                observation_space=observation_space, action_space=action_space, model_config_dict=self.model_config
             )
         self._dropped_attributes: tuple[str, ...] = ()
         self._compiled_forwards = _CompiledForwards()
@@ -756,11 +754,7 @@ class MultiRLModuleSpec:
         return self.rl_module_specs
 
     def build(
-        self,
-        module_id: str | None = None,
-        *,
-        seed: int | None = None,
-        rngs: nnx.Rngs | int | jax.Array | None = None,
+        self, module_id: str | None = None, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None
     ) -> RLModule:
         """The MultiRLModule, or only one of its modules.
 

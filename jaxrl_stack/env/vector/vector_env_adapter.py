@@ -124,12 +124,7 @@ class VectorEnvAdapter(HostVectorEnv):
             self.env.close()
 
     def _same_step_outcome(
-        self,
-        obs: Any,
-        rewards: np.ndarray,
-        terminateds: np.ndarray,
-        truncateds: np.ndarray,
-        infos: dict[str, Any],
+        self, obs: Any, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, infos: dict[str, Any]
     ) -> VectorStep:
         resets = terminateds | truncateds
         final_obs = reset_infos = None
@@ -153,12 +148,7 @@ class VectorEnvAdapter(HostVectorEnv):
         return VectorStep(obs, rewards, terminateds, truncateds, resets, None, final_obs, step_infos, reset_infos)
 
     def _next_step_outcome(
-        self,
-        obs: Any,
-        rewards: np.ndarray,
-        terminateds: np.ndarray,
-        truncateds: np.ndarray,
-        infos: dict[str, Any],
+        self, obs: Any, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, infos: dict[str, Any]
     ) -> VectorStep:
         resets = self._ended
         if resets.any():

@@ -27,11 +27,7 @@ def is_atari(env: gym.Env | str) -> bool:
 
 
 def wrap_atari_for_new_api_stack(
-    env: gym.Env,
-    dim: int = 64,
-    frameskip: int = 4,
-    framestack: int | None = None,
-    grayscale: bool = True,
+    env: gym.Env, dim: int = 64, frameskip: int = 4, framestack: int | None = None, grayscale: bool = True
 ) -> gym.Env:
     """Atari with small images in [-1, 1], skipped frames, random starts, and a life as an episode.
 

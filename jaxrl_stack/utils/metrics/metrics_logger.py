@@ -207,12 +207,7 @@ class MetricsLogger:
             reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
         )
         return self._stats_of(
-            key,
-            reduce,
-            window=window,
-            ema_coeff=ema_coeff,
-            percentiles=percentiles,
-            with_throughput=with_throughput,
+            key, reduce, window=window, ema_coeff=ema_coeff, percentiles=percentiles, with_throughput=with_throughput
         )
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:

@@ -101,11 +101,7 @@ class ExponentialSchedule(Schedule):
     """``initial_p·decay_rate^(t/T)``: after T timesteps, the value has shrunk by the factor `decay_rate`."""
 
     def __init__(
-        self,
-        schedule_timesteps: int,
-        framework: str | None = None,
-        initial_p: float = 1.0,
-        decay_rate: float = 0.1,
+        self, schedule_timesteps: int, framework: str | None = None, initial_p: float = 1.0, decay_rate: float = 0.1
     ):
         """Args:
         schedule_timesteps: T.

@@ -51,10 +51,7 @@ class Scheduler:
 
     @staticmethod
     def validate(
-        *,
-        fixed_value_or_schedule: float | Sequence[Sequence[float]] | None,
-        setting_name: str,
-        description: str = "",
+        *, fixed_value_or_schedule: float | Sequence[Sequence[float]] | None, setting_name: str, description: str = ""
     ) -> None:
         """Checks a setting's value.
 

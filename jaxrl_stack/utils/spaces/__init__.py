@@ -105,10 +105,7 @@ def shape_dtype_struct(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
         space: The space of one element.
         batch_shape: Leading axes.
     """
-    return map_leaves(
-        lambda leaf: jax.ShapeDtypeStruct((*batch_shape, *_shape(leaf)), _leaf_dtype(leaf)),
-        space,
-    )
+    return map_leaves(lambda leaf: jax.ShapeDtypeStruct((*batch_shape, *_shape(leaf)), _leaf_dtype(leaf)), space)
 
 
 def dtype_of(space: Space) -> Any:
@@ -365,10 +362,7 @@ def space_to_dict(space: Space | None) -> Any:
             lengths = {"min_length": space.min_length, "max_length": space.max_length}
             return {"type": "Text", **lengths, "charset": "".join(sorted(space.character_set))}
         case Dict():
-            return {
-                "type": "Dict",
-                "spaces": [[k, space_to_dict(child)] for k, child in space.spaces.items()],
-            }
+            return {"type": "Dict", "spaces": [[k, space_to_dict(child)] for k, child in space.spaces.items()]}
         case Tuple():
             return {"type": "Tuple", "spaces": [space_to_dict(child) for child in space.spaces]}
         case _:

@@ -118,10 +118,7 @@ def test_other_action_spaces_are_refused():
         ({"categorical_distribution_temperature": 0.5}, "has no effect: exploration is epsilon-greedy"),
         ({"before_learn_on_batch": print}, "has no effect: use connectors"),
         ({"v_min": -1.0, "v_max": 1.0}, r"v_min=-1.0, v_max=1.0\) has no effect: .*num_atoms=51"),
-        (
-            {"td_error_loss_fn": "mse", "num_atoms": 5},
-            "td_error_loss_fn='mse'.* has no effect: .*cross-entropy",
-        ),
+        ({"td_error_loss_fn": "mse", "num_atoms": 5}, "td_error_loss_fn='mse'.* has no effect: .*cross-entropy"),
         ({"sigma0": 0.1}, "sigma0=0.1.* has no effect: .*noisy=True"),
         ({"noisy": True}, r"leaves epsilon-greedy exploration on.*training\(epsilon=0.0\)"),
     ],

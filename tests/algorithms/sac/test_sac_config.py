@@ -106,11 +106,7 @@ def test_what_cannot_be_right(settings, message):
         ({"fcnet_hiddens": None}, BOX, r"fcnet_hiddens=None"),
         ({"free_log_std": True}, BOX, r"free_log_std=True.*False"),
         ({"fcnet_hidens": [4]}, BOX, r"fcnet_hidens.*fcnet_hiddens"),
-        (
-            {},
-            gym.spaces.MultiDiscrete([2, 3]),
-            r"Discrete spaces and in Boxes of floats of rank 1.*MultiDiscrete",
-        ),
+        ({}, gym.spaces.MultiDiscrete([2, 3]), r"Discrete spaces and in Boxes of floats of rank 1.*MultiDiscrete"),
         ({}, gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32), r"rank 1.*\(2, 2\).*Flatten"),
         ({}, gym.spaces.Box(0, 5, (2,), np.int32), r"Boxes of floats.*int32"),
     ],

@@ -99,9 +99,7 @@ def test_every_optimizer_moves_its_own_part(box, still, settings):
 
 def test_schedules_are_read_at_the_sampled_steps(box):
     schedules = make_learner(
-        actor_lr=[[0, 1e-3], [1000, 2e-3]],
-        critic_lr=[[0, 2e-3], [1000, 0.0]],
-        alpha_lr=[[0, 1.0], [1000, 0.0]],
+        actor_lr=[[0, 1e-3], [1000, 2e-3]], critic_lr=[[0, 2e-3], [1000, 0.0]], alpha_lr=[[0, 1.0], [1000, 0.0]]
     )
     # Schedules stand where the update before ended.
     state, _, _ = box(settings_of=schedules, steps=500)
