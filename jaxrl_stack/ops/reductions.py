@@ -76,11 +76,6 @@ def compensated_add(total, error, x):
     return grown, jnp.where(jnp.isfinite(grown), (grown - total) - term, 0.0)
 
 
-def pmean(x: jax.Array, axis_name: str | None) -> jax.Array:
-    """Mean over the device axis; the identity without one."""
-    return x if axis_name is None else jax.lax.pmean(x, axis_name)
-
-
 def pmean_flat(tree, axis_name: str | None):
     """Mean over the device axis, with a single all-reduce for the whole tree up to `LARGEST_VECTOR` numbers.
 
@@ -88,12 +83,28 @@ def pmean_flat(tree, axis_name: str | None):
         tree: Pytree of float arrays.
         axis_name: Device axis; None returns the tree as it is.
     """
-    if axis_name is None or not jax.tree.leaves(tree):
-        return tree
-    if num_elements(tree) > LARGEST_VECTOR:
-        return jax.lax.pmean(tree, axis_name)
-    vector, unravel = ravel(tree)
-    return unravel(pmean(vector, axis_name))
+    return means_and_sums(tree, (), axis_name)[0]
+
+
+def means_and_sums(means, sums, axis_name: str | None):
+    """Means of some arrays and sums of others over the device axis, with a single all-reduce up to `LARGEST_VECTOR`.
+
+    Args:
+        means: Pytree of float arrays.
+        sums: Pytree of numbers that float32 holds exactly.
+        axis_name: Device axis; None returns both as they are.
+
+    Returns:
+        ``(means, sums)``.
+    """
+    both = (means, sums)
+    if axis_name is None or not jax.tree.leaves(both):
+        return both
+    if num_elements(both) > LARGEST_VECTOR:
+        return jax.lax.pmean(means, axis_name), jax.lax.psum(sums, axis_name)
+    vector, unravel = ravel(both)
+    vector = jax.lax.psum(vector, axis_name)
+    return unravel(vector / jax.lax.axis_size(axis_name))[0], unravel(vector)[1]
 
 
 def masked_means(

@@ -117,7 +117,11 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
     leaves, treedef = jax.tree.flatten(delta)
     vector, _, slots = packing.pack(leaves, lead=0)
     gathered = jax.lax.all_gather(vector, axis_name)
-    deltas = jax.tree.unflatten(treedef, [slot.read(gathered, ()) for slot in slots])
+    return merge_all(base, jax.tree.unflatten(treedef, [slot.read(gathered, ()) for slot in slots]))
+
+
+def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStatistics:
+    """``base`` with the rows of `deltas` ``[D, ...]`` added, one after the other."""
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.ops import reductions, running_statistics
+from jaxrl_stack.ops import masks, reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils import counters
 
@@ -152,7 +152,7 @@ class TracedMetrics:
         Args:
             history: What `collect` returned in every minibatch.
             axis_name: Device axis: sums, minima and maxima are taken over the devices, too; the rest is averaged.
-            are_averaged: Whether that rest is averaged over the devices already.
+            are_averaged: Whether that rest is averaged over the devices already, and statistics are `in_slots`.
         """
         reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         reduced: dict[tuple[str, ...], jax.Array] = {}
@@ -160,8 +160,12 @@ class TracedMetrics:
         for path, entry in history.items():
             if callable(entry.how):
                 last = jax.tree.map(lambda v: v[-1], entry.value)
-                nothing = jax.tree.map(jnp.zeros_like, last)
-                reduced[path] = entry.how(running_statistics.merge_over_axis(nothing, last, axis_name))
+                if are_averaged and axis_name is not None:
+                    nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), last)
+                    reduced[path] = entry.how(running_statistics.merge_all(nothing, last))
+                else:
+                    nothing = jax.tree.map(jnp.zeros_like, last)
+                    reduced[path] = entry.how(running_statistics.merge_over_axis(nothing, last, axis_name))
             else:
                 values[path] = reducers[entry.how](entry.value)
         if axis_name is None:
@@ -200,6 +204,21 @@ def split_by_reduction(
     """What is to be averaged over the parts of a minibatch, and what is to be combined in another way."""
     others = {path: entry for path, entry in metrics.items() if entry.how in _COMBINED or callable(entry.how)}
     return {path: entry for path, entry in metrics.items() if path not in others}, others
+
+
+def in_slots(
+    metrics: Mapping[tuple[str, ...], MetricValue], axis_name: str | None
+) -> dict[tuple[str, ...], MetricValue]:
+    """The statistics among `metrics`, each leaf ``[D, ...]``: this device's in its slot, zeros in those of the others.
+
+    Their sum over the devices holds what each device found, and joins an all-reduce that has to be made anyway: one of
+    its own costs tens of microseconds, whatever its size.
+    """
+    statistics = {path: entry for path, entry in metrics.items() if callable(entry.how)}
+    if axis_name is None:
+        return statistics
+    own = jnp.arange(jax.lax.axis_size(axis_name)) == jax.lax.axis_index(axis_name)
+    return jax.tree.map(lambda x: jnp.where(masks.expand(own, x[None]), x[None], jnp.zeros_like(x)), statistics)
 
 
 def before_any(metrics: Mapping[tuple[str, ...], MetricValue]) -> dict[tuple[str, ...], MetricValue]:

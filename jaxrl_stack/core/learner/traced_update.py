@@ -29,6 +29,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
     TracedMetrics,
     before_any,
     combined,
+    in_slots,
     split_by_reduction,
 )
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
@@ -439,8 +440,10 @@ class TracedUpdate(LossHooks):
                     (losses, averaged), per_row = unravel[-1](vector), {}
                     _, unpack = as_vector({ref: params[ref] for ref in trace.trained_refs})
                     total = losses, unpack(gradients), averaged
-                losses, trace.gradients, averaged = reductions.pmean_flat(total, trace.axis_name)
-                metrics = {**averaged, **others}
+                (losses, trace.gradients, averaged), statistics = reductions.means_and_sums(
+                    total, in_slots(others, trace.axis_name), trace.axis_name
+                )
+                metrics = {**averaged, **others, **statistics}
             else:
                 microbatch = {mid: None if whole else i[0] for mid, i in index.items()}
                 losses, trace.linearized, (rest, metrics, per_row) = self._linearized_losses(
