@@ -11,28 +11,21 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.acting.episode_window import EpisodeWindow
-from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.ops.masks import zero_where
-from jaxrl_stack.utils.spaces import zeros
 
 if TYPE_CHECKING:
     from jaxrl_stack.env.jax_env import JaxEnv
 
 
 @struct.dataclass
-class RunnerState:
+class RunnerState(PolicyState):
     """Everything of an on-device runner that changes; leaves have the env axis ``[B, ...]`` first where it says so.
 
     Attributes:
         env_state: State of the environments, ``[B, ...]``.
         obs: Their last observations, ``[B, ...]``, as the environment gave them.
-        reset: bool ``[B]``, whether `obs` is the first of its episode.
-        env_to_module: State of the env-to-module pipeline.
-        module_to_env: State of the module-to-env pipeline.
-        prev_actions: The module's last actions, ``[B, ...]``; zeros after a reset.
-        prev_rewards: float32 ``[B]``; zeros after a reset.
         episodes: Returns and lengths of the running episodes so far, ``[B]``.
         window: The last finished episodes.
         key: PRNG key.
@@ -40,11 +33,6 @@ class RunnerState:
 
     env_state: Any
     obs: Any
-    reset: jax.Array
-    env_to_module: Any
-    module_to_env: Any
-    prev_actions: Any
-    prev_rewards: jax.Array
     episodes: RunningEpisodes
     window: EpisodeWindow
     key: jax.Array
@@ -74,17 +62,10 @@ class DeviceRollout(PolicyStep):
         obs, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(
             jax.random.split(reset_key, num_envs), self._env_params()
         )
-        pipeline = self.env_to_module
         return RunnerState(
+            **vars(self.start(num_envs, env_to_module)),
             env_state=env_state,
             obs=obs,
-            reset=jnp.ones((num_envs,), bool),
-            env_to_module=(
-                pipeline.init(num_envs) if env_to_module is None else pipeline.rebatch(env_to_module, num_envs)
-            ),
-            module_to_env=self.module_to_env.init(num_envs),
-            prev_actions=jax.tree.map(jnp.asarray, zeros(self.env_to_module.action_space, (num_envs,))),
-            prev_rewards=jnp.zeros((num_envs,), jnp.float32),
             episodes=RunningEpisodes.empty(num_envs),
             window=EpisodeWindow.empty(self.window_size),
             key=key,
@@ -94,7 +75,9 @@ class DeviceRollout(PolicyStep):
         """The environment's parameters inside a trace: arrays are JAX arrays, which an action can index."""
         return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
 
-    def step(self, state: RunnerState, keys: jax.Array, context: Any) -> tuple[RunnerState, dict[str, Any], jax.Array]:
+    def step_envs(
+        self, state: RunnerState, keys: jax.Array, context: Any
+    ) -> tuple[RunnerState, dict[str, Any], jax.Array]:
         """One step of all environments.
 
         Args:
@@ -105,39 +88,26 @@ class DeviceRollout(PolicyStep):
         Returns:
             ``(state, columns [B, ...], bool [B] whether an episode ended)``.
         """
-        mid = self.module_id
-        context = self.at_step(
-            context, key=keys[0], reset=state.reset, prev_actions=state.prev_actions, prev_rewards=state.prev_rewards
-        )
-        env_to_module, batch = self.observe(state.env_to_module, {Columns.OBS: state.obs}, context)
-        module_to_env, acted = self.act(state.module_to_env, batch, context)
-        actions = acted[Columns.ACTIONS]
-
+        context = dataclasses.replace(context, key=keys[0])
+        state, batch, acted = self.step(state, {Columns.OBS: state.obs}, context)
         after = self.env.step_batch(keys[1:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self._env_params())
         ended = jnp.logical_or(after.terminated, after.truncated)
-        final = self.observe_final(
-            env_to_module,
-            {Columns.OBS: after.final_obs},
-            dataclasses.replace(context, prev_actions={mid: actions}, prev_rewards={mid: after.reward}),
+        final_obs = self.observe_final(
+            state.env_to_module,
+            after.final_obs,
+            context,
+            prev_actions=acted[Columns.ACTIONS],
+            prev_rewards=after.reward,
         )
         columns = {
-            **batch[mid],
+            **batch,
             **{name: acted[name] for name in acted if name != Columns.ACTIONS_FOR_ENV},
             Columns.REWARDS: after.reward,
             Columns.TERMINATEDS: after.terminated,
             Columns.TRUNCATEDS: after.truncated,
-            Columns.FINAL_OBS: final[mid][Columns.OBS],
+            Columns.FINAL_OBS: final_obs,
         }
-        state = dataclasses.replace(
-            state,
-            env_state=after.state,
-            obs=after.obs,
-            reset=ended,
-            env_to_module=env_to_module,
-            module_to_env=module_to_env,
-            prev_actions=zero_where(ended, actions),
-            prev_rewards=jnp.where(ended, 0.0, after.reward),
-        )
+        state = dataclasses.replace(state.after(after.reward, ended), env_state=after.state, obs=after.obs)
         return state, columns, ended
 
     def unroll(
@@ -165,7 +135,7 @@ class DeviceRollout(PolicyStep):
         """
 
         def body(state, keys):
-            state, columns, ended = self.step(state, keys, context)
+            state, columns, ended = self.step_envs(state, keys, context)
             return state, (columns, ended)
 
         if keys.shape[0] == 1:

@@ -16,15 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import packing, unrolled_threefry
-from jaxrl_stack.utils import schedules, spaces
+from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.devices import replicated_sharding
 from jaxrl_stack.utils.live_inputs import inputs_that_matter
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
+Memory = tuple[Any, Any, Any]
+"""``env_to_module``, ``module_to_env`` and ``recurrent`` of a `PolicyState`: what stays on the policy's device from
+call to call. The rest of it is kept on the host, where it is made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,7 @@ class _Acting:
     """The program of one mode. It takes only what it looks at: each array that is handed over costs time.
 
     Attributes:
-        program: ``(fixed leaves, connectors, counts, batch, varying leaves) -> (matrix, loose, connectors)``.
+        program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.
         fixed: Positions of its arguments among the leaves of `HostPolicy._fixed`.
         varying: The same for what varies from step to step.
         leaves: Those leaves; None after they have changed.
@@ -201,7 +204,7 @@ class HostPolicy:
     def act(
         self,
         mode: Mode,
-        connectors: Any,
+        memory: Memory,
         batch: dict[str, Any],
         reset: np.ndarray,
         prev_actions: Any,
@@ -210,12 +213,12 @@ class HostPolicy:
         valid: np.ndarray | None = None,
         *,
         update_statistics: bool,
-    ) -> tuple[np.ndarray, Any, Any]:
+    ) -> tuple[np.ndarray, Any, Memory]:
         """Actions of all environments.
 
         Args:
             mode: How to choose them.
-            connectors: States of both pipelines.
+            memory: What it returned last; `start` makes the first one.
             batch: ``{"obs": observations [B, ...]}`` and what host connectors added.
             reset: bool ``[B]``, first observation of an episode.
             prev_actions: The module's last actions ``[B, ...]``, zeros after a reset.
@@ -226,13 +229,13 @@ class HostPolicy:
             update_statistics: Whether running statistics learn from these observations.
 
         Returns:
-            ``(matrix uint32 [B, width], loose arrays, connectors)``; `layout` says what is where.
+            ``(matrix uint32 [B, width], loose arrays, memory)``; `layout` says what is where.
         """
         varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, valid)
         key = (mode, update_statistics)
         call = self._acting.get(key)
         if call is None:
-            call = self._acting[key] = self._make_acting(mode, update_statistics, connectors, batch, varying)
+            call = self._acting[key] = self._make_acting(mode, update_statistics, memory, batch, varying)
         if call.leaves is None:
             leaves = jax.tree.leaves(self._fixed)
             call.leaves = tuple(leaves[i] for i in call.fixed)
@@ -241,30 +244,30 @@ class HostPolicy:
             leaves = jax.tree.leaves(varying)
             wanted = tuple(leaves[i] for i in call.varying)
         self._count += 1
-        matrix, loose, connectors = call.program(call.leaves, connectors, self._counts(timesteps), batch, wanted)
-        return np.asarray(matrix), loose, connectors
+        matrix, loose, memory = call.program(call.leaves, memory, self._counts(timesteps), batch, wanted)
+        return np.asarray(matrix), loose, memory
 
     def _counts(self, timesteps: int) -> np.ndarray:
         """Calls and lifetime env steps so far, uint32[3]. In one array: every other one would cost as much again."""
         return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 
     def _make_acting(
-        self, mode: Mode, update_statistics: bool, connectors: Any, batch: dict[str, Any], varying: tuple[Any, ...]
+        self, mode: Mode, update_statistics: bool, memory: Memory, batch: dict[str, Any], varying: tuple[Any, ...]
     ) -> _Acting:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
         # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
-        needed = inputs_that_matter(function, self._fixed, varying, connectors, np.zeros(3, np.uint32), batch)
+        needed = inputs_that_matter(function, self._fixed, varying, memory, np.zeros(3, np.uint32), batch)
         fixed_leaves, fixed_structure = jax.tree.flatten(jax.eval_shape(lambda: self._fixed))
         varying_leaves, varying_structure = jax.tree.flatten(jax.eval_shape(lambda: varying))
         num_fixed = len(fixed_leaves)
         fixed = tuple(i for i in range(num_fixed) if needed[i])
         used = tuple(i for i in range(len(varying_leaves)) if needed[num_fixed + i])
 
-        def program(fixed_given, connectors, counts, batch, varying_given):
+        def program(fixed_given, memory, counts, batch, varying_given):
             return function(
                 jax.tree.unflatten(fixed_structure, _among_blanks(fixed_leaves, fixed, fixed_given)),
                 jax.tree.unflatten(varying_structure, _among_blanks(varying_leaves, used, varying_given)),
-                connectors,
+                memory,
                 counts,
                 batch,
             )
@@ -288,12 +291,16 @@ class HostPolicy:
         """
         return jax.device_get(self._once(self._fixed[:3], env_to_module, batch, key, timesteps, explore=explore))
 
+    def initial_recurrent(self, num_envs: int) -> Any:
+        """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
+        return self.place(self._step.initial_recurrent(num_envs))
+
     def layout(self, mode: Mode) -> Layout:
         """How the results of `act` are packed; known once it has been called with that mode."""
         return self._layouts[mode]
 
     def observe_final(
-        self, connectors: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
+        self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
         """What the module would see after the last step, with the history of before any reset.
 
@@ -303,7 +310,7 @@ class HostPolicy:
             The module's inputs ``[B, ...]``, NumPy.
         """
         counts = self._counts(timesteps)
-        return jax.device_get(self._final(self._fixed, connectors, counts, observations, prev_actions, prev_rewards))
+        return jax.device_get(self._final(self._fixed, env_to_module, counts, observations, prev_actions, prev_rewards))
 
     # ---------------------------------------------------------------------------------------------------- traced
 
@@ -314,34 +321,31 @@ class HostPolicy:
         current = {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}
         return self._step.context(params, rest, current, timesteps, **static)
 
-    def _act(self, fixed, varying, connectors, counts, batch, *, mode: Mode, update_statistics: bool):
+    def _act(self, fixed, varying, memory, counts, batch, *, mode: Mode, update_statistics: bool):
         *weights, key = fixed
         reset, prev_actions, prev_rewards, valid = varying
-        mid = self._step.module_id
-        context = self._step.at_step(
+        context = dataclasses.replace(
             self._context(weights, counts[1:], explore=mode != "greedy", update_statistics=update_statistics),
             key=jax.random.fold_in(unrolled_threefry.wrap_key_data(key), counts[0]),
-            reset=reset,
+        )
+        step = dataclasses.replace(self._step, draws_actions=mode == "random")
+        # Which rows count is for statistics alone: it is recorded where the environments are stepped.
+        columns = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
+        env_to_module, module_to_env, recurrent = memory
+        state = PolicyState(
+            env_to_module=env_to_module,
+            module_to_env=module_to_env,
+            recurrent=recurrent,
             prev_actions=prev_actions,
             prev_rewards=prev_rewards,
+            reset=reset,
         )
-        masked = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
-        env_to_module, inputs = self._step.observe(connectors[0], masked, context)
-        if valid is not None:
-            # For statistics alone: which rows count is recorded where the environments are stepped.
-            inputs = {mid: {name: column for name, column in inputs[mid].items() if name != Columns.LOSS_MASK}}
-        if mode == "random":
-            module_to_env = connectors[1]
-            space: Any = self._step.env_to_module.input_action_space
-            actions = spaces.sample(context.key, space, reset.shape)
-            acted = {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}
-        else:
-            module_to_env, acted = self._step.act(connectors[1], inputs, context)
-        results = {**inputs[mid], **acted}
+        state, inputs, acted = step.step(state, columns, context)
+        results = {**inputs, **acted}
         if not self.records_obs:
             del results[Columns.OBS]
         matrix, loose = self._pack(results, _all_finite(batch[Columns.OBS], reset.shape[0]), mode)
-        return matrix, loose, (env_to_module, module_to_env)
+        return matrix, loose, (state.env_to_module, state.module_to_env, state.recurrent)
 
     def _pack(self, results: dict[str, Any], finite: jax.Array, mode: Mode) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         leaves, treedef = jax.tree.flatten(results)
@@ -358,17 +362,15 @@ class HostPolicy:
     def _act_once(self, weights, env_to_module, batch, key, timesteps, *, explore: bool):
         return self._step.act_once(batch, key, env_to_module, self._context(weights, timesteps, explore=explore))
 
-    def _observe_final(self, fixed, connectors, counts, observations, prev_actions, prev_rewards):
+    def _observe_final(self, fixed, env_to_module, counts, observations, prev_actions, prev_rewards):
         *weights, key = fixed
-        context = self._step.at_step(
+        context = dataclasses.replace(
             self._context(weights, counts[1:], explore=False, update_statistics=False),
             key=jax.random.fold_in(jax.random.wrap_key_data(key), counts[0]),
-            reset=jnp.zeros(prev_rewards.shape, bool),
-            prev_actions=prev_actions,
-            prev_rewards=prev_rewards,
         )
-        out = self._step.observe_final(connectors[0], {Columns.OBS: observations}, context)
-        return out[self._step.module_id][Columns.OBS]
+        return self._step.observe_final(
+            env_to_module, observations, context, prev_actions=prev_actions, prev_rewards=prev_rewards
+        )
 
 
 def _all_finite(observations: Any, num_envs: int) -> jax.Array:

@@ -1,20 +1,58 @@
-"""From observations to actions: both pipelines and the module, as pure functions that both drivers trace."""
+"""From observations to actions: both pipelines and the module, as pure functions.
+
+Rollouts on the device, the policy of a host runner, served policies and exported ones trace the same `PolicyStep.step`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_stack.utils import streams
-from jaxrl_stack.utils.spaces import zeros
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand, zero_where
+from jaxrl_stack.utils import spaces, streams
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.rl_module.functional import PureModule
+
+StateT = TypeVar("StateT", bound="PolicyState")
+
+
+@struct.dataclass
+class PolicyState:
+    """What acting remembers of ``B`` running episodes.
+
+    Attributes:
+        env_to_module: State of the env-to-module pipeline.
+        module_to_env: State of the module-to-env pipeline.
+        recurrent: Recurrent state of the module, ``[B, ...]``; ``{}`` for a module without one.
+        prev_actions: The module's last actions, ``[B, ...]``; zeros after a reset.
+        prev_rewards: float32 ``[B]``, the rewards that came with the next observations; zeros after a reset. None where
+            they are given with every call.
+        reset: bool ``[B]``, whether the next observation is the first of its episode.
+    """
+
+    env_to_module: Any
+    module_to_env: Any
+    recurrent: Any
+    prev_actions: Any
+    prev_rewards: Any
+    reset: Any
+
+    def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
+        """Once the environments have stepped: with what they gave, and zeros where an episode starts."""
+        return dataclasses.replace(
+            self,
+            prev_actions=zero_where(reset, self.prev_actions),
+            prev_rewards=zero_where(reset, rewards),
+            reset=reset,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -26,15 +64,43 @@ class PolicyStep:
         pure: The MultiRLModule, taken apart.
         env_to_module: Pipeline from observations to the module's batch.
         module_to_env: Pipeline from the module's output to the env's actions.
+        draws_actions: Whether actions are drawn from the action space, in place of the module's.
     """
 
     module_id: str
     pure: PureModule
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
+    draws_actions: bool = False
+
+    def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> PolicyState:
+        """Before the first observations.
+
+        Args:
+            num_envs: ``B``.
+            env_to_module: State of that pipeline whose statistics to start from; None for none.
+            module_to_env: Likewise.
+        """
+        given = ((self.env_to_module, env_to_module), (self.module_to_env, module_to_env))
+        first, second = (
+            pipeline.init(num_envs) if state is None else pipeline.rebatch(state, num_envs) for pipeline, state in given
+        )
+        return PolicyState(
+            env_to_module=first,
+            module_to_env=second,
+            recurrent=self.initial_recurrent(num_envs),
+            prev_actions=spaces.zeros(self.env_to_module.action_space, (num_envs,)),
+            prev_rewards=jnp.zeros((num_envs,), jnp.float32),
+            reset=jnp.ones((num_envs,), bool),
+        )
+
+    def initial_recurrent(self, num_envs: Any) -> Any:
+        """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
+        own = self.pure.template[self.module_id].get_initial_state()
+        return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), own)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """What is acted with, the same at every step of a rollout; `at_step` adds what varies.
+        """What is acted with, the same at every step of a rollout; `step` adds what varies.
 
         Args:
             params: Parameters of the MultiRLModule.
@@ -51,11 +117,51 @@ class PolicyStep:
             params=params, rest=rest, settings=settings, step=timesteps, pure=self.pure, **static
         )
 
-    def at_step(self, context: Any, *, key: Any, reset: Any, prev_actions: Any, prev_rewards: Any) -> Any:
-        """The context of one step: ``reset``, ``prev_actions`` and ``prev_rewards`` are ``[B, ...]``."""
+    def step(
+        self, state: StateT, columns: dict[str, Any], context: Any
+    ) -> tuple[StateT, dict[str, Any], dict[str, Any]]:
+        """From observations to actions: connectors, module, connectors.
+
+        Args:
+            state: State before; fields that `PolicyState` does not have pass unchanged.
+            columns: ``{"obs": observations [B, ...]}`` and what host connectors added. ``loss_mask``, bool ``[B]``,
+                says of which rows statistics learn, and goes no further than the pipeline.
+            context: What to act with; see `context`. Its ``key`` is this step's.
+
+        Returns:
+            ``(state, the module's batch [B, ...], columns after the module-to-env pipeline [B, ...])``, actions and
+            actions_for_env among the last ones. `PolicyState.after` adds what the environments answer.
+        """
+        if jax.tree.leaves(state.recurrent):
+            first = self.initial_recurrent(state.reset.shape[0])
+            columns = {
+                **columns,
+                Columns.STATE_IN: jax.tree.map(
+                    lambda new, old: jnp.where(expand(state.reset, old), new, old), first, state.recurrent
+                ),
+            }
+        mid = self.module_id
+        context = self._at(context, state.reset, state.prev_actions, state.prev_rewards)
+        env_to_module, batches = self.observe(state.env_to_module, columns, context)
+        batch = {name: column for name, column in batches[mid].items() if name != Columns.LOSS_MASK}
+        module_to_env, acted = self.act(state.module_to_env, {**batches, mid: batch}, context)
+        state = dataclasses.replace(
+            state,
+            env_to_module=env_to_module,
+            module_to_env=module_to_env,
+            recurrent=acted.get(Columns.STATE_OUT, state.recurrent),
+            # With the dtypes of before: the next call, or turn of a loop, is the same program.
+            prev_actions=jax.tree.map(
+                lambda old, new: new.astype(old.dtype), state.prev_actions, acted[Columns.ACTIONS]
+            ),
+            reset=jnp.zeros_like(state.reset),
+        )
+        return state, batch, acted
+
+    def _at(self, context: Any, reset: Any, prev_actions: Any, prev_rewards: Any) -> Any:
         mid = self.module_id
         return dataclasses.replace(
-            context, key=key, reset=reset, prev_actions={mid: prev_actions}, prev_rewards={mid: prev_rewards}
+            context, reset=reset, prev_actions={mid: prev_actions}, prev_rewards={mid: prev_rewards}
         )
 
     def observe(
@@ -75,16 +181,22 @@ class PolicyStep:
         context = dataclasses.replace(context, key=streams.named(context.key, stream))
         return self.env_to_module.apply(env_to_module, {self.module_id: columns}, context)
 
-    def observe_final(self, env_to_module: Any, columns: dict[str, Any], context: Any) -> dict[str, Any]:
-        """The module's batch for observations before a reset: history goes on, statistics stay.
+    def observe_final(
+        self, env_to_module: Any, final_obs: Any, context: Any, *, prev_actions: Any, prev_rewards: Any
+    ) -> Any:
+        """What the module would see of observations before a reset: history goes on, statistics stay.
 
         Args:
             env_to_module: State of that pipeline after the step's own observations.
-            columns: ``{"obs": final observations [B, ...]}``.
-            context: A `ConnectorContext` with the actions and rewards of the step.
+            final_obs: Observations ``[B, ...]``.
+            context: What to act with, with the step's ``key``.
+            prev_actions: Actions of the step, ``[B, ...]``.
+            prev_rewards: Its rewards, float32 ``[B]``.
         """
-        context = dataclasses.replace(context, reset=jnp.zeros_like(context.reset), update_statistics=False)
-        return self.observe(env_to_module, columns, context, stream="final_observation")[1]
+        context = dataclasses.replace(context, update_statistics=False)
+        context = self._at(context, jnp.zeros(prev_rewards.shape, bool), prev_actions, prev_rewards)
+        columns = {Columns.OBS: final_obs}
+        return self.observe(env_to_module, columns, context, stream="final_observation")[1][self.module_id][Columns.OBS]
 
     def act(self, module_to_env: Any, batch: dict[str, Any], context: Any) -> tuple[Any, dict[str, Any]]:
         """The module's forward pass and the module-to-env pipeline.
@@ -98,6 +210,10 @@ class PolicyStep:
             ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
         """
         mid = self.module_id
+        if self.draws_actions:
+            space: Any = self.env_to_module.input_action_space
+            actions = spaces.sample(context.key, space, context.reset.shape)
+            return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}
         rest = self.pure.reseed(context.rest, streams.named(context.key, "module"))
         module = self.pure.bind(context.params, rest)[mid]
         if context.explore:
@@ -120,14 +236,5 @@ class PolicyStep:
         Returns:
             The columns of `act`, ``[B, ...]``.
         """
-        num_envs = jax.tree.leaves(columns)[0].shape[0]
-        context = self.at_step(
-            dataclasses.replace(context, update_statistics=False),
-            key=key,
-            reset=jnp.ones((num_envs,), bool),
-            prev_actions=zeros(self.env_to_module.action_space, (num_envs,)),
-            prev_rewards=jnp.zeros((num_envs,), jnp.float32),
-        )
-        state = self.env_to_module.rebatch(env_to_module, num_envs)
-        _, batch = self.observe(state, columns, context)
-        return self.act(self.module_to_env.init(num_envs), batch, context)[1]
+        state = self.start(jax.tree.leaves(columns)[0].shape[0], env_to_module)
+        return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]

@@ -24,7 +24,6 @@ from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observa
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
@@ -324,7 +323,7 @@ class DeviceEnvRunner(EnvRunner):
         """The program of some steps: ``(state, *weights) -> (state, columns or (), statistics)``."""
 
         def run(state, params, rest, settings, timesteps):
-            acting = _RandomActions(self.rollout) if random_actions else self.rollout
+            acting = dataclasses.replace(self.rollout, draws_actions=random_actions)
             # It acts as a policy does that serves: with what training has learned, and nothing else.
             context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
             state, columns, statistics = acting.unroll(state, context, num_steps=num_steps)
@@ -512,15 +511,3 @@ def _state_of(pipeline: Any, state: Any) -> dict[str, Any]:
     """A pipeline's `get_state` for a state that is elsewhere."""
     pipeline.state = jax.device_get(state)
     return pipeline.get_state()
-
-
-class _RandomActions(DeviceRollout):
-    """The same rollout with actions drawn from the action space."""
-
-    def __init__(self, rollout: DeviceRollout):
-        super().__init__(**{field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout)})
-
-    def act(self, module_to_env, batch, context):
-        num_envs = jax.tree.leaves(batch[self.module_id])[0].shape[0]
-        actions = spaces.sample(context.key, self.env.action_space, (num_envs,))
-        return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}

@@ -76,6 +76,7 @@ class HostRollout:
         self._lengths = np.zeros(num_envs, np.int64)
         self._started_at = np.full(num_envs, time.perf_counter())
         self._connectors.reset(num_envs)
+        self._recurrent = self._policy.initial_recurrent(num_envs)
         self.live = self._make_live()
         if self.live is None:
             return
@@ -103,7 +104,7 @@ class HostRollout:
         obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
         returns, lengths, num_envs = self._returns, self._lengths, envs.num_envs
-        connectors = self._connectors.value
+        memory = (*self._connectors.value, self._recurrent)
         recording: Any = None
         layout: Any = None
         same_actions = False
@@ -113,8 +114,8 @@ class HostRollout:
         for t in range(num_steps):
             began = clock()
             batch = {Columns.OBS: obs} if host is None else host.batch
-            matrix, loose, connectors = policy.act(
-                mode, connectors, batch, reset, prev_actions, prev_rewards, timesteps, valid, update_statistics=learns
+            matrix, loose, memory = policy.act(
+                mode, memory, batch, reset, prev_actions, prev_rewards, timesteps, valid, update_statistics=learns
             )
             if recording is None:
                 layout = policy.layout(mode)
@@ -137,7 +138,7 @@ class HostRollout:
                 columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
                 live.saw(columns.get(Columns.OBS, batch[Columns.OBS]))
                 step, inputs = self._step_live(
-                    for_env, columns, connectors, timesteps, mode, weights_seq_no, is_last=is_last
+                    for_env, columns, memory[0], timesteps, mode, weights_seq_no, is_last=is_last
                 )
             stepping += clock() - acted
             acting += acted - began
@@ -154,7 +155,7 @@ class HostRollout:
                 if needed.any():
                     if inputs is None:
                         next_obs = _next_obs(step, ended)
-                        inputs = self._final_inputs(next_obs, connectors, actions, prev_rewards, timesteps)
+                        inputs = self._final_inputs(next_obs, memory[0], actions, prev_rewards, timesteps)
                     recording.add_final(needed, inputs)
             if wants_episodes:
                 infos.append(step.infos)
@@ -170,7 +171,8 @@ class HostRollout:
         envs.accept(recording)
         self._obs, self._reset, self._valid = obs, reset, valid
         self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
-        self._connectors.value = connectors
+        *connectors, self._recurrent = memory
+        self._connectors.value = tuple(connectors)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self.num_recordings += 1
         self._metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
@@ -180,7 +182,7 @@ class HostRollout:
         self,
         for_env: Any,
         columns: dict[str, Any],
-        connectors: Any,
+        env_to_module: Any,
         timesteps: int,
         mode: Mode,
         weights_seq_no: int,
@@ -205,7 +207,7 @@ class HostRollout:
         inputs = None
         if is_last or ended.any():
             rewards = np.asarray(step.rewards, np.float32)
-            inputs = self._final_inputs(next_obs, connectors, columns[Columns.ACTIONS], rewards, timesteps)
+            inputs = self._final_inputs(next_obs, env_to_module, columns[Columns.ACTIONS], rewards, timesteps)
         live.report(step, inputs)
         self._envs.reset_ended(step)
         live.begin(step)
@@ -214,12 +216,12 @@ class HostRollout:
         return step, inputs
 
     def _final_inputs(
-        self, next_obs: Any, connectors: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
+        self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
         """The module's view of observations before any reset; no statistics learn from them."""
         if not self._policy.records_obs:
             return next_obs
-        return self._policy.observe_final(connectors, next_obs, prev_actions, prev_rewards, timesteps)
+        return self._policy.observe_final(env_to_module, next_obs, prev_actions, prev_rewards, timesteps)
 
     def _note_ended(self, ended: np.ndarray) -> None:
         now = time.perf_counter()

@@ -7,45 +7,31 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
-from jaxrl_stack.acting.policy_step import PolicyStep
+from jaxrl_stack.acting import policy_step
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.ops.masks import expand, zero_where
 from jaxrl_stack.utils.nested import row
-from jaxrl_stack.utils.spaces import zeros
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
-class PolicyState:
-    """What a policy remembers of ``B`` running episodes; frozen, a pytree.
+@struct.dataclass
+class PolicyState(policy_step.PolicyState):
+    """What a policy remembers of ``B`` running episodes; frozen, a pytree. Statistics are those that they began with.
 
     Attributes:
-        env_to_module: State of the env-to-module pipeline: history per environment, and the statistics that these
-            episodes began with.
-        module_to_env: Likewise of the module-to-env pipeline.
-        module: Recurrent state of the module ``[B, ...]``; ``{}`` for a module without one.
-        prev_actions: The module's last actions, ``[B, ...]``.
-        starts: bool ``[B]``; True where the next observation is the first of its episode.
         episodes: The episodes as objects, where host connectors want to see them; else None.
     """
 
-    env_to_module: Any
-    module_to_env: Any
-    module: Any
-    prev_actions: Any
-    starts: Any
-    episodes: RunningEpisodes | None = dataclasses.field(default=None, metadata={"static": True})
+    episodes: RunningEpisodes | None = struct.field(pytree_node=False, default=None)
 
     @property
     def num_envs(self) -> int:
         """``B``."""
-        return self.starts.shape[0]
+        return self.reset.shape[0]
 
 
 class PolicyArrays(NamedTuple):
@@ -94,7 +80,7 @@ class PolicyProgram:
         self.module_to_env.check_pure()
         self.has_host_connectors = bool(self.env_to_module.checked_host_connectors())
         self.fixed = fixed
-        self.step = PolicyStep(
+        self.step = policy_step.PolicyStep(
             module_id=module_id,
             pure=pure,
             env_to_module=self.env_to_module.pure_part(),
@@ -121,57 +107,27 @@ class PolicyProgram:
 
     # ---------------------------------------------------------------------------------------------------- traced
 
-    def _recurrent_state(self, num_envs: Any) -> Any:
-        """The module's recurrent state at the start of episodes, ``[B, ...]``."""
-        own = self.step.pure.template[self.step.module_id].get_initial_state()
-        return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), own)
-
     def _initial_state(self, connectors: tuple[Any, Any], *, num_envs: int) -> PolicyState:
-        env_to_module, module_to_env = self.step.env_to_module, self.step.module_to_env
-        return PolicyState(
-            env_to_module=env_to_module.rebatch(connectors[0], num_envs),
-            module_to_env=module_to_env.rebatch(connectors[1], num_envs),
-            module=self._recurrent_state(num_envs),
-            prev_actions=zeros(env_to_module.action_space, (num_envs,)),
-            starts=jnp.ones((num_envs,), bool),
-        )
+        return PolicyState(**{**vars(self.step.start(num_envs, *connectors)), "prev_rewards": None})
 
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
         """``(actions, state, outputs, the module's observations if the pipeline changes them)``."""
-        step, mid = self.step, self.step.module_id
-        starts = state.starts | reset
+        step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
-        context = step.at_step(
-            step.context(
-                arrays.params, arrays.rest, values, arrays.timesteps, explore=explore, update_statistics=False
-            ),
-            key=jax.random.fold_in(key, count),
-            reset=starts,
-            prev_actions=zero_where(starts, state.prev_actions),
-            prev_rewards=zero_where(starts, prev_rewards),
+        context = step.context(
+            arrays.params, arrays.rest, values, arrays.timesteps, explore=explore, update_statistics=False
         )
-        if jax.tree.leaves(state.module):
-            fresh = self._recurrent_state(starts.shape[0])
-            recurrent = jax.tree.map(lambda new, old: jnp.where(expand(starts, old), new, old), fresh, state.module)
-            columns = {**columns, Columns.STATE_IN: recurrent}
-        env_to_module, batch = step.observe(state.env_to_module, columns, context)
-        module_to_env, outputs = step.act(state.module_to_env, batch, context)
-        # With the dtypes of before, so that the next call finds the same program.
-        prev_actions = jax.tree.map(
-            lambda old, new: new.astype(old.dtype), state.prev_actions, outputs[Columns.ACTIONS]
+        state, batch, outputs = step.step(
+            state.after(prev_rewards, state.reset | reset),
+            columns,
+            dataclasses.replace(context, key=jax.random.fold_in(key, count)),
         )
-        state = PolicyState(
-            env_to_module=env_to_module,
-            module_to_env=module_to_env,
-            module=outputs[Columns.STATE_OUT] if jax.tree.leaves(state.module) else state.module,
-            prev_actions=prev_actions,
-            starts=jnp.zeros_like(starts),
-        )
+        state = dataclasses.replace(state, prev_rewards=None)
         actions = outputs[Columns.ACTIONS_FOR_ENV]
         outputs = {name: leaf for name, leaf in outputs.items() if name != Columns.ACTIONS_FOR_ENV}
-        inputs = batch[mid][Columns.OBS] if self.has_host_connectors and len(step.env_to_module) else None
+        inputs = batch[Columns.OBS] if self.has_host_connectors and len(step.env_to_module) else None
         return actions, state, outputs, inputs
 
 

@@ -150,7 +150,7 @@ def test_a_batch_is_its_rows(policy):
             np.testing.assert_allclose(
                 own_outputs[Columns.ACTION_DIST_INPUTS], outputs[Columns.ACTION_DIST_INPUTS][i], atol=1e-6
             )
-    assert state.num_envs == 3 and not np.asarray(state.starts).any()
+    assert state.num_envs == 3 and not np.asarray(state.reset).any()
 
 
 def test_a_state_can_be_used_again(policy):

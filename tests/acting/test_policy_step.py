@@ -1,0 +1,93 @@
+"""The one step of acting, under a module with a recurrent state."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs.counter import CounterEnv
+from jaxrl_stack.acting.device_rollout import DeviceRollout
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.utils import counters
+
+NUM_ENVS, LENGTH = 2, 3
+
+
+class Sum(RLModule):
+    """Remembers the sum of its observations, which begins with 0.5; the action does not matter."""
+
+    def get_initial_state(self):
+        return {"sum": np.full(1, 0.5, np.float32)}
+
+    def _forward(self, batch, **kwargs):
+        total = batch[Columns.STATE_IN]["sum"] + batch[Columns.OBS]
+        return {
+            Columns.ACTION_DIST_INPUTS: jnp.concatenate([total, -total], axis=-1),
+            Columns.STATE_OUT: {"sum": total},
+        }
+
+
+@pytest.fixture(scope="module")
+def runner():
+    register_env("counter_on_the_host", lambda ctx: GymnasiumFromJax(CounterEnv, ctx))
+    config = (
+        PPOConfig()
+        .environment("counter_on_the_host", env_config={"terminate_at": LENGTH})
+        .env_runners(num_envs_per_env_runner=NUM_ENVS)
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=Sum))
+    )
+    runner = SingleAgentEnvRunner(config=config)
+    yield runner
+    runner.stop()
+
+
+def on_host(runner: SingleAgentEnvRunner, *, random_actions: bool):
+    episodes = runner.sample(num_episodes=4, random_actions=random_actions)
+    columns = (Columns.STATE_IN, Columns.STATE_OUT) if not random_actions else (Columns.STATE_IN,)
+    return [[np.ravel(e.get_extra_model_outputs(name)["sum"]) for name in columns] for e in episodes]
+
+
+def on_device(runner: SingleAgentEnvRunner):
+    config, spaces = runner.config, runner.get_spaces()
+    pure = PureModule(config.get_multi_rl_module_spec(spaces=spaces).build(seed=0))
+    rollout = DeviceRollout(
+        env=CounterEnv(terminate_at=LENGTH),
+        module_id=DEFAULT_MODULE_ID,
+        pure=pure,
+        env_to_module=config.build_env_to_module_connector(spaces=spaces),
+        module_to_env=config.build_module_to_env_connector(spaces=spaces),
+    )
+
+    @jax.jit
+    def sample(key):
+        state = rollout.init(key, NUM_ENVS)
+        context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
+        return rollout.unroll(state, context, num_steps=2 * LENGTH)[1]
+
+    columns = sample(jax.random.key(0))
+    return [columns[name]["sum"][..., 0] for name in (Columns.STATE_IN, Columns.STATE_OUT)]
+
+
+def test_recurrent_state_goes_from_step_to_step_and_starts_anew_with_every_episode(runner):
+    # Observations are 0, 1, 2.
+    before, after = [0.5, 0.5, 1.5], [0.5, 1.5, 3.5]
+    for state_in, state_out in on_host(runner, random_actions=False):
+        np.testing.assert_array_equal(state_in, before)
+        np.testing.assert_array_equal(state_out, after)
+    state_in, state_out = on_device(runner)
+    np.testing.assert_array_equal(state_in, np.tile(before, (NUM_ENVS, 2)).T)
+    np.testing.assert_array_equal(state_out, np.tile(after, (NUM_ENVS, 2)).T)
+
+
+def test_actions_that_no_module_has_chosen_leave_its_state_alone(runner):
+    for (state_in,) in on_host(runner, random_actions=True):
+        np.testing.assert_array_equal(state_in, [0.5] * LENGTH)
