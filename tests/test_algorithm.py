@@ -748,8 +748,8 @@ def test_eager_runs_equal_compiled_ones():
 
 class DivergesLater(PPOLearner):
     def compute_loss_for_module(self, **kwargs):
-        loss, metrics = super().compute_loss_for_module(**kwargs)
-        return loss / jnp.where(kwargs["config"].entropy_coeff < 0.5, 0.0, 1.0), metrics
+        loss = super().compute_loss_for_module(**kwargs)
+        return loss / jnp.where(kwargs["config"].entropy_coeff < 0.5, 0.0, 1.0)
 
 
 def test_check_nans_names_the_iteration():

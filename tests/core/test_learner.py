@@ -23,6 +23,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner import traced_update
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -346,6 +347,25 @@ def test_each_optimizer_has_its_own_loss_and_learning_rate():
     assert learner.filter_param_dict_for_optimizer(after, optimizer) == {B: after[B]}
     with pytest.raises(KeyError, match="has no optimizer 'of_c'; registered are"):
         learner.get_optimizer(DEFAULT_MODULE_ID, "of_c")
+
+
+class Penalized(TwoOptimizers):
+    def compute_loss_for_module(self, *, module_id, **kwargs):
+        losses = LossesByOptimizer(super().compute_loss_for_module(module_id=module_id, **kwargs))
+        self.metrics.log_dict(losses, key=module_id, window=1)
+        penalty = 0.5 * sum(jnp.sum(jnp.square(w[...])) for w in self.get_parameters(self.module[module_id]))
+        return 1.5 + losses + penalty - 1.0
+
+
+def test_a_term_that_is_added_to_all_losses_moves_all_parameters_and_counts_once():
+    learner, batch = make(Penalized), rows()
+    before = learner.get_weights()
+    metrics = learner.update(batch=batch)[DEFAULT_MODULE_ID]
+    after, own = learner.get_weights(), gradients(before, batch, 1.0, 2.0)
+    for ref, lr in ((A, 0.1), (B, 0.2)):
+        np.testing.assert_allclose(after[ref], before[ref] - lr * (own[ref] + before[ref]), rtol=1e-5, atol=1e-6)
+    penalty = 0.5 * sum(np.sum(np.square(w)) for w in before.values())
+    assert metrics["total_loss"] == pytest.approx(metrics["of_a"] + metrics["of_b"] + penalty + 0.5, rel=1e-5)
 
 
 def registers(*calls):
@@ -1017,9 +1037,9 @@ class NotLinear(PPOLearner):
     """A function of a mean, which no sum over pieces can give."""
 
     def compute_loss_for_module(self, **kwargs):
-        loss, metrics = super().compute_loss_for_module(**kwargs)
+        loss = super().compute_loss_for_module(**kwargs)
         squared = jnp.square(self.masked_mean(kwargs["batch"][Columns.ADVANTAGES], kwargs["batch"]))
-        return loss + squared, {**metrics, "squared": squared}
+        return loss + squared, {"squared": squared}
 
 
 class StillLinear(NotLinear):
@@ -1069,8 +1089,8 @@ class LinearPerOptimizer(PPOLearner):
             )
 
     def compute_loss_for_module(self, **kwargs):
-        loss, metrics = super().compute_loss_for_module(**kwargs)
-        return {"policy": loss, "value": 2.0 * metrics["vf_loss"]}, metrics
+        loss = super().compute_loss_for_module(**kwargs)
+        return {"policy": loss, "value": 2.0 * self.metrics.peek((kwargs["module_id"], "vf_loss"))}
 
 
 class PerOptimizer(LinearPerOptimizer):

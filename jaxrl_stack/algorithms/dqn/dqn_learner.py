@@ -126,11 +126,10 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         log((module_id, TD_ERROR_KEY), rows.td_error, reduce="item_series")
         log((module_id, QF_MAX_KEY), jnp.max(jnp.where(valid, rows.q_selected, -jnp.inf)), reduce="max")
         log((module_id, QF_MIN_KEY), jnp.min(jnp.where(valid, rows.q_selected, jnp.inf)), reduce="min")
-        return means["loss"], {
-            QF_LOSS_KEY: means["loss"],
-            QF_MEAN_KEY: means["q"],
-            TD_ERROR_MEAN_KEY: means["td_error"],
-        }
+        log((module_id, QF_LOSS_KEY), means["loss"], window=1)
+        log((module_id, QF_MEAN_KEY), means["q"], window=1)
+        log((module_id, TD_ERROR_MEAN_KEY), means["td_error"], window=1)
+        return means["loss"]
 
 
 def __getattr__(name: str) -> Any:

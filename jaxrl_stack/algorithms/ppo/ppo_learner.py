@@ -89,7 +89,8 @@ class PPOLearner(Learner):
         if config.use_kl_loss:
             coefficient = self.curr_kl_coeffs_per_module[module_id]
             total = total + coefficient * means["kl"]
-        return total, metrics
+        self.metrics.log_dict(metrics, key=module_id, window=1)
+        return total
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]

@@ -23,6 +23,7 @@ from jaxrl_stack.algorithms.sac.default_sac_rl_module import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
 from jaxrl_stack.ops import q_learning, soft_actor_critic
@@ -187,9 +188,12 @@ class SACLearner(TargetNetworkUpdates, Learner):
         for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
             over_rows = getattr(jnp, reduce)(jnp.where(mask, shown, worst))
             self.metrics.log_value((module_id, name), over_rows, reduce=reduce)
-        losses = {name: means[name] for name in ("qf", "qf_twin", "policy", "alpha") if name in means}
+        losses = LossesByOptimizer(
+            {name: means[name] for name in ("qf", "qf_twin", "policy", "alpha") if name in means}
+        )
         metrics = {f"{name}_loss": loss for name, loss in losses.items()}
         metrics |= {name: means[name] for name in (LOGPS_KEY, QF_MEAN_KEY, TD_ERROR_MEAN_KEY)}
+        self.metrics.log_dict(metrics, key=module_id, window=1)
         for name, value in (
             ("alpha_value", jnp.exp(log_alpha)),
             ("log_alpha_value", log_alpha),
@@ -197,7 +201,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         ):
             # No means over rows: they are the same in all parts of a batch.
             self.metrics.log_value((module_id, name), value, reduce="max")
-        return losses, metrics
+        return losses
 
 
 def _continuous_terms(

@@ -151,8 +151,10 @@ class LossHooks(LearnerBase):
             fwd_out: What its ``forward_train`` returned.
 
         Returns:
-            A float32 scalar; or ``(scalar, {metric: value})``; or ``{optimizer_name: scalar}``, each differentiated
-            for the parameters of that optimizer alone. Take means with `masked_mean`.
+            A float32 scalar; or ``{optimizer_name: scalar}``, each differentiated for the parameters of that optimizer
+            alone; as the built-in learners do, so that ``super().compute_loss_for_module(...) + term`` is a loss, too.
+            Or a pair of that and ``{metric: value}``, in place of logging into `metrics`. Take means with
+            `masked_mean`.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must implement compute_loss_for_module(*, module_id, config, batch, fwd_out)."

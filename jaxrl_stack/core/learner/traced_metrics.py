@@ -111,6 +111,17 @@ class TracedMetrics:
             else:
                 self.log_value((*prefix, name), value, **kwargs)
 
+    def peek(self, key: str | tuple[str, ...], default: Any = None) -> Any:
+        """What was logged under a path so far, of this minibatch alone: an array that gradients flow through.
+
+        Raises:
+            KeyError: If nothing was, and there is no `default`.
+        """
+        path = (key,) if isinstance(key, str) else tuple(key)
+        if path not in self._values and default is None:
+            raise KeyError(f"No metric {path!r} was logged in this update; there are {sorted(self._values)}.")
+        return self._values[path][1] if path in self._values else default
+
     def log_statistics(
         self,
         key: str | tuple[str, ...],

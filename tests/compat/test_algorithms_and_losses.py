@@ -1,0 +1,91 @@
+"""Algorithms, training steps, losses and optimizers of one's own, in the form that RLlib's documentation shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+
+SMALL = {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}
+
+
+class Steps(gym.Env):
+    """Five steps; the reward is the action, the observation how many steps were taken."""
+
+    observation_space = gym.spaces.Box(0.0, 5.0, (2,), np.float32)
+    action_space: Any = gym.spaces.Discrete(2)
+
+    def __init__(self, config: dict[str, Any] | None = None):
+        self.num_steps = 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.num_steps, 1.0], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.num_steps = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.num_steps += 1
+        return self._observation(), float(np.sum(action)), self.num_steps == 5, False, {}
+
+
+class ContinuousSteps(Steps):
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+# ------------------------------------------------------------------------------------------------------------- losses
+
+
+class WeightPenalty:
+    """Adds the mean square of all weights to the loss, as in the example of a loss function of one's own."""
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        base_loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        parameters = self.get_parameters(self.module[module_id])
+        mean_square = jnp.mean(jnp.stack([jnp.square(w).mean() for w in parameters]))
+        self.metrics.log_value(key=(module_id, "mean_square"), value=mean_square, window=1)
+        return base_loss + config.learner_config_dict["penalty_coeff"] * mean_square
+
+
+REPLAY = {"train_batch_size_per_learner": 8, "num_steps_sampled_before_learning_starts": 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "base"),
+    [
+        (PPOConfig().environment(Steps).training(train_batch_size_per_learner=10, num_epochs=1, lr=0.01), PPOLearner),
+        (DQNConfig().environment(Steps).training(**REPLAY, lr=0.01), DQNLearner),
+        (SACConfig().environment(ContinuousSteps).training(**REPLAY, initial_alpha=0.5), SACLearner),
+    ],
+    ids=["ppo", "dqn", "sac"],
+)
+def test_a_term_of_ones_own_in_the_loss_of_every_algorithm(config, base):
+    learner_class = type("Penalized", (WeightPenalty, base), {})
+    config = config.env_runners(num_env_runners=0, rollout_fragment_length=10).rl_module(model_config=SMALL)
+    if base is PPOLearner:
+        config.training(minibatch_size=None)
+    config.learners(learner_class=learner_class, learner_config_dict={"penalty_coeff": 1e6})
+    algo = config.build_algo()
+    before = algo.get_weights()[DEFAULT_MODULE_ID]
+    result = algo.train()["learners"][DEFAULT_MODULE_ID]
+    after = algo.get_weights()[DEFAULT_MODULE_ID]
+    # Adam's first steps go by the signs of gradients alone: against those of the weights, in every part of the module.
+    trained = [name for name in before if "target" not in name and np.abs(before[name]).max() > 0.1]
+    assert all(np.abs(after[name]).sum() < np.abs(before[name]).sum() for name in trained) and len(trained) > 3
+    # The term counts once in the total; everything else that was reported still is.
+    assert result["total_loss"] == pytest.approx(1e6 * result["mean_square"], rel=0.05)
+    assert set(base.all_result_names()) <= set(result)
+    assert np.isfinite([result[name] for name in base.result_names]).all()
+    algo.stop()
