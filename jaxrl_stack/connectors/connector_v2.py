@@ -371,8 +371,8 @@ class ConnectorV2(Checkpointable, Constructible):
                 ``key``, ``settings``, ``step``: fields of the ConnectorContext.
 
         Returns:
-            The transformed batch. Without ``key``, draws come from a fixed key and the number of calls so
-            far.
+            The transformed batch, NumPy arrays unless the call is traced. Without ``key``, draws come from a fixed key
+            and the number of calls so far.
 
         Raises:
             ValueError: The number of environments changed in the middle of the episodes whose history a
@@ -473,6 +473,7 @@ class PureConnector(ConnectorV2):
             **fields,
         )
         self.state, nested = self.apply(self.state, nested, ctx)
+        nested = jax.tree.map(_as_numpy, nested)
         return next(iter(nested.values())) if is_flat else nested
 
     def _next_key(self) -> jax.Array:
@@ -532,6 +533,11 @@ class PureConnector(ConnectorV2):
 
 _COLUMN_NAMES = {value for name, value in vars(Columns).items() if name.isupper()}
 CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "step")
+
+
+def _as_numpy(leaf: Any) -> Any:
+    """A JAX array as an array that environments and episodes take, and that may be written to."""
+    return np.array(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) else leaf
 
 
 def nest(batch: dict[str, Any]) -> tuple[dict[str, Any], bool]:
