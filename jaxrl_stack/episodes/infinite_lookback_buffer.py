@@ -268,6 +268,9 @@ class InfiniteLookbackBuffer:
     def __getitem__(self, item: Indices) -> Any:
         return self.get(item)
 
+    def __setitem__(self, key: Indices, value: Any) -> None:
+        self.set(value, at_indices=key)
+
     def __iter__(self) -> Iterator[Any]:
         return (self._item(position) for position in range(self.lookback, self.len_incl_lookback()))
 

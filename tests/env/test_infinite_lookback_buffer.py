@@ -130,6 +130,16 @@ def test_set_agrees_with_list_assignment(seed, finalized):
 
 
 @pytest.mark.parametrize("finalized", [False, True])
+def test_assigning_to_an_index_sets_it(finalized):
+    buffer, other = make_buffer(6, 2, finalized), make_buffer(6, 2, finalized)
+    for key, value in [(0, 7), (-1, 8), (slice(1, 3), [9, 10])]:
+        buffer[key] = value
+        other.set(value, at_indices=key)
+        assert_same(buffer.get(), other.get())
+    assert_same(list(buffer), [7, 9, 10, 8])
+
+
+@pytest.mark.parametrize("finalized", [False, True])
 def test_set_refuses_another_number_of_items_and_writes_nothing(finalized):
     buffer = make_buffer(5, 1, finalized)
     for new_data, indices in [([1, 2], slice(0, 3)), ([1, 2, 3], [0, 1]), ([1] * 5, None), ([1], slice(9, 11))]:
