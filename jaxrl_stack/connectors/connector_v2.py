@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from flax import struct
+from jax.core import Tracer
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.checkpoints.plain_data import Constructible
@@ -537,7 +538,7 @@ CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "s
 
 def _as_numpy(leaf: Any) -> Any:
     """A JAX array as an array that environments and episodes take, and that may be written to."""
-    return np.array(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) else leaf
+    return np.array(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) else leaf
 
 
 def nest(batch: dict[str, Any]) -> tuple[dict[str, Any], bool]:
