@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution import Deterministic
@@ -73,6 +74,27 @@ def test_custom_modules_pass():
             return {Columns.ACTION_DIST_INPUTS: self.pi(batch["obs"]["x"]) + batch["obs"]["k"][..., None]}
 
     check(Nested, observation_space=gym.spaces.Dict({"x": OBS_SPACE, "k": gym.spaces.Discrete(3)}))
+
+
+def test_ppo_refuses_a_module_whose_actions_have_no_log_probabilities():
+    class Actor(Mine, ValueFunctionAPI):
+        def compute_values(self, batch, embeddings=None):
+            return jnp.zeros(len(batch["obs"]))
+
+        def _forward_exploration(self, batch, **kwargs):
+            return {Columns.ACTIONS: jnp.zeros(len(batch["obs"]), jnp.int32)}
+
+    class Complete(Actor):
+        def _forward_exploration(self, batch, **kwargs):
+            more = {Columns.ACTION_LOGP: jnp.zeros(len(batch["obs"]))}
+            return super()._forward_exploration(batch) | self._forward(batch) | more
+
+    spaces = {"default_policy": (OBS_SPACE, ACTION_SPACE)}
+    config = PPOConfig().rl_module(rl_module_spec=RLModuleSpec(module_class=Actor))
+    expected = r"Actor .*\._forward_exploration\(\) .*\['action_logp', 'action_dist_inputs'\] beside 'actions'.*alone"
+    with pytest.raises(ValueError, match=expected):
+        config.build_learner(spaces=spaces)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Complete)).build_learner(spaces=spaces)
 
 
 def returns(**columns):

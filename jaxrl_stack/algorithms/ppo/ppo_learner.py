@@ -38,6 +38,10 @@ class PPOLearner(Learner):
     )
     columns_from_forward_train = (Columns.ACTION_DIST_INPUTS,)
 
+    @property
+    def columns_from_acting(self) -> tuple[str, ...]:
+        return (Columns.ACTION_LOGP, *([Columns.ACTION_DIST_INPUTS] if self.config.use_kl_loss else []))
+
     def rl_module_required_apis(self) -> list[type]:
         return [ValueFunctionAPI]
 

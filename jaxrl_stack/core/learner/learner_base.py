@@ -59,6 +59,11 @@ class LearnerBase:
     columns_from_forward_train: tuple[str, ...] = ()
     """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
 
+    @property
+    def columns_from_acting(self) -> tuple[str, ...]:
+        """Columns that the loss needs of how actions were chosen; a module that chooses them itself returns them."""
+        return ()
+
     _row_updates: RowUpdates | None = None
     _params_are_shared = False
 
@@ -141,7 +146,14 @@ class LearnerBase:
                 f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
             )
         if module.observation_space is not None:
-            check_module_outputs(module, module_id=module_id, train_keys=self.columns_from_forward_train)
+            # Connectors of the user's may add what the module does not return.
+            has_own = self.config._module_to_env_connector or self.config._learner_connector
+            check_module_outputs(
+                module,
+                module_id=module_id,
+                train_keys=self.columns_from_forward_train,
+                exploration_keys=() if has_own else self.columns_from_acting,
+            )
 
     def _initial_state(self) -> LearnerState:
         params, rest = self._pure.params, self._pure.rest

@@ -26,6 +26,7 @@ def check_module_outputs(
     module_id: str | None = None,
     forwards: Collection[str] = ("inference", "exploration", "train"),
     train_keys: Collection[str] = (),
+    exploration_keys: Collection[str] = (),
 ) -> None:
     """Check what a module's forward passes return, by tracing them on a batch made from its spaces.
 
@@ -34,6 +35,7 @@ def check_module_outputs(
         module_id: Named in messages.
         forwards: Which passes to check; those that a `learner_only` module never runs are left out.
         train_keys: Columns that the algorithm's loss needs from `forward_train`.
+        exploration_keys: Columns that it needs beside ACTIONS from a `forward_exploration` that chooses actions itself.
 
     Raises:
         ValueError: Names the module's class, the method and the column, what was expected and what it got,
@@ -41,14 +43,17 @@ def check_module_outputs(
     """
     if isinstance(module, MultiRLModule):
         for id_, part in module.items():
-            check_module_outputs(part, module_id=id_, forwards=forwards, train_keys=train_keys)
+            check_module_outputs(
+                part, module_id=id_, forwards=forwards, train_keys=train_keys, exploration_keys=exploration_keys
+            )
         return
+    required = {"train": train_keys, "exploration": exploration_keys}
     for forward in forwards:
         if module.learner_only and forward != "train":
             continue
         if module.inference_only and forward == "train":
             continue
-        _ForwardCheck(module, module_id, forward).run(train_keys if forward == "train" else ())
+        _ForwardCheck(module, module_id, forward).run(required.get(forward, ()))
 
 
 class _ForwardCheck:
@@ -148,7 +153,16 @@ class _ForwardCheck:
                 "Return {Columns.ACTION_DIST_INPUTS: ...}, or actions under Columns.ACTIONS.",
             )
         missing = [key for key in required if key not in outputs]
-        if missing:
+        if missing and self.forward == "exploration":
+            if Columns.ACTIONS in outputs:
+                self.fail(
+                    f"the columns {list(outputs)}",
+                    f"{missing} beside {Columns.ACTIONS!r}, which the loss needs",
+                    "none of that name",
+                    f"Return {{Columns.ACTION_DIST_INPUTS: ...}} alone, and actions and what belongs to them are made "
+                    f"of it; or add {missing} ({Columns.ACTION_LOGP!r}: float32 log-probabilities of the actions).",
+                )
+        elif missing:
             self.fail(
                 f"the columns {list(outputs)}",
                 f"{missing} too, which the loss needs",
