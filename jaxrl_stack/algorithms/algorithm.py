@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import datetime
@@ -145,6 +146,8 @@ class Algorithm(Checkpointable):
         self._evaluation_metrics: dict[str, Any] | None = None
         self._reported_config = config.to_dict()
         self._is_stopped = False
+        # For callbacks: RLlib's curriculum scripts keep their present task in it.
+        self._counters: collections.Counter[str] = collections.Counter()
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.callbacks = CallbackList.from_config(config)
         resolved = resolve_env(config.env, config.env_config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -30,14 +31,15 @@ def vectorize_mode(value: Any) -> str | None:
 @check_of("type[RLlibCallback] | list[type[RLlibCallback]]")
 def callback_class(value: Any) -> str | None:
     classes = value if isinstance(value, (list, tuple)) else [value]
-    if not all(isinstance(item, type) and issubclass(item, RLlibCallback) for item in classes):
-        return "a subclass of jaxrl_stack.callbacks.callbacks.RLlibCallback, or a list of such classes"
     for item in classes:
+        made = item.func if isinstance(item, functools.partial) else item
+        if not (isinstance(made, type) and issubclass(made, RLlibCallback)):
+            return "a subclass of jaxrl_stack.callbacks.callbacks.RLlibCallback, or a list of such classes"
         problem = call_problem(item)
         if problem is not None:
             return (
-                f"a class that can be made without arguments; {item.__name__}() cannot ({problem}). Bind them with a "
-                f"subclass"
+                f"a class that can be made without arguments; {made.__name__}() cannot ({problem}). Bind them with "
+                f"functools.partial({made.__name__}, ...) or a subclass"
             )
     return None
 

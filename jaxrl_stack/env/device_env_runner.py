@@ -53,7 +53,7 @@ class DeviceEnvRunner(EnvRunner):
     It has environments of its own: what it samples leaves no trace in the training program's.
 
     Args:
-        config: The frozen config, of evaluation for evaluation's runner; traced settings are its own.
+        config: The config, of evaluation for evaluation's runner; traced settings are its own.
         rollout: The static parts of sampling.
         learner: Source of weights.
         connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
@@ -75,7 +75,9 @@ class DeviceEnvRunner(EnvRunner):
         env_context: Any = None,
         worker_index: int = 0,
     ):
-        super().__init__(config=config, worker_index=worker_index)
+        # Its own, and open, as a host runner's is.
+        super().__init__(config=config.copy(copy_frozen=False), worker_index=worker_index)
+        self._built_from = config
         self.rollout = rollout
         self._learner = learner
         self.connector_state = connector_state
@@ -117,7 +119,19 @@ class DeviceEnvRunner(EnvRunner):
         return self._learner.module[self.rollout.module_id]
 
     def make_env(self) -> None:
-        """Reset all environments at the next ``sample()`` call."""
+        """Reset all environments at the next ``sample()`` call.
+
+        Raises:
+            ValueError: If `config` asks for another environment than the one that programs were compiled with.
+        """
+        if not self.config.is_same(self._built_from, "env", "env_config"):
+            raise ValueError(
+                f"make_env() with environment({self.config.env!r}, env_config={self.config.env_config!r}): a JAX "
+                f"environment is compiled into the training program, here with "
+                f"env_config={self._built_from.env_config!r}. Let its reset choose the task, or build another "
+                f"algorithm with the new env_config and call "
+                f"other.learner_group.set_state(algo.learner_group.get_state())."
+            )
         self._needs_reset = True
 
     def make_module(self) -> None:
@@ -125,7 +139,7 @@ class DeviceEnvRunner(EnvRunner):
 
     def reset(self, config: Any) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept."""
-        self.config = config
+        self.config, self._built_from = config.copy(copy_frozen=False), config
         vars(self).pop("_settings", None)
         self.metrics.reset()
         self._needs_reset, self._resets, self._evaluated = True, 0, {}

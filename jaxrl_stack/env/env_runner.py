@@ -23,7 +23,7 @@ class EnvRunner(Checkpointable, abc.ABC):
     """Steps environments with a module and hands out episodes.
 
     Attributes:
-        config: The algorithm's frozen config.
+        config: The algorithm's config; what `make_env` and `make_module` make follows from it.
         worker_index: 0 for the runner in the algorithm's own process.
         has_failed: Set in an actor whose sampling raised: it waits for its restart.
         is_restored: Set in an actor that may sample: it was never restarted, or got the state of the lost one.

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gymnasium as gym
+
 from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
+from jaxrl_stack.utils.spaces import difference
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -68,14 +71,36 @@ class FaultTolerantEnvs:
         self._failure: BaseException | None = None
         self._is_broken = False
         self._broken_index: int | None = None
+        self._form: tuple[int, gym.Space, gym.Space] | None = None
         self.reseed(*seeds)
 
     def make(self) -> None:
-        """Make the environments, closing those that there are."""
+        """Make the environments, closing those that there are; the new ones get other seeds.
+
+        Raises:
+            ValueError: If they differ from the first ones in number or spaces, bounds of observations apart.
+        """
+        if self.vector is not None:
+            self._num_renewals += 1
+            self._num_resets = 0
         self.close()
-        self.vector = self._make_vector(self._seed(0))
-        self.num_envs = self.vector.num_envs
+        self._make()
+
+    def _make(self) -> None:
+        vector = self._make_vector(self._seed(0))
+        form = (vector.num_envs, vector.single_observation_space, vector.single_action_space)
+        self._form = self._form or form
+        if not _fits(self._form, form):
+            vector.close()
+            raise ValueError(
+                f"EnvRunner {self._worker_index}.make_env(): number of environments, observation and action space "
+                f"are {form}, but module, connectors and learners were made for {self._form}. Keep them as they are "
+                "(pad observations, for example), or build another algorithm."
+            )
+        self.vector = vector
+        self.num_envs = vector.num_envs
         self.needs_reset = True
+        self._is_broken, self._broken_index = False, None
         # Per environment, failures in a row without any row of it that counts.
         self._failures_in_a_row: dict[int, int] = {}
         self._on_created()
@@ -89,13 +114,13 @@ class FaultTolerantEnvs:
     def reseed(self, *seeds: int) -> None:
         """Have the next `reset` seed the environments, with seeds that follow from these alone."""
         self._seeds = seeds
-        self._num_failures = 0
+        self._num_renewals = 0
         self._num_resets = 0
         self.needs_reset = True
 
     def _seed(self, index: int) -> int:
         """Seed of one environment: no failure is repeated with the seed that led to it."""
-        return derived_seed("environment", *self._seeds, self._num_failures, index)
+        return derived_seed("environment", *self._seeds, self._num_renewals, index)
 
     def reset(self) -> tuple[Any, Sequence[dict[str, Any]]]:
         """Start new episodes everywhere: ``(obs [B, ...], info per environment)``."""
@@ -176,7 +201,7 @@ class FaultTolerantEnvs:
                 if error is not self._failure:
                     raise
                 failures += 1
-                self._num_failures += 1
+                self._num_renewals += 1
                 self._is_broken = True
                 self._tolerate(error, failures, "what was being sampled")
             else:
@@ -203,7 +228,7 @@ class FaultTolerantEnvs:
         """Make the environment anew that failed while the others go on: ``(its first observation, info)``."""
         vector: Any = self.vector
         while True:
-            self._num_failures += 1
+            self._num_renewals += 1
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
             self._tolerate(error, failures, "its episode")
             try:
@@ -221,10 +246,20 @@ class FaultTolerantEnvs:
                 self._on_created()
             else:
                 vector.discard()
-                self.make()
+                self._make()
         except Exception as error:
             self._failure = error
             raise
         self._is_broken, self._broken_index = False, None
         # The random numbers of an environment that is new would start where those of the first one did.
         self._num_resets = 0
+
+
+def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
+    """Whether what was made for environments of the one form serves the other."""
+    # Bounds of actions are what actions are scaled to.
+    (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
+    # Bounds of actions are what actions are scaled to.
+    return (num_envs, actions) == (other_num_envs, other_actions) and (
+        observations == other_observations or difference(observations, other_observations) is None
+    )

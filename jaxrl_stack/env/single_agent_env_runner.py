@@ -74,7 +74,7 @@ class SingleAgentEnvRunner(EnvRunner):
     failure is raised in any case: before anything was sampled, it is a mistake.
 
     Args:
-        config: The algorithm's config.
+        config: The algorithm's config; the runner's `config` is a copy.
         worker_index: 0 for the runner in the algorithm's process, from 1 for actors; None for a runner of one's own,
             which counts as 0 and always has environments. Environments of different runners have different seeds.
         num_workers: Number of runner actors; None for ``config.num_env_runners``.
@@ -104,7 +104,8 @@ class SingleAgentEnvRunner(EnvRunner):
         if unknown:
             raise TypeError(f"{type(self).__name__}() got unknown arguments {unknown}.")
         set_up_actor(num_cpus=config.num_cpus_per_env_runner, num_gpus=config.num_gpus_per_env_runner)
-        config = config.copy(copy_frozen=True)
+        # Its own, and open: a curriculum changes `env_config` in the runner and calls `make_env`.
+        config = config.copy(copy_frozen=False)
         super().__init__(config=config, worker_index=worker_index or 0)
         self.num_workers = config.num_env_runners if num_workers is None else num_workers
         recreated = recreated_worker or was_actor_restarted()
@@ -115,8 +116,11 @@ class SingleAgentEnvRunner(EnvRunner):
             steps_per_own_step=0 if config.in_evaluation else max(1, self.num_workers),
         )
         self._make_callbacks()
-        place = {"worker_index": self.worker_index, "num_workers": self.num_workers, "recreated_worker": recreated}
-        self._env_context = EnvContext(config.env_config, **place)
+        self._place = {
+            "worker_index": self.worker_index,
+            "num_workers": self.num_workers,
+            "recreated_worker": recreated,
+        }
         self._given_spaces = spaces
         self._given_module = module
         self._weights_seq_no = 0
@@ -124,7 +128,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._seeds = (self.seed_of(config), self.worker_index, 0)
         self._envs = FaultTolerantEnvs(
             config,
-            lambda seed: make_vector_env(config, **place, seed=seed),
+            lambda seed: make_vector_env(self.config, **self._place, seed=seed),
             worker_index=self.worker_index,
             seeds=self._seeds,
             has_sampled=recreated,
@@ -166,12 +170,25 @@ class SingleAgentEnvRunner(EnvRunner):
         return self._envs.num_envs
 
     def make_env(self) -> None:
-        """Make the environments, closing those that there are; the next ``sample()`` resets them."""
+        """Make the environments that `config` asks for, closing those that there are.
+
+        The next ``sample()`` resets them; running episodes end without a trace. Another task, for example::
+
+            def set_task(env_runner):
+                env_runner.config.environment(env_config={"task": 2})
+                env_runner.make_env()
+
+            algo.env_runner_group.foreach_env_runner(set_task)
+
+        Raises:
+            ValueError: If the module was made for other spaces.
+        """
         self._envs.make()
 
     def _announce_env(self) -> None:
+        context = EnvContext(self.config.env_config, **self._place)
         self.callbacks.on_environment_created(
-            env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=self._env_context
+            env_runner=self, metrics_logger=self.metrics, env=self.env, env_context=context
         )
 
     def make_module(self) -> None:
@@ -233,15 +250,19 @@ class SingleAgentEnvRunner(EnvRunner):
 
         The weights stay as they are until others are set; callbacks are new objects.
         """
-        self.config = config.copy(copy_frozen=True)
+        has_task = config.is_same(self.config, "env", "env_config")
+        self.config = config.copy(copy_frozen=False)
         self._make_callbacks()
         self._policy.set_settings(self._traced_settings())
         self._connectors.init(max(1, self.num_envs))
         self._weights_seq_no = 0
         self._counts.reset()
-        self.reseed(self.seed_of(config), self.worker_index, 0)
         if self.env is not None:
-            self._announce_env()
+            if has_task:
+                self._announce_env()
+            else:
+                self.make_env()
+        self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
         vector = self._envs.vector

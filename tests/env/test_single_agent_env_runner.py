@@ -287,6 +287,22 @@ def test_the_environments_know_their_place():
     runner.stop()
 
 
+def test_environments_that_are_made_anew_have_other_seeds_and_a_reset_takes_their_config_back():
+    config = config_for(num_envs=1)
+    runner = SingleAgentEnvRunner(config=config)
+    runner.sample_block(num_steps=1)
+    runner.config.environment(env_config={"length": 9})
+    runner.make_env()
+    runner.sample_block(num_steps=1)
+    (anew,) = (env.unwrapped for env in runner.env.envs)
+    assert (anew.length, anew.seed_given) == (9, derived_seed("environment", 3, 0, 0, 1, 0))
+    runner.reset(config)
+    runner.sample_block(num_steps=1)
+    (first,) = (env.unwrapped for env in runner.env.envs)
+    assert (first.length, first.seed_given) == (4, derived_seed("environment", 3, 0, 0, 0, 0))
+    runner.stop()
+
+
 class Doubled(ConnectorV2):
     """A host piece: doubles the newest observation of every episode, in place."""
 

@@ -1,0 +1,135 @@
+"""Patterns of scripts that reach into runners and read results: curricula, failing environments, metrics."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envs.counter import CounterEnv
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
+from jaxrl_stack.utils.test_utils import check
+
+
+class Stairs(gym.Env):
+    """So many steps are an episode, and every one of them shows their number and pays 1."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config=None):
+        self.steps = config["steps"]
+        self.observation_space = gym.spaces.Box(0.0, config.get("high", 99.0), (config.get("size", 1),), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self._observation(), 1.0, self.t >= self.steps, False, {}
+
+    def _observation(self):
+        return np.full(self.observation_space.shape, self.steps, np.float32)
+
+
+def base(config, env=Stairs, **env_config):
+    return (
+        config.environment(env, env_config=env_config)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2, rollout_fragment_length=8)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+        .debugging(seed=3)
+    )
+
+
+def ppo(env=Stairs, **env_config):
+    return base(PPOConfig(), env, **env_config).training(
+        train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- curriculum
+
+
+def set_task(env_runner, task, name="steps"):
+    env_runner.config.environment(env_config={name: task})
+    env_runner.make_env()
+
+
+class Promotion(RLlibCallback):
+    """One more step once the present number is reached."""
+
+    def __init__(self, last):
+        self.last = last
+
+    def on_environment_created(self, *, env_context, metrics_logger, **kwargs):
+        metrics_logger.log_value("task", env_context["steps"], window=1)
+
+    def on_train_result(self, *, algorithm, result, **kwargs):
+        result["task_solved"] = 0.0
+        reached = result[ENV_RUNNER_RESULTS].get(EPISODE_RETURN_MEAN, 0.0)
+        # Where RLlib's own scripts keep it.
+        task = algorithm._counters["task"] or algorithm.config.env_config["steps"]
+        if reached >= task and task < self.last:
+            algorithm._counters["task"] = task + 1
+            algorithm.env_runner_group.foreach_env_runner(functools.partial(set_task, task=task + 1))
+        elif reached >= task:
+            result["task_solved"] = 1.0
+
+
+def test_a_curriculum_changes_env_config_in_the_runners_and_makes_their_environments_anew():
+    config = ppo(steps=2).callbacks(functools.partial(Promotion, last=4))
+    algo = config.reporting(metrics_num_episodes_for_smoothing=1).build_algo()
+    results = [algo.train() for _ in range(3)]
+    assert [result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN] for result in results] == [2, 3, 4]
+    assert [result[ENV_RUNNER_RESULTS]["task"] for result in results] == [2, 3, 4]
+    assert [result["task_solved"] for result in results] == [0, 0, 1]
+    # Only the runners have been changed.
+    assert algo.config.env_config == {"steps": 2} and algo.config.is_frozen
+    algo.stop()
+
+
+def test_episodes_in_replay_are_of_one_task_each():
+    replay = {"type": "EpisodeReplayBuffer", "capacity": 200}
+    config = base(DQNConfig(), steps=5).training(
+        replay_buffer_config=replay, train_batch_size_per_learner=4, num_steps_sampled_before_learning_starts=0
+    )
+    algo = config.reporting(min_sample_timesteps_per_iteration=16).build_algo()
+    algo.train()
+    # Running episodes, of three steps by now, end here.
+    algo.env_runner_group.foreach_env_runner(functools.partial(set_task, task=7))
+    algo.train()
+    episodes = algo.driver.replay_buffer.episodes
+    acted_on = [sorted(set(episode.get_observations()[:-1].ravel().tolist())) for episode in episodes]
+    lengths = sorted(zip(map(len, episodes), acted_on, strict=True))
+    assert lengths == [(1, [7]), (1, [7]), (3, [5]), (3, [5]), (5, [5]), (5, [5]), (7, [7]), (7, [7])]
+    algo.stop()
+
+
+def test_an_environment_of_another_form_is_refused_by_make_env():
+    algo = ppo(steps=2).build_algo()
+    runner = algo.env_runner
+    # Bounds of observations say nothing of networks.
+    runner.config.env_config["high"] = 10.0
+    runner.make_env()
+    assert runner.sample(num_episodes=1)[0].get_return() == 2
+    runner.config.env_config["size"] = 3
+    with pytest.raises(ValueError, match=r"make_env\(\): .*\(3,\).*made for .*\(1,\).*another algorithm"):
+        runner.make_env()
+    algo.stop()
+
+
+def test_a_compiled_environment_cannot_be_exchanged_and_the_message_says_what_can_be_done():
+    algo = ppo(CounterEnv, terminate_at=5).build_algo()
+    with pytest.raises(ValueError, match=r"compiled into the training program, here with .*5.*learner_group.set_state"):
+        algo.env_runner_group.foreach_env_runner(lambda runner: set_task(runner, 7, name="terminate_at"))
+    harder = ppo(CounterEnv, terminate_at=7).debugging(seed=9).build_algo()
+    harder.learner_group.set_state(algo.learner_group.get_state())
+    check(harder.get_weights(), algo.get_weights())
+    algo.stop()
+    harder.stop()
