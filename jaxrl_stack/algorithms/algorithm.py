@@ -732,9 +732,8 @@ class Algorithm(Checkpointable):
         return SavedCheckpoint(CheckpointFolder(self.save_to_path(checkpoint_dir)))
 
     def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
-        """See `restore_from_path`; also takes what `save` returned."""
-        saved = checkpoint_path
-        self.restore_from_path(saved.checkpoint.path if isinstance(saved, SavedCheckpoint) else saved)
+        """See `restore_from_path`."""
+        self.restore_from_path(checkpoint_path)
 
     # ------------------------------------------------------------------------------------------------------- life
 

@@ -18,9 +18,9 @@ EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "o
 class CallbackList:
     """Calls one hook of many callbacks: first of the objects in their order, then the functions in theirs.
 
-    Every hook is a method of the same name, ``callbacks.on_train_result(algorithm=..., ...)``. Hooks that an
-    object does not override cost nothing. An error in a hook goes through to the caller, with a note that
-    names the class and the hook.
+    Every hook is a method of the same name, ``callbacks.on_train_result(algorithm=..., ...)``; ``callbacks[0]`` is the
+    first object. Hooks that an object does not override cost nothing. An error in a hook goes through to the caller,
+    with a note that names the class and the hook.
 
     Args:
         callbacks: Instances of RLlibCallback.
@@ -85,6 +85,9 @@ class CallbackList:
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
+
+    def __getitem__(self, index: int) -> RLlibCallback:
+        return self.callbacks[index]
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name not in HOOKS:

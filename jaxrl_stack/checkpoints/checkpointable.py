@@ -279,14 +279,14 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
     """What a checkpoint says of itself, without loading it.
 
     Args:
-        checkpoint: Its folder, or an object with a ``path``.
+        checkpoint: Its folder, or Ray's ``Checkpoint``.
         filesystem: See `Checkpointable.save_to_path`.
 
     Returns:
         ``type`` ("Algorithm", or the class of a part), ``checkpoint_version``, ``checkpoint_dir``, ``state_file``,
         ``module_ids`` and ``policy_ids`` (those of an Algorithm's modules, else None), and the metadata.
     """
-    with opened(getattr(checkpoint, "path", checkpoint), filesystem) as stored:
+    with opened(checkpoint, filesystem) as stored:
         is_algorithm = stored.metadata_file == ALGORITHM_METADATA_FILE
         modules = None
         if is_algorithm:

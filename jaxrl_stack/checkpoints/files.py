@@ -31,7 +31,7 @@ from jaxrl_stack.checkpoints.names import (
     short,
 )
 from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
-from jaxrl_stack.checkpoints.remote import Remote, place_of
+from jaxrl_stack.checkpoints.remote import Remote, located, place_of
 from jaxrl_stack.checkpoints.saves import saves
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.memory import available_host_bytes, format_bytes
@@ -484,14 +484,15 @@ def _finite(text: str) -> float:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str], filesystem: Any = None) -> Iterator[Stored]:
+def opened(path: Any, filesystem: Any = None) -> Iterator[Stored]:
     """A checkpoint, fetched to this machine if it is elsewhere.
 
     Args:
-        path: The folder, or a place elsewhere; see `write`.
+        path: The folder, or a place elsewhere (see `write`), or an object that says where; see `located`.
         filesystem: See `write`.
     """
     saves.raise_failed()
+    path, filesystem = located(path, filesystem)
     place = place_of(path, filesystem)
     if not isinstance(place, Remote):
         stored = Stored(place)
@@ -501,6 +502,6 @@ def opened(path: str | os.PathLike[str], filesystem: Any = None) -> Iterator[Sto
             stored.check_same()
             raise
         return
-    saves.wait(str(path))
+    saves.wait(path)
     with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
         yield Stored(place.fetch(Path(folder) / "it"))

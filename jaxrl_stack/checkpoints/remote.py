@@ -155,6 +155,23 @@ def _name_below(base: str, path: str) -> str:
     return "/".join(parts)
 
 
+def located(path: Any, filesystem: Any) -> tuple[str, Any]:
+    """``(path, filesystem)`` of a folder, or of an object that says where one is.
+
+    Args:
+        path: The folder; an object with a `path` and perhaps a `filesystem`, such as Ray's ``Checkpoint``; or one with
+            such a `checkpoint`, such as what ``Algorithm.save`` or a trial returns.
+        filesystem: What the folder is on; None for what the object says.
+
+    Raises:
+        TypeError: If it is none of these.
+    """
+    found = getattr(path, "checkpoint", path)
+    if isinstance(inner := getattr(found, "path", None), str):
+        return inner, getattr(found, "filesystem", None) if filesystem is None else filesystem
+    return os.fspath(found), filesystem
+
+
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
     """The place on another file system; a path if it is on this machine, where more can be promised."""
     text = os.fspath(path)
