@@ -30,7 +30,7 @@ from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, read_state, selected
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
-from jaxrl_stack.checkpoints.plain_data import DAMAGES
+from jaxrl_stack.checkpoints.plain_data import DAMAGES, code_named_by
 from jaxrl_stack.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
     COMPONENT_LEARNER,
@@ -674,8 +674,9 @@ class Algorithm(Checkpointable):
         Args:
             path: A folder written by `save_to_path`.
             filesystem: See `save_to_path`.
-            config: The config to build from; None for the one in the checkpoint.
-            allow: Classes and functions of yours that the checkpoint names; see `Checkpointable.from_checkpoint`.
+            config: The config to build from, lambdas included; None for the one in the checkpoint.
+            allow: Classes and functions of yours that the checkpoint names, and neither `config` nor a setting here
+                does; see `Checkpointable.from_checkpoint`.
             **settings: Settings in place of the stored ones; lambdas and local classes, which a checkpoint does not
                 hold, have to be among them.
 
@@ -684,7 +685,8 @@ class Algorithm(Checkpointable):
             ValueError: If it is damaged, of another algorithm, or needs something that is not allowed or was left out.
         """
         with opened(path, filesystem) as stored:
-            loader = ClassLoader(allow, own=cls)
+            named = code_named_by(config, config and config.algo_class, settings)
+            loader = ClassLoader(allow, own=cls, named=named)
             component = stored.component()
             actual = cls._stored_class(component, loader, f"The checkpoint at {stored.path}")
             if config is None:

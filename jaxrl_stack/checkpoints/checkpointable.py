@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, METADATA_FILE, STATE_FILE
-from jaxrl_stack.checkpoints.plain_data import DAMAGES, Decoder, Encoder
+from jaxrl_stack.checkpoints.plain_data import DAMAGES, Decoder, Encoder, code_named_by
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.notices import notice_once
 
@@ -228,9 +228,9 @@ class Checkpointable:
     ) -> Self:
         """Build the object of a checkpoint, with its class and its state.
 
-        Classes of this package are imported. Others are found only if they were registered
-        (`checkpoints.register_class`), are given in `allow`, or are the class whose method this is: no code comes out
-        of a checkpoint.
+        Classes of this package are imported. Others are found only if they extend one of them and the running script
+        (``__main__``) defines them, if they were registered (`checkpoints.register_class`), are given in `allow`, are
+        named by another argument of this call, or are the class whose method this is: checkpoints bring no code.
 
         Args:
             path: Folder that `save_to_path` wrote, alone or as a part of another one's checkpoint.
@@ -243,7 +243,7 @@ class Checkpointable:
             ValueError: If it is damaged, of another class, or needs something that is not allowed or was left out.
         """
         with opened(path, filesystem) as stored:
-            loader = ClassLoader(allow, own=cls)
+            loader = ClassLoader(allow, own=cls, named=code_named_by(ctor_overrides))
             what = f"The checkpoint at {stored.path}"
             component = stored.component()
             actual = cls._stored_class(component, loader, what)

@@ -75,11 +75,13 @@ class Encoder:
     Attributes:
         arrays: ``{name: array}`` of what was put aside.
         left_out: ``{where: description}`` of what the JSON lacks.
+        named: Classes and functions that the JSON names.
     """
 
     def __init__(self, *, leave_out: bool = False):
         self.arrays: dict[str, np.ndarray] = {}
         self.left_out: dict[str, str] = {}
+        self.named: list[Any] = []
         self._leave_out = leave_out
         self._space_elements = 0
 
@@ -111,10 +113,16 @@ class Encoder:
             return self._sequence(value, where)
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             try:
-                return {KIND: "class" if isinstance(value, type) else "function", "value": path_of(value)}
+                path = self._path_of(value)
             except ValueError as error:
                 return self._no_data(value, where, str(error))
+            return {KIND: "class" if isinstance(value, type) else "function", "value": path}
         return self._object(value, where)
+
+    def _path_of(self, thing: Any) -> str:
+        path = path_of(thing)
+        self.named.append(thing)
+        return path
 
     def _array(self, value: Any, where: str) -> Any:
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -167,7 +175,7 @@ class Encoder:
     def _object(self, value: Any, where: str) -> Any:
         cls = type(value)
         try:
-            path = path_of(cls)
+            path = self._path_of(cls)
         except ValueError as error:
             return self._no_data(value, where, str(error))
         if isinstance(value, Plain):
@@ -193,6 +201,17 @@ class Encoder:
             raise NotDataError(f"{where} is {what}, which a checkpoint cannot hold.")
         self.left_out[where] = what
         return {KIND: "missing", "where": where, "value": what}
+
+
+def code_named_by(*values: Any) -> list[Any]:
+    """The classes and functions that values name, such as a config: who passes it to a function here trusts them.
+
+    Args:
+        *values: What `Encoder` takes; lambdas and other objects that are no data are not looked into.
+    """
+    encoder = Encoder(leave_out=True)
+    encoder.encode(values)
+    return encoder.named
 
 
 class Decoder:

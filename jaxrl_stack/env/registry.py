@@ -7,6 +7,7 @@ environment starts the JAX backend, and the number of CPU devices has to be sett
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -28,6 +29,7 @@ from jaxrl_stack.env.vector.suites import (
     make_atari,
     make_envpool,
 )
+from jaxrl_stack.utils.class_paths import register_class
 from jaxrl_stack.utils.signatures import call_problem
 
 EnvCreator = Callable[[EnvContext], Any]
@@ -73,7 +75,7 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
         env_creator: Called with an `EnvContext`, the ``env_config`` as a dict. Returns a `JaxEnv`, a gymnax
             environment (or ``gymnax.make``'s pair of environment and params), a `gymnasium.Env`, or a
             `gymnasium.vector.VectorEnv` of all copies (with ``gym_env_vectorize_mode="vector_entry_point"``
-            the dict has an item "num_envs" that says how many).
+            the dict has an item "num_envs" that says how many). Checkpoints may name a class that is given here.
 
     Raises:
         TypeError: `name` is no string, or `env_creator` is not callable with one argument.
@@ -99,6 +101,9 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
             f"register_env({name!r}): names that start with {ENVPOOL_PREFIX!r} belong to envpool. Choose another name."
         )
     _creators[name] = env_creator
+    if isinstance(env_creator, type):
+        with contextlib.suppress(ValueError):  # defined inside a function, which no checkpoint can name
+            register_class(env_creator)
 
 
 def get_env_creator(name: str) -> EnvCreator | None:

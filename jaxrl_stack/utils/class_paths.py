@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import sys
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -46,18 +48,21 @@ def register_class(thing: T) -> T:
 class ClassLoader:
     """Finds classes and functions by the text that a checkpoint holds.
 
-    Classes of this package are imported. Everything else must have been registered (`register_class`) or be given
-    here; it is never imported.
+    Classes of this package are imported. Of those that the running script (``__main__``) defines, the ones that extend
+    a class of this package or `gymnasium.Env` are found: modules, connectors, callbacks, configs, environments.
+    Everything else must have been registered (`register_class`) or be given here; it is never imported.
 
     Args:
         allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments; or just one.
         own: One more class, if it can be named.
+        named: More classes and functions, which what the caller passed names.
     """
 
-    def __init__(self, allow: Any = (), own: type | None = None):
+    def __init__(self, allow: Any = (), own: type | None = None, named: Iterable[Any] = ()):
         allow = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str | type) else (allow,)
         self._texts = frozenset(thing for thing in allow if isinstance(thing, str))
-        self._known = _registered | {path_of(thing): thing for thing in allow if not isinstance(thing, str)}
+        things = [*named, *(thing for thing in allow if not isinstance(thing, str))]
+        self._known = _registered | {path_of(thing): thing for thing in things}
         if own is not None:
             with contextlib.suppress(ValueError):
                 self._known[path_of(own)] = own
@@ -80,7 +85,7 @@ class ClassLoader:
         if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
             shown = repr(path)[:100]
             raise ValueError(f"{what} names the class {shown}, which is no 'module:Name'. The checkpoint is damaged.")
-        found = self._known[path] if path in self._known else self._own(path, what)
+        found = self._known[path] if path in self._known else _extension_in_main(path) or self._own(path, what)
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(
                 f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or not of this kind."
@@ -112,3 +117,23 @@ class ClassLoader:
         if not isinstance(found, type) or found.__module__ != module_name or found.__qualname__ != qualname:
             raise ValueError(f"{what} names {path!r}, which is no class of {PACKAGE}. The checkpoint is damaged.")
         return found
+
+
+def _extension_in_main(path: str) -> type | None:
+    """The class that the running script defines under this text, if it extends one of this package's or an environment.
+
+    Nothing is imported, and no attribute is asked for that a module or class could compute.
+    """
+    module_name, _, qualname = path.partition(":")
+    found: Any = sys.modules.get(module_name)
+    if module_name != "__main__" or found is None:
+        return None
+    for part in qualname.split("."):
+        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
+    if not isinstance(found, type) or found.__module__ != module_name or found.__qualname__ != qualname:
+        return None
+    is_extension = any(
+        base.__module__.partition(".")[0] == PACKAGE or (base.__module__, base.__name__) == ("gymnasium.core", "Env")
+        for base in found.__mro__
+    )
+    return found if is_extension else None

@@ -8,6 +8,7 @@ import enum
 import gc
 import json
 import math
+import sys
 import weakref
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.checkpoints.plain_data import (
     KIND,
     MAX_SPACE_ELEMENTS,
@@ -29,10 +31,12 @@ from jaxrl_stack.checkpoints.plain_data import (
     Plain,
     array_nodes,
     checksum,
+    code_named_by,
 )
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of, register_class
 
 
@@ -305,6 +309,47 @@ def test_registered_things_are_found():
     assert there_and_back(Local) is Local
     with pytest.raises(ValueError, match="inside a function"):
         register_class(lambda: None)
+
+
+class Extension(MeanStdFilter):
+    """As a script defines one."""
+
+
+def test_of_the_running_script_only_extensions_of_the_package_are_found(monkeypatch):
+    main = sys.modules["__main__"]
+    for thing in (Extension, NoData, a_function, math):
+        monkeypatch.setattr(main, thing.__name__, thing, raising=False)
+    for path in ("__main__:Extension", "__main__:math.sqrt", "__main__:MeanStdFilter"):  # of other modules
+        with pytest.raises(ValueError, match="register"):
+            ClassLoader().load(path, what="it")
+    for thing in (Extension, NoData, a_function):
+        monkeypatch.setattr(thing, "__module__", "__main__")
+    assert there_and_back(Extension) is Extension
+    assert ClassLoader().load("__main__:Extension", what="it", base=MeanStdFilter) is Extension
+    for path in ("__main__:NoData", "__main__:a_function", "__main__:Extension.apply", "__main__:Absent"):
+        with pytest.raises(ValueError, match="register"):
+            ClassLoader().load(path, what="it")
+    with pytest.raises(ValueError, match="no RLModule"):
+        ClassLoader().load("__main__:Extension", what="it", base=RLModule)
+
+
+def test_what_the_caller_passes_names_what_may_be_named():
+    config = PPOConfig().env_runners(env_to_module_connector=a_function, module_to_env_connector=lambda *args: None)
+    loader = ClassLoader(named=code_named_by(config, {"env": NoData}))
+    for thing in (PPOConfig, a_function, NoData):
+        assert loader.load(path_of(thing), what="it") is thing
+    with pytest.raises(ValueError, match="register"):
+        loader.load(path_of(Celsius), what="it")
+
+
+def test_an_environment_class_is_registered_with_its_name():
+    class Local(gym.Env):
+        __qualname__ = "RegisteredEnv"
+
+        def __init__(self, config=None): ...
+
+    register_env("an_own_env", Local)
+    assert there_and_back(Local) is Local
 
 
 def test_what_is_left_out_is_named():

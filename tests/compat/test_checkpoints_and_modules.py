@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from ray import tune
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
-from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.utils.checkpoints import get_checkpoint_info
 
 
@@ -98,3 +105,57 @@ def test_the_first_callback_of_an_algorithm_is_at_index_0(trained):
     algorithm, _ = trained
     assert isinstance(algorithm.callbacks[0], Counting) and algorithm.callbacks[0].num_results == 1
     assert [type(callback) for callback in algorithm.callbacks] == [Counting]
+
+
+class Doubling(DefaultPPORLModule):
+    """The default module with twice the logits."""
+
+    def _forward(self, batch, **kwargs):
+        out = super()._forward(batch, **kwargs)
+        return out | {Columns.ACTION_DIST_INPUTS: 2.0 * out[Columns.ACTION_DIST_INPUTS]}
+
+
+class MyPPO(PPO):
+    pass
+
+
+@pytest.fixture(scope="module")
+def of_a_script(tmp_path_factory):
+    """A checkpoint that names a user's algorithm, module, callbacks and environment, and holds no lambdas."""
+    config = tiny().rl_module(rl_module_spec=RLModuleSpec(module_class=Doubling))
+    config.algo_class = MyPPO
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: [MeanStdFilter()])
+    algorithm = config.build_algo()
+    algorithm.train()
+    path = algorithm.save_to_path(tmp_path_factory.mktemp("script") / "checkpoint")
+    algorithm.stop()
+    return Path(path), config
+
+
+def test_the_config_of_the_script_says_which_classes_and_lambdas_load(of_a_script):
+    path, config = of_a_script
+    with pytest.raises(ValueError, match="MyPPO"):
+        Algorithm.from_checkpoint(path)
+    loaded = Algorithm.from_checkpoint(path, config=config)
+    assert (type(loaded), type(loaded.get_module())) == (MyPPO, Doubling)
+    assert "MeanStdFilter" in loaded.get_state()["env_runner"]["env_to_module_connector"] and loaded.iteration == 1
+    loaded.train()
+    loaded.stop()
+
+
+def test_classes_of_the_running_script_load_by_themselves(of_a_script, monkeypatch, tmp_path):
+    # As if this file were the script.
+    main = sys.modules["__main__"]
+    for cls in (Buttons, Counting, Doubling, MyPPO):
+        monkeypatch.setattr(cls, "__module__", "__main__")
+        monkeypatch.setattr(main, cls.__name__, cls, raising=False)
+    config = of_a_script[1].copy(copy_frozen=False).env_runners(env_to_module_connector=None)
+    algorithm = config.build_algo()
+    path = Path(algorithm.save_to_path(tmp_path / "checkpoint"))
+    loaded = Algorithm.from_checkpoint(path)
+    assert (type(loaded), type(loaded.get_module()), loaded.config.env) == (MyPPO, Doubling, Buttons)
+    assert isinstance(loaded.callbacks[0], Counting) and same(weights_of(loaded), weights_of(algorithm))
+    loaded.stop()
+    algorithm.stop()
+    module = RLModule.from_checkpoint(path / "learner_group" / "learner" / "rl_module" / DEFAULT_MODULE_ID)
+    assert type(module) is Doubling

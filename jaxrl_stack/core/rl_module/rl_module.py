@@ -650,10 +650,13 @@ class RLModuleSpec:
             rngs: Instead of `seed`: `nnx.Rngs` or a PRNG key.
 
         Raises:
-            ValueError: Without a `module_class`.
+            ValueError: Without a `module_class`, or for one that is no RLModule.
         """
-        if self.module_class is None:
-            raise ValueError("RLModuleSpec.build() needs a class: RLModuleSpec(module_class=MyRLModule, ...).")
+        if self.module_class is None or not issubclass(self.module_class, RLModule):
+            raise ValueError(
+                f"RLModuleSpec(module_class={self.module_class}).build() needs a class: "
+                f"RLModuleSpec(module_class=MyRLModule, ...), where MyRLModule extends RLModule."
+            )
         module = self.module_class(**_attributes(self, _ARGUMENTS), rngs=seed if rngs is None else rngs)
         if self.load_state_path is not None:
             module.restore_from_path(self.load_state_path)
