@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError as StepFailedRecreateEnvError  # RLlib's path, too
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gymnasium as gym
 
 from jaxrl_stack.acting.recording import Recording
+from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -30,7 +31,7 @@ class FaultTolerantEnvs:
     With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
     the middle of a step where the others can go on, else before the next `retried` attempt. More failures in a row
     than ``num_consecutive_env_runner_failures_tolerance`` are raised, and so is the very first one, before anything
-    was sampled: it is a mistake.
+    was sampled: it is a mistake. A `StepFailedRecreateEnvError` is neither logged nor a mistake.
 
     Args:
         config: Reads the two settings.
@@ -215,13 +216,15 @@ class FaultTolerantEnvs:
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
         """Log what an environment raised, or raise it."""
-        if self._recovery is None:
+        is_known = isinstance(error, StepFailedRecreateEnvError)
+        if self._recovery is None and not (is_known and self._restarts):
             raise error
         runner = f"EnvRunner {self._worker_index}"
         if failures > self._tolerance:
             raise ConsecutiveFailuresError.of(f"Environments of {runner}", failures, self._tolerance, error) from error
-        message = "An environment of %s failed: it is made anew, and %s is dropped."
-        logger.error(message, runner, what_is_dropped, exc_info=error)
+        if not is_known:
+            message = "An environment of %s failed: it is made anew, and %s is dropped."
+            logger.error(message, runner, what_is_dropped, exc_info=error)
         self._metrics.log_value("num_env_failures", 1, reduce="sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:

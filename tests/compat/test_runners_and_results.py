@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,9 @@ from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
+from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
 from jaxrl_stack.utils.test_utils import check
 
@@ -133,3 +137,46 @@ def test_a_compiled_environment_cannot_be_exchanged_and_the_message_says_what_ca
     check(harder.get_weights(), algo.get_weights())
     algo.stop()
     harder.stop()
+
+
+# --------------------------------------------------------------------------------------------- environments that fail
+
+
+class LosesItsSimulator(Stairs):
+    """The first `broken` ones that are made fail in their first step."""
+
+    made = 0
+
+    def __init__(self, config=None):
+        super().__init__(config)
+        type(self).made += 1
+        self.is_broken = type(self).made <= config["broken"]
+
+    def step(self, action):
+        if self.is_broken:
+            raise StepFailedRecreateEnvError("the simulator does not answer")
+        return super().step(action)
+
+
+def test_an_environment_asks_for_another_one_without_a_log_entry(monkeypatch, caplog):
+    monkeypatch.setattr(LosesItsSimulator, "made", 0)
+    config = ppo(LosesItsSimulator, steps=3, broken=5).fault_tolerance(restart_failed_sub_environments=True)
+    runner = SingleAgentEnvRunner(config=config)
+    with caplog.at_level(logging.INFO, logger="jaxrl_stack"):
+        episodes = runner.sample(num_episodes=4)
+    assert [episode.get_return() for episode in episodes] == [3] * 4
+    assert LosesItsSimulator.made == 2 + 5 and not caplog.records
+    runner.stop()
+
+
+def test_one_that_never_works_is_an_error_and_so_is_the_first_one_without_the_setting(monkeypatch):
+    monkeypatch.setattr(LosesItsSimulator, "made", 0)
+    config = ppo(LosesItsSimulator, steps=3, broken=100)
+    runner = SingleAgentEnvRunner(config=config)
+    with pytest.raises(StepFailedRecreateEnvError, match="does not answer"):
+        runner.sample()
+    config.fault_tolerance(restart_failed_sub_environments=True, num_consecutive_env_runner_failures_tolerance=3)
+    runner = SingleAgentEnvRunner(config=config)
+    with pytest.raises(ConsecutiveFailuresError, match="4 failures in a row.*the simulator does not answer"):
+        runner.sample()
+    runner.stop()
