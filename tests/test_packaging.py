@@ -27,8 +27,19 @@ MAP = (ROOT / PACKAGE / "README.md").read_text()
 
 # Files that keep RLlib's import paths alive: imports and `__all__`, and no module here imports them.
 FACADES = {
+    "connectors.common.add_observations_from_episodes_to_batch",
+    "connectors.common.add_states_from_episodes_to_batch",
+    "connectors.common.add_time_dim_to_batch_and_zero_pad",
+    "connectors.common.batch_individual_items",
+    "connectors.common.numpy_to_tensor",
+    "connectors.common.tensor_to_numpy",
     "connectors.env_to_module.flatten_observations",
     "connectors.env_to_module.frame_stacking",
+    "connectors.learner.add_columns_from_episodes_to_train_batch",
+    "connectors.learner.add_one_ts_to_episodes_and_truncate",
+    "connectors.module_to_env.listify_data_for_vector_env",
+    "connectors.module_to_env.remove_single_ts_time_rank_from_batch",
+    "connectors.module_to_env.unbatch_to_individual_items",
     "core.learner.utils",
     "env.single_agent_episode",
     "env.utils.infinite_lookback_buffer",

@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
 from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.connectors import markers
 from jaxrl_stack.connectors.checks import check_connectors, check_env_to_module
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
@@ -331,7 +332,8 @@ class ConfigBuilding(ConfigStore):
             where = f"the observation_space after the env-to-module connectors {pipeline.names}"
             check_space(pipeline.observation_space, where)
         if self.add_default_connectors_to_env_to_module_pipeline:
-            for connector in self._default_env_to_module_connectors(pipeline.observation_space):
+            defaults = self._default_env_to_module_connectors(pipeline.observation_space)
+            for connector in [*(marker() for marker in markers.ENV_TO_MODULE), *defaults]:
                 pipeline.append(connector)
         if self._env_to_module_connector is not None:
             check_connectors(pipeline)
@@ -358,13 +360,16 @@ class ConfigBuilding(ConfigStore):
         observation_space, action_space = self._env_spaces(env, spaces)
         add_defaults = self.add_default_connectors_to_module_to_env_pipeline
         defaults = self._default_module_to_env_connectors() if add_defaults else []
+        chosen = markers.AFTER_ACTIONS_ARE_CHOSEN if add_defaults else ()
         pipeline = ModuleToEnvPipeline(
             input_observation_space=observation_space,
             input_action_space=action_space,
             connectors=[
                 *defaults[:-1],
+                *(marker() for marker in chosen),
                 *self._user_connectors("module_to_env_connector", (env, spaces)),
                 *defaults[-1:],
+                *([markers.ListifyDataForVectorEnv()] if add_defaults else []),
             ],
         )
         check_connectors(pipeline)
@@ -395,13 +400,15 @@ class ConfigBuilding(ConfigStore):
         Raises:
             ValueError: If the user's function returns no connectors.
         """
-        add_defaults = self.add_default_connectors_to_learner_pipeline
+        defaults: list[ConnectorV2] = []
+        if self.add_default_connectors_to_learner_pipeline:
+            defaults = [*(marker() for marker in markers.LEARNER), *self._default_learner_connectors()]
         pipeline = LearnerConnectorPipeline(
             input_observation_space=input_observation_space,
             input_action_space=input_action_space,
             connectors=[
                 *self._user_connectors("learner_connector", (input_observation_space, input_action_space)),
-                *(self._default_learner_connectors() if add_defaults else []),
+                *defaults,
             ],
         )
         check_connectors(pipeline)

@@ -22,6 +22,7 @@ from jaxrl_stack.connectors.connector_v2 import (
     nest,
 )
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
+from jaxrl_stack.connectors.markers import Marker
 from jaxrl_stack.connectors.states import check_state, described, strong_array
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.utils import streams
@@ -38,12 +39,14 @@ class ConnectorPipelineV2(PureConnector):
     they are while others are inserted and removed around them, so states always find their connector. Spaces are
     chained: each connector's input spaces are the output spaces of the one before it.
 
+    A `Marker` is a place, before and after which connectors can be inserted, and no member.
+
     Args:
         input_observation_space: Space of the observations that enter the first connector; None takes that
             one's own.
         input_action_space: Likewise for actions.
-        connectors: The connectors, in order.
-        names: Their names, where these do not follow from the order: for pipelines whose connectors were moved.
+        connectors: The connectors, in order, and markers among them.
+        names: The connectors' names, where these do not follow from the order: for pipelines whose members were moved.
 
     Raises:
         TypeError: A member is not a ConnectorV2.
@@ -62,21 +65,24 @@ class ConnectorPipelineV2(PureConnector):
         names: Sequence[str] | None = None,
         **kwargs,
     ):
-        members = list(connectors or ())
+        places = list(connectors or ())
+        members = [place for place in places if not isinstance(place, Marker)]
         if members and isinstance(members[0], ConnectorV2):
             if input_observation_space is None:
                 input_observation_space = members[0].input_observation_space
             if input_action_space is None:
                 input_action_space = members[0].input_action_space
         super().__init__(input_observation_space, input_action_space, **kwargs)
+        self._places: list[tuple[str, ConnectorV2]] = []  # members and markers
         self._members: list[tuple[str, ConnectorV2]] = []
         self._are_spaces_chained = False
-        for connector in members:
-            self._insert(len(self._members), connector)
+        for connector in places:
+            self._insert(len(self._places), connector)
         if names is not None:
             if len(set(names)) != len(members) or len(names) != len(members):
                 raise ValueError(f"names={list(names)!r} are not one name for each of the {len(members)} connectors.")
-            self._members = list(zip(names, members, strict=True))
+            given = iter(names)
+            self._places = [(name if isinstance(own, Marker) else next(given), own) for name, own in self._places]
         self._fix_spaces()
 
     def __repr__(self) -> str:
@@ -105,12 +111,12 @@ class ConnectorPipelineV2(PureConnector):
         if isinstance(key, int):
             return self._members[key][1]
         if isinstance(key, str):
-            return self._members[self._index_of(key)][1]
+            return self._places[self._index_of(key)][1]
         return [connector for connector in self if isinstance(connector, key)]
 
     def append(self, connector: ConnectorV2) -> None:
         """Add a connector after the last one."""
-        self._insert(len(self._members), connector)
+        self._insert(len(self._places), connector)
         self._fix_spaces()
 
     def prepend(self, connector: ConnectorV2) -> None:
@@ -119,38 +125,45 @@ class ConnectorPipelineV2(PureConnector):
         self._fix_spaces()
 
     def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Add a connector before the first one of that name or class, and return it."""
+        """Add a connector before the first one, or the first marker, of that name or class, and return it.
+
+        Raises:
+            ValueError: There is none.
+            TypeError: A host connector would come after the place where episodes become arrays.
+        """
         self._insert(self._index_of(name_or_class), connector)
         self._fix_spaces()
         return connector
 
     def insert_after(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Add a connector after the first one of that name or class, and return it."""
+        """Add a connector after the first one, or the first marker, of that name or class; see `insert_before`."""
         self._insert(self._index_of(name_or_class) + 1, connector)
         self._fix_spaces()
         return connector
 
     def remove(self, name_or_class: str | type) -> None:
-        """Take out the first connector of that name or class.
+        """Take out the first connector, or marker, of that name or class.
 
         Raises:
             ValueError: There is none.
         """
-        del self._members[self._index_of(name_or_class)]
+        del self._places[self._index_of(name_or_class)]
         self._fix_spaces()
 
     def _index_of(self, name_or_class: str | type) -> int:
         if not isinstance(name_or_class, str | type):
             raise TypeError(f"{name_or_class!r} is no name or class of a connector; there are {self.names}.")
         if isinstance(name_or_class, str):
-            wanted, matches = name_or_class, [name == name_or_class for name in self.names]
+            wanted, matches = name_or_class, [name == name_or_class for name, _ in self._places]
         else:
             # The class itself wins over a subclass of it that comes earlier.
-            wanted, matches = name_or_class.__name__, [type(connector) is name_or_class for connector in self]
+            wanted, matches = name_or_class.__name__, [type(place) is name_or_class for _, place in self._places]
             if not any(matches):
-                matches = [isinstance(connector, name_or_class) for connector in self]
+                matches = [isinstance(place, name_or_class) for _, place in self._places]
         if not any(matches):
-            raise ValueError(f"No connector {wanted!r} in this {type(self).__name__}; it has {self.names}.")
+            markers = [name for name, place in self._places if isinstance(place, Marker)]
+            more = f" and the markers {markers}" if markers else ""
+            raise ValueError(f"No connector {wanted!r} in this {type(self).__name__}; it has {self.names}{more}.")
         return matches.index(True)
 
     def _insert(self, index: int, connector: ConnectorV2) -> None:
@@ -162,14 +175,22 @@ class ConnectorPipelineV2(PureConnector):
             raise TypeError(
                 f"A pipeline's connectors are ConnectorV2 objects, got {connector!r} ({type(connector).__name__})."
             )
-        if any(connector is member for member in self):
+        if any(connector is place for _, place in self._places):
             raise ValueError(f"This {type(connector).__name__} object is in the pipeline already; add a second one.")
+        before = [place for _, place in self._places[:index] if isinstance(place, Marker) and not place.is_on_episodes]
+        if connector.is_host_connector and before:
+            raise TypeError(
+                f"Host connector {type(connector).__name__!r} comes after {type(before[0]).__name__!r} in this "
+                f"{type(self).__name__}. Connectors that override `__call__` run on the episodes, before these become "
+                f"arrays: `pipeline.prepend(...)` it, or write it as a pure function:\n{PURE_SIGNATURE}"
+            )
         base = name = type(connector).__name__
         suffix = 0
-        while name in self.names:
+        taken = {name for name, _ in self._places}
+        while name in taken:
             suffix += 1
             name = f"{base}_{suffix}"
-        self._members.insert(index, (name, connector))
+        self._places.insert(index, (name, connector))
 
     # --- Spaces
 
@@ -178,6 +199,7 @@ class ConnectorPipelineV2(PureConnector):
         self._fix_spaces()
 
     def _fix_spaces(self) -> None:
+        self._members = [place for place in self._places if not isinstance(place[1], Marker)]
         self._are_spaces_chained = False
         # With one of the two spaces still to come, a connector that needs both would fail without reason.
         if self._input_observation_space is not None and self._input_action_space is not None:
@@ -269,9 +291,9 @@ class ConnectorPipelineV2(PureConnector):
             return self
         last = on_host[-1][1]
         part = copy.copy(self)
-        part._members = [
+        part._places = [
             (name, connector.pure_part() if isinstance(connector, ConnectorPipelineV2) else connector)
-            for name, connector in self._members
+            for name, connector in self._places
             if not connector.is_host_connector
         ]
         part._input_observation_space, part._input_action_space = last.observation_space, last.action_space
@@ -470,7 +492,7 @@ class ConnectorPipelineV2(PureConnector):
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
         for name, own in value.items():
-            self._members[self._index_of(name)][1].state = own
+            self._places[self._index_of(name)][1].state = own
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
         self._chain_spaces()
@@ -513,7 +535,7 @@ class ConnectorPipelineV2(PureConnector):
         """
         self._chain_spaces()
         for name, own in state.items():
-            connector = self._members[self._index_of(name)][1]
+            connector = self._places[self._index_of(name)][1]
             with self._naming(name):
                 connector.set_state(own)
 

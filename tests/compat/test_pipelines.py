@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.connectors.common.add_observations_from_episodes_to_batch import AddObservationsFromEpisodesToBatch
+from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import FlattenObservations, MeanStdFilter
+from jaxrl_stack.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
+from jaxrl_stack.connectors.module_to_env import ListifyDataForVectorEnv, UnBatchToIndividualItems
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
@@ -71,3 +76,81 @@ def test_the_inference_loop_steps_a_gymnasium_environment(box_actions, explore):
         extra = {name: column[0] for name, column in to_env.items()}
         episode.add_env_step(obs, action, reward, terminated=terminated, truncated=truncated, extra_model_outputs=extra)
     assert len(episode) == 3 and (Columns.ACTION_LOGP in episode.extra_model_outputs) is explore
+
+
+class Shift(ConnectorV2):
+    """Adds a number to the rewards."""
+
+    def __init__(self, *args, by=1.0, **kwargs):
+        super().__init__(*args, by=by, **kwargs)
+        self.by = by
+
+    def apply(self, state, batch, ctx):
+        return state, self._with_columns(batch, lambda _, own: {Columns.REWARDS: own[Columns.REWARDS] + self.by})
+
+
+class Second(Shift):
+    pass
+
+
+class OnEpisodes(ConnectorV2):
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        return batch
+
+
+SPACES = {"__env_single__": (gym.spaces.Dict({"a": gym.spaces.Discrete(2)}), gym.spaces.Discrete(3))}
+
+
+def test_connectors_are_inserted_by_the_names_of_rllibs_default_ones():
+    """After the user's connectors and before the algorithm's, in RLlib's order, whichever was inserted first."""
+    config = small_ppo().learners(learner_connector=lambda observation_space, action_space: Shift())
+    learner = config.build_learner_connector(*SPACES["__env_single__"])
+    learner.insert_after(NumpyToTensor, Second())
+    learner.insert_after(AddObservationsFromEpisodesToBatch, Shift())
+    assert learner.names == ["Shift", "Shift_1", "Second", "GeneralAdvantageEstimation"]
+    learner.insert_before("AddObservationsFromEpisodesToBatch", OnEpisodes())
+    assert learner.names[:2] == ["Shift", "OnEpisodes"]
+    learner.remove(NumpyToTensor)
+    assert len(learner) == 5 and isinstance(learner[-1], GeneralAdvantageEstimation)
+    with pytest.raises(ValueError, match="No connector 'NumpyToTensor'"):
+        learner.insert_after(NumpyToTensor, Second())
+
+    env_to_module = config.build_env_to_module_connector(spaces=SPACES)
+    env_to_module.insert_before(AddObservationsFromEpisodesToBatch, OnEpisodes())
+    env_to_module.insert_after(NumpyToTensor, MeanStdFilter())
+    assert env_to_module.names == ["OnEpisodes", "MeanStdFilter", "FlattenObservations"]
+    env_to_module.remove("MeanStdFilter")
+    assert [type(connector) for connector in env_to_module.pure_part()] == [FlattenObservations]
+    env_to_module.pure_part().insert_before(NumpyToTensor, Shift())
+
+    module_to_env = config.build_module_to_env_connector(spaces=SPACES)
+    module_to_env.insert_after(UnBatchToIndividualItems, Shift())
+    module_to_env.insert_after(ListifyDataForVectorEnv, Second())
+    assert module_to_env.names == ["GetActions", "Shift", "NormalizeAndClipActions", "Second"]
+
+
+def test_places_that_are_not_in_a_pipeline_are_named():
+    learner = small_ppo().build_learner_connector(*SPACES["__env_single__"])
+    with pytest.raises(ValueError, match=r"AddOneTsToEpisodesAndTruncate.*it has \['Gen.*the markers \['AddObs.*Numpy"):
+        learner.insert_after(AddOneTsToEpisodesAndTruncate, Shift())
+    for marker in (AddObservationsFromEpisodesToBatch, NumpyToTensor):
+        with pytest.raises(TypeError, match="'OnEpisodes' comes after 'AddObservationsFromEpisodesToBatch'.*prepend"):
+            learner.insert_after(marker, OnEpisodes())
+    assert learner.names == ["GeneralAdvantageEstimation"]
+    learner.prepend(AddOneTsToEpisodesAndTruncate())
+    learner.insert_after(AddOneTsToEpisodesAndTruncate, OnEpisodes())
+    assert list(learner.host_connectors) == ["OnEpisodes"]
+
+
+def test_default_connectors_that_are_listed_by_hand_do_nothing():
+    config = small_ppo().env_runners(
+        add_default_connectors_to_env_to_module_pipeline=False,
+        env_to_module_connector=lambda env, spaces, device: [
+            FlattenObservations(),
+            AddObservationsFromEpisodesToBatch(),
+            NumpyToTensor(device=device),
+        ],
+    )
+    pipeline = config.build_env_to_module_connector(spaces=SPACES)
+    assert pipeline.names == ["FlattenObservations"]
+    assert pipeline(batch={Columns.OBS: {"a": np.array([1, 0])}})[Columns.OBS].tolist() == [[0.0, 1.0], [1.0, 0.0]]

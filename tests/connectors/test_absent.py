@@ -8,11 +8,10 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "name", "reason"),
     [
-        ("env_to_module", "BatchIndividualItems", "leading environment axis"),
+        ("env_to_module", "AgentToModuleMapping", "keyed by module id"),
         ("env_to_module", "WriteObservationsToEpisodes", "record the module's inputs"),
-        ("module_to_env", "ListifyDataForVectorEnv", "take arrays"),
-        ("learner", "AddOneTsToEpisodesAndTruncate", "FINAL_OBS"),
-        ("common", "NumpyToTensor", "placing data on a device"),
+        ("module_to_env", "ModuleToAgentUnmapping", "hands actions"),
+        ("learner", "AddInfosFromEpisodesToTrainBatch", "Python objects"),
     ],
 )
 def test_connectors_without_a_job_say_why(module, name, reason):

@@ -11,13 +11,25 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
     SingleAgentObservationPreprocessor,
 )
 from jaxrl_stack.connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
+from jaxrl_stack.connectors.markers import (
+    AddObservationsFromEpisodesToBatch,
+    AddStatesFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
 
 __all__ = [
+    "AddObservationsFromEpisodesToBatch",
+    "AddStatesFromEpisodesToBatch",
+    "AddTimeDimToBatchAndZeroPad",
+    "BatchIndividualItems",
     "EnvToModulePipeline",
     "FlattenObservations",
     "FrameStacking",
     "FrameStackingEnvToModule",
     "MeanStdFilter",
+    "NumpyToTensor",
     "ObservationPreprocessor",
     "PrevActionsPrevRewards",
     "SingleAgentObservationPreprocessor",

@@ -5,13 +5,29 @@ from jaxrl_stack.connectors.learner.compute_returns_to_go import ComputeReturnsT
 from jaxrl_stack.connectors.learner.frame_stacking import FrameStacking, FrameStackingLearner
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.connectors.learner.learner_connector_pipeline import LearnerConnectorPipeline
+from jaxrl_stack.connectors.markers import (
+    AddColumnsFromEpisodesToTrainBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddOneTsToEpisodesAndTruncate,
+    AddStatesFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
 
 __all__ = [
+    "AddColumnsFromEpisodesToTrainBatch",
+    "AddObservationsFromEpisodesToBatch",
+    "AddOneTsToEpisodesAndTruncate",
+    "AddStatesFromEpisodesToBatch",
+    "AddTimeDimToBatchAndZeroPad",
+    "BatchIndividualItems",
     "ComputeReturnsToGo",
     "FrameStacking",
     "FrameStackingLearner",
     "GeneralAdvantageEstimation",
     "LearnerConnectorPipeline",
+    "NumpyToTensor",
 ]
 
 __getattr__ = absent(__name__)

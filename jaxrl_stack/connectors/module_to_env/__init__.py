@@ -1,6 +1,12 @@
 """Connectors from the module's outputs to the actions that the environment gets."""
 
 from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.connectors.markers import (
+    ListifyDataForVectorEnv,
+    RemoveSingleTsTimeRankFromBatch,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
 from jaxrl_stack.connectors.module_to_env.action_noise import ActionNoise, ColoredNoise, OrnsteinUhlenbeckNoise
 from jaxrl_stack.connectors.module_to_env.get_actions import GetActions
 from jaxrl_stack.connectors.module_to_env.module_to_env_pipeline import ModuleToEnvPipeline
@@ -10,9 +16,13 @@ __all__ = [
     "ActionNoise",
     "ColoredNoise",
     "GetActions",
+    "ListifyDataForVectorEnv",
     "ModuleToEnvPipeline",
     "NormalizeAndClipActions",
     "OrnsteinUhlenbeckNoise",
+    "RemoveSingleTsTimeRankFromBatch",
+    "TensorToNumpy",
+    "UnBatchToIndividualItems",
 ]
 
 __getattr__ = absent(__name__)

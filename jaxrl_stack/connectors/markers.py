@@ -1,0 +1,109 @@
+"""RLlib's connectors that turn episodes into batches: here they mark places in a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+
+
+class Marker(ConnectorV2):
+    """A place in a pipeline, for ``insert_before`` and ``insert_after``; what RLlib does there needs no step here.
+
+    Default pipelines have the markers that RLlib's have, in its order: after the user's connectors and before the
+    algorithm's own. They are no members: neither names nor states, and nothing of them is compiled.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: See ConnectorV2.
+        as_learner_connector: Without effect, like all that follow.
+        multi_agent: See ConnectorV2.
+        pin_memory: See above.
+        device: See above.
+
+    Attributes:
+        is_on_episodes: Whether connectors after it still work on episodes: only then may these be host connectors.
+    """
+
+    is_on_episodes = False
+
+    def __init__(
+        self,
+        input_observation_space: Any = None,
+        input_action_space: Any = None,
+        *,
+        as_learner_connector: bool = False,
+        multi_agent: bool = False,
+        pin_memory: bool = False,
+        device: Any = None,
+    ):
+        del as_learner_connector, pin_memory, device
+        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent)
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Changes nothing."""
+        return state, batch
+
+
+class AddObservationsFromEpisodesToBatch(Marker):
+    """Where observations become a batch: runners hand over arrays ``[B, ...]``."""
+
+
+class AddColumnsFromEpisodesToTrainBatch(Marker):
+    """Where actions, rewards and the module's outputs join a train batch: runners record them."""
+
+
+class AddTimeDimToBatchAndZeroPad(Marker):
+    """Where batches get a time axis: recorded ones have it, ``[T, B, ...]``."""
+
+
+class AddStatesFromEpisodesToBatch(Marker):
+    """Where recurrent states join a batch: runners record them."""
+
+
+class BatchIndividualItems(Marker):
+    """Where lists of items become arrays: batches are made of arrays from the start."""
+
+
+class NumpyToTensor(Marker):
+    """Where a batch goes to the module's device: that is the drivers' affair."""
+
+
+class TensorToNumpy(Marker):
+    """Where actions come from the device: that is the drivers' affair."""
+
+
+class UnBatchToIndividualItems(Marker):
+    """Where arrays become lists of items: they stay arrays."""
+
+
+class RemoveSingleTsTimeRankFromBatch(Marker):
+    """Where a time axis of length 1 goes: steps next to the environment have none."""
+
+
+class ListifyDataForVectorEnv(Marker):
+    """Where actions become lists: environments take arrays."""
+
+
+class AddOneTsToEpisodesAndTruncate(Marker):
+    """Where RLlib adds a step to bootstrap from: batches hold FINAL_OBS, and no default pipeline has this marker."""
+
+    is_on_episodes = True
+
+
+ENV_TO_MODULE = (
+    AddObservationsFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AddStatesFromEpisodesToBatch,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
+LEARNER = (
+    AddObservationsFromEpisodesToBatch,
+    AddColumnsFromEpisodesToTrainBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AddStatesFromEpisodesToBatch,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
+AFTER_ACTIONS_ARE_CHOSEN = (TensorToNumpy, UnBatchToIndividualItems, RemoveSingleTsTimeRankFromBatch)

@@ -1,0 +1,5 @@
+"""UnBatchToIndividualItems under RLlib's import path."""
+
+from jaxrl_stack.connectors.markers import UnBatchToIndividualItems
+
+__all__ = ["UnBatchToIndividualItems"]
