@@ -15,7 +15,7 @@ from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Sett
 from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
 from jaxrl_stack.checkpoints.plain_data import Plain
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.env.registry import get_env_creator, register_env
+from jaxrl_stack.env.registry import get_env_creator, note_env
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
@@ -463,8 +463,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         creators = state.pop("_env_creators")
         vars(self).update(state)
         for name, creator in creators.items():
-            if get_env_creator(name) is None:
-                register_env(name, creator)
+            note_env(name, creator, replaces=False)
 
     def freeze(self) -> None:
         """Makes every later change raise an AttributeError."""

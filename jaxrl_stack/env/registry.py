@@ -68,7 +68,7 @@ _creators: dict[str, EnvCreator] = {}
 
 
 def register_env(name: str, env_creator: EnvCreator) -> None:
-    """Makes `name` usable as ``config.environment(name)``; a second registration replaces the first.
+    """Makes `name` usable as ``config.environment(name)``; of several registrations the last one counts.
 
     Args:
         name: Any string that does not start with "gymnax/" or "envpool/".
@@ -106,9 +106,15 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
             register_class(env_creator)
 
 
+def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
+    """Take over a registration that was made with Ray Tune, or in the process that a config comes from."""
+    if replaces or name not in _creators:
+        _creators[name] = env_creator
+
+
 def get_env_creator(name: str) -> EnvCreator | None:
-    """The creator registered under `name`; None if there is none."""
-    return _creators.get(name)
+    """The creator registered last under `name`, here or with ``ray.tune.register_env``; None if there is none."""
+    return _creators.get(name) or _creator_from_ray(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,9 +228,11 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> Resolv
     )
 
 
-def _creator_from_ray(name: str) -> EnvCreator | None:
-    """What ``ray.tune.registry.register_env`` registered, in this process or in the driver's."""
-    # Not imported for it: then it was not used here, and no trial of a tuner runs in this process.
+def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
+    """What ``ray.tune.register_env`` registered before this package was there, or in Ray's driver."""
+    # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
+    if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        importlib.import_module("ray.tune.registry")
     ray_tune = sys.modules.get("ray.tune.registry")
     if ray_tune is None or not ray_tune._global_registry.contains(ray_tune.ENV_CREATOR, name):
         return None
@@ -232,10 +240,8 @@ def _creator_from_ray(name: str) -> EnvCreator | None:
 
 
 def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
-    creator = _creators.get(name) or _creator_from_ray(name)
+    creator = get_env_creator(name)
     if creator is not None:
-        # Kept: a config that goes to an actor takes the creators of this process along.
-        _creators[name] = creator
         return _resolve_creator(name, creator, context)
     if name.startswith(GYMNAX_PREFIX):
         if name.removeprefix(GYMNAX_PREFIX) not in GYMNAX_IDS:
@@ -273,7 +279,10 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
                 "gymnasium id of that name."
             )
     elif name not in gym.registry:
-        raise ValueError(_unknown_name(name))
+        creator = _creator_from_ray(name, is_last_resort=True)
+        if creator is None:
+            raise ValueError(_unknown_name(name))
+        return _resolve_creator(name, creator, context)
     hint = None
     if name in _gymnax_ids():
         hint = (

@@ -39,6 +39,7 @@ def _connect() -> None:
         if not _is_in_worker():
             register()
         _resolve_own_names_first(sys.modules["ray.tune.registry"])
+        _take_over_environments(sys.modules["ray.tune.registry"])
         _accept_classes()
         _accept_configs()
     except (ImportError, AttributeError, KeyError) as error:
@@ -79,6 +80,21 @@ def _resolve_own_names_first(registry: Any) -> None:
             register()
 
     registry.validate_trainable = validate_trainable
+
+
+def _take_over_environments(registry: Any) -> None:
+    """Let ``ray.tune.register_env`` replace what was registered here under the same name: the last one counts."""
+    register = registry._global_registry.register
+
+    @functools.wraps(register)
+    def register_here_too(category: str, key: str, value: Any) -> None:
+        register(category, key, value)
+        # Not imported for it: then there is nothing to replace, and the name is found with Ray.
+        environments = sys.modules.get("jaxrl_stack.env.registry")
+        if category == registry.ENV_CREATOR and environments is not None:
+            environments.note_env(key, value, replaces=True)
+
+    registry._global_registry.register = register_here_too
 
 
 def _accept_classes() -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import ray.tune as ray_tune
+import ray.tune.registry as tune_registry
 
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.tune.registry import register_env
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
 from jaxrl_stack.utils.test_utils import check
 
@@ -180,3 +185,43 @@ def test_one_that_never_works_is_an_error_and_so_is_the_first_one_without_the_se
     with pytest.raises(ConsecutiveFailuresError, match="4 failures in a row.*the simulator does not answer"):
         runner.sample()
     runner.stop()
+
+
+# ----------------------------------------------------------------------------------------------- names of environments
+
+
+def stairs_of(steps):
+    return lambda config: Stairs({**config, "steps": steps})
+
+
+@pytest.fixture
+def own_names(monkeypatch):
+    """What a test registers as "stairs" or "later" is forgotten."""
+    monkeypatch.setattr(registry, "_creators", {})
+    yield
+    for name in ("stairs", "later"):
+        tune_registry._global_registry.unregister(tune_registry.ENV_CREATOR, name)
+
+
+@pytest.mark.usefixtures("own_names")
+def test_the_last_registration_of_a_name_counts_whichever_function_made_it():
+    made = []
+    for register in (tune_registry.register_env, register_env, ray_tune.register_env, registry.register_env):
+        register("stairs", stairs_of(len(made) + 1))
+        made.append(registry.resolve_env("stairs").make().steps)
+    assert made == [1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("own_names")
+def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_session):
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray_tune.register_env("stairs", stairs_of(3))
+    # As if the package had been imported only now.
+    registry._creators.clear()
+    actor = ray_session.remote(SingleAgentEnvRunner).remote(config=ppo("stairs"))
+    ray_tune.register_env("later", stairs_of(5))
+    (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
+    steps = actor.apply.remote(lambda runner: registry.resolve_env("later").make().steps)
+    assert (episode.get_return(), ray_session.get(steps)) == (3, 5)
+    ray_session.kill(actor)
+    ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
