@@ -88,6 +88,19 @@ def algo():
 # ------------------------------------------------------------------------------------------------------------ results
 
 
+def test_building_compiles_a_program_for_a_network_not_one_for_each_of_its_arrays():
+    clock = CompileClock()
+    algo = (
+        tiny()
+        .rl_module(model_config={"fcnet_hiddens": [5, 6, 7, 9]})
+        .env_runners(num_envs_per_env_runner=2)
+        .build_algo()
+    )
+    algo.stop()
+    # Parameters alone are 20 arrays of 13 shapes here.
+    assert clock.compiles <= 12
+
+
 def test_results_of_three_iterations():
     algo = tiny(entropy_coeff=[[0, 1.0], [2 * BATCH, 0.0]]).evaluation(evaluation_interval=2).build_algo()
     clock = CompileClock()

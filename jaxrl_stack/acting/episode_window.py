@@ -98,7 +98,7 @@ class EpisodeWindow:
 @functools.cache
 def _slots(size: int) -> list[packing.Slot]:
     """Where the fields are in what `EpisodeWindow.packed` makes."""
-    return packing.pack(jax.tree.leaves(EpisodeWindow.empty(size)), lead=0)[2]
+    return packing.slots_of(jax.tree.leaves(jax.eval_shape(functools.partial(EpisodeWindow.empty, size))), lead=0)
 
 
 def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:

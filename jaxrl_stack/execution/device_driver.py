@@ -9,10 +9,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
@@ -35,7 +34,14 @@ from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_resu
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated, place_sharded
+from jaxrl_stack.utils.devices import (
+    all_shards,
+    host_view,
+    map_over_devices,
+    place_replicated,
+    place_sharded,
+    place_shards,
+)
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -118,7 +124,7 @@ class DeviceDriver(Driver):
             window_size=config.metrics_num_episodes_for_smoothing,
         )
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
-        self._init = jax.jit(functools.partial(self.rollout.init, num_envs=self._num_envs // num_devices))
+        self._init = jax.jit(functools.partial(_first_shard, self.rollout, self._num_envs // num_devices))
         self._plan_training_step()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self._start()
@@ -158,8 +164,7 @@ class DeviceDriver(Driver):
         """Fresh environments and counters."""
         key = stream_key(self.config.root_seed, Stream.ROLLOUT)
         shards = [self._init(jax.random.fold_in(key, d)) for d in range(len(self.learner.devices))]
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *shards)
-        self.runner_state: Any = place_sharded(stacked, self.learner.devices)
+        self.runner_state: Any = place_shards(shards, self.learner.devices)
         self.timesteps = place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
@@ -578,6 +583,11 @@ def _pure_pipelines(
 def least_free_memory(devices: Sequence[Device]) -> int | None:
     """Bytes that every one of the devices has free; None if that is not known."""
     return min((size for size in map(available_memory, devices) if size is not None), default=None)
+
+
+def _first_shard(rollout: DeviceRollout, num_envs: int, key: jax.Array) -> RunnerState:
+    """Freshly reset environments as one device's slice ``[1, ...]``."""
+    return jax.tree.map(lambda x: x[None], rollout.init(key, num_envs))
 
 
 def _pure(spec: MultiRLModuleSpec) -> PureModule:

@@ -55,22 +55,32 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
         ``(matrix uint32 [*lead, width], loose arrays, one slot per leaf)``. The matrix is None where it has no column;
         loose are leaves of other dtypes (frames of bytes, say).
     """
+    slots = slots_of(leaves, lead)
+    own = {id(leaf): (leaf, slot) for leaf, slot in zip(leaves, slots, strict=True)}
+    packed = [_bits(leaf, lead) for leaf, slot in own.values() if slot.is_packed]
+    matrix = jnp.concatenate(packed, axis=-1) if packed else None
+    return matrix, tuple(leaf for leaf, slot in own.values() if not slot.is_packed), slots
+
+
+def slots_of(leaves: Sequence[Any], lead: int = 1) -> list[Slot]:
+    """Where `pack` puts each of these leaves, of which only shapes and dtypes are read."""
     slots: dict[int, Slot] = {}
-    packed: list[jax.Array] = []
-    loose: list[jax.Array] = []
-    width = 0
+    width = num_loose = 0
     for leaf in leaves:
         if id(leaf) in slots:
             continue
         shape = leaf.shape[lead:]
         if is_packable(leaf.dtype):
             slots[id(leaf)] = Slot(width, shape, leaf.dtype, True)
-            is_flag = leaf.dtype == jnp.bool_
-            bits = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-            packed.append(bits.reshape(*leaf.shape[:lead], math.prod(shape)))
             width += math.prod(shape)
         else:
-            slots[id(leaf)] = Slot(len(loose), shape, leaf.dtype, False)
-            loose.append(leaf)
-    matrix = jnp.concatenate(packed, axis=-1) if packed else None
-    return matrix, tuple(loose), [slots[id(leaf)] for leaf in leaves]
+            slots[id(leaf)] = Slot(num_loose, shape, leaf.dtype, False)
+            num_loose += 1
+    return [slots[id(leaf)] for leaf in leaves]
+
+
+def _bits(leaf: jax.Array, lead: int) -> jax.Array:
+    """Columns ``[*lead, n]`` of the matrix."""
+    is_flag = leaf.dtype == jnp.bool_
+    bits = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    return bits.reshape(*leaf.shape[:lead], math.prod(leaf.shape[lead:]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -220,9 +220,27 @@ def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
     """Put leaves ``[D, ...]`` on this process's D devices, one slice each, with the sharding that ``pmap`` expects."""
-    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
+    sharding = _sharded(devices)
     return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
+
+
+def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
+    """`place_sharded` of one tree per device, whose leaves are that device's slice ``[1, ...]``.
+
+    Nothing is computed for it: stacking them would compile a program for every shape.
+    """
+    sharding = _sharded(devices)
+
+    def joined(*slices: Any) -> jax.Array:
+        placed = [jax.device_put(x, device) for x, device in zip(slices, devices, strict=True)]
+        return jax.make_array_from_single_device_arrays((len(devices), *placed[0].shape[1:]), sharding, placed)
+
+    return jax.tree.map(joined, *shards)
+
+
+def _sharded(devices: list[Device]) -> jax.sharding.NamedSharding:
+    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:

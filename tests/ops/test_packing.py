@@ -25,6 +25,7 @@ def test_every_leaf_is_read_back_as_it_was_on_host_and_device(lead):
     matrix, loose, slots = packing.pack([jnp.asarray(leaf) for leaf in leaves], lead)
     assert matrix is not None and matrix.dtype == np.uint32 and matrix.shape == (*shape, 14)
     assert [leaf.dtype for leaf in loose] == [np.uint8]
+    assert packing.slots_of([jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves], lead) == slots
 
     @jax.jit
     def on_device(matrix, loose):

@@ -33,6 +33,11 @@ def is_elementwise(factory: Any) -> bool:
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
 
+@jax.jit  # one program, rather than one for every shape
+def _laid_end_to_end(params: ParamDict) -> jax.Array:
+    return reductions.ravel(params)[0]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RegisteredOptimizer:
     """One optimizer of one module: how to make it, and which parameters it owns.
@@ -57,7 +62,7 @@ class RegisteredOptimizer:
     def init(self, params: ParamDict) -> Any:
         """Its initial state."""
         own: Any = {ref: params[ref] for ref in self.refs}
-        return self.factory(jnp.float32(0.0)).init(reductions.ravel(own)[0] if self.is_flat else own)
+        return self.factory(jnp.float32(0.0)).init(_laid_end_to_end(own) if self.is_flat else own)
 
     def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
         """One step: ``(new parameters, new state)``. Non-finite gradient entries count as finite numbers."""

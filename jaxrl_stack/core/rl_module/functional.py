@@ -40,8 +40,8 @@ def copy_array(value: Any) -> jax.Array:
     """A copy with a buffer of its own (PRNG keys included), so that it can be donated."""
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         data = np.array(jax.random.key_data(value))
-        return jax.random.wrap_key_data(jnp.array(data), impl=str(jax.random.key_impl(value)))
-    return jnp.array(np.array(value))
+        return jax.random.wrap_key_data(jax.device_put(data), impl=str(jax.random.key_impl(value)))
+    return jax.device_put(np.array(value))  # jnp.array would compile a program for every shape
 
 
 class ModuleDefinition:

@@ -28,7 +28,9 @@ def make_target_network(main_net: Network) -> Network:
         if not isinstance(variable, nnx.Variable):
             return variable if isinstance(variable, np.ndarray) else jax.numpy.array(variable)
         kind = TargetParam if isinstance(variable, nnx.Param) else type(variable)
-        return kind(jax.numpy.array(variable.get_raw_value()), **variable.get_metadata())
+        # jnp.array would compile a program for every shape.
+        value = jax.device_put(variable.get_raw_value(), may_alias=False)
+        return kind(value, **variable.get_metadata())
 
     return jax.tree.map(copied, main_net, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 

@@ -116,6 +116,7 @@ def values_at(settings: Any, counter: Any) -> Any:
     )
 
 
+@jax.jit  # traced once for all schedules of a size, of which a program has a dozen
 def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
     """The value of a schedule at a counter: linear between its points, the last value afterwards.
 
