@@ -1,0 +1,168 @@
+"""What RLlib's guides show first, with this package's imports: configure, train, save, act; learners by hand."""
+
+from __future__ import annotations
+
+import pathlib
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.connectors.env_to_module import FlattenObservations
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+
+SMALL = {"train_batch_size_per_learner": 32, "minibatch_size": 16, "num_epochs": 1}
+
+
+class Repeat(gym.Env):
+    """Pays 1 for the action that equals the observation; 8 steps."""
+
+    def __init__(self, config=None):
+        self.observation_space = self.action_space = gym.spaces.Discrete((config or {}).get("n", 2))
+        self._num_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._num_steps = 0
+        self._seen = int(self.np_random.integers(self.action_space.n))
+        return self._seen, {}
+
+    def step(self, action):
+        reward = float(action == self._seen)
+        self._num_steps += 1
+        self._seen = int(self.np_random.integers(self.action_space.n))
+        return self._seen, reward, self._num_steps >= 8, False, {}
+
+
+class Linear(RLModule, ValueFunctionAPI):
+    """A network of the user's, with a size from the config."""
+
+    def setup(self):
+        hidden, (size,) = self.model_config["hidden"], self.observation_space.shape
+        self.body = nnx.Linear(size, hidden, rngs=self.rngs)
+        self.head = nnx.Linear(hidden, self.action_space.n, rngs=self.rngs)
+        self.value = nnx.Linear(hidden, 1, rngs=self.rngs)
+
+    def _forward(self, batch, **kwargs):
+        return {Columns.ACTION_DIST_INPUTS: self.head(nnx.tanh(self.body(batch[Columns.OBS])))}
+
+    def compute_values(self, batch, embeddings=None):
+        return self.value(nnx.tanh(self.body(batch[Columns.OBS])))[..., 0]
+
+
+def config():
+    config = PPOConfig()
+    config.environment(Repeat, env_config={"n": 3})
+    config.env_runners(num_env_runners=0, env_to_module_connector=lambda env, spaces, device: FlattenObservations())
+    config.training(gamma=0.9, lr=[[0, 0.01], [1000, 0.001]], kl_coeff=0.3, **SMALL)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Linear, model_config={"hidden": 5}))
+    return config
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of one iteration, and where it was saved."""
+    algorithm = config().build_algo()
+    algorithm.train()
+    yield algorithm, pathlib.Path(algorithm.save_to_path(tmp_path_factory.mktemp("guide") / "run"))
+    algorithm.stop()
+
+
+def test_an_environment_and_a_module_of_the_users_train_and_go_on_from_a_checkpoint(trained):
+    algorithm, path = trained
+    assert algorithm.get_module("default_policy").body.kernel[...].shape == (3, 5)
+    again = Algorithm.from_checkpoint(path, config=config())
+    assert again.iteration == 1 and isinstance(again, PPO)
+    assert again.train()["num_env_steps_sampled_lifetime"] == 64
+    again.stop()
+
+
+def test_the_module_of_a_checkpoint_acts_without_its_algorithm(trained):
+    algorithm, path = trained
+    folder = path / "learner_group" / "learner" / "rl_module"
+    alone = RLModule.from_checkpoint(folder / "default_policy", allow=[Linear])
+    expected = algorithm.get_module().forward_inference({Columns.OBS: np.eye(3, dtype=np.float32)})
+    env = Repeat({"n": 3})
+    obs, _ = env.reset(seed=0)
+    out = alone.forward_inference({Columns.OBS: np.eye(3, dtype=np.float32)[[obs]]})
+    np.testing.assert_array_equal(out[Columns.ACTION_DIST_INPUTS][0], expected[Columns.ACTION_DIST_INPUTS][obs])
+    greedy = int(np.argmax(out[Columns.ACTION_DIST_INPUTS][0]))
+    distribution = alone.get_inference_action_dist_cls().from_logits(out[Columns.ACTION_DIST_INPUTS])
+    assert int(distribution.to_deterministic().sample()[0]) == greedy
+    assert env.step(greedy)[1] in (0.0, 1.0)
+
+
+def test_a_part_of_a_checkpoint_goes_into_a_running_algorithm(trained):
+    _, path = trained
+    other = config().debugging(seed=7).build_algo()
+    part = "learner_group/learner/rl_module/default_policy"
+    before = other.get_weights()["default_policy"]
+    other.restore_from_path(path / part, component=part)
+    after = other.get_weights()["default_policy"]
+    stored = RLModule.from_checkpoint(path / part, allow=[Linear]).get_state()
+    assert not np.array_equal(before["body/kernel"], after["body/kernel"])
+    jax.tree.map(np.testing.assert_array_equal, after, stored)
+    other.stop()
+
+
+def test_configs_are_copied_frozen_and_made_of_dicts():
+    base = AlgorithmConfig().training(lr=0.0005).learners(num_learners=2)
+    assert (base.lr, base.num_learners) == (0.0005, 2)
+    frozen = config()
+    thawed = frozen.copy(copy_frozen=False)
+    frozen.freeze()
+    with pytest.raises(AttributeError, match="frozen"):
+        frozen.training(lr=1.0)
+    thawed.training(lr=1.0)
+    assert PPOConfig.from_dict({"lr": 0.1}).lr == 0.1 and PPOConfig().update_from_dict({"lambda": 0.2}).lambda_ == 0.2
+    assert thawed.total_train_batch_size == 32 and not thawed.is_multi_agent and not thawed.is_atari
+
+
+def test_modules_are_built_of_specs_alone_and_side_by_side(tmp_path):
+    spec = RLModuleSpec(
+        module_class=Linear,
+        observation_space=gym.spaces.Box(-1.0, 1.0, (3,), np.float32),
+        action_space=gym.spaces.Discrete(2),
+        model_config={"hidden": 4},
+    )
+    both = MultiRLModuleSpec(rl_module_specs={"a": spec}).build()
+    both.add_module("b", spec.build())
+    batch = {Columns.OBS: np.ones((2, 3), np.float32)}
+    out = both.forward_inference({"a": batch, "b": batch})
+    assert out["a"][Columns.ACTION_DIST_INPUTS].shape == out["b"][Columns.ACTION_DIST_INPUTS].shape == (2, 2)
+    module = both["b"]
+    module.save_to_path(tmp_path / "b")
+    logits = module.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+    module.set_state({name: leaf * 0 for name, leaf in module.get_state().items()})
+    assert not np.asarray(module.forward_train(batch)[Columns.ACTION_DIST_INPUTS]).any()
+    module.restore_from_path(tmp_path / "b")
+    np.testing.assert_array_equal(module.forward_train(batch)[Columns.ACTION_DIST_INPUTS], logits)
+    both.remove_module("b")
+    assert list(both.keys()) == ["a"] and not module.is_stateful()
+
+
+def test_a_learner_group_by_hand_updates_from_episodes_and_hands_its_state_on(trained, tmp_path):
+    algorithm, _ = trained
+    group = config().build_learner_group(env=Repeat({"n": 3}))
+    weights = group.get_weights()["default_policy"]
+    episodes = algorithm.env_runner.sample(num_timesteps=32)
+    (results,) = group.update(episodes=episodes, timesteps={"num_env_steps_sampled_lifetime": 32})
+    updated = group.get_weights()["default_policy"]
+    assert "policy_loss" in results["default_policy"]
+    assert not np.array_equal(weights["head/kernel"], updated["head/kernel"])
+    other = config().build_learner_group(env=Repeat({"n": 3}))
+    other.set_state(group.get_state(components="learner"))
+    jax.tree.map(np.testing.assert_array_equal, other.get_weights()["default_policy"], updated)
+    group.save_to_path(tmp_path / "group")
+    other.foreach_learner(lambda learner: learner.module["default_policy"].is_stateful())
+    assert jnp.isfinite(next(iter(jax.tree.leaves(updated)))).all()
+    for one in (group, other):
+        one.shutdown()
