@@ -78,7 +78,7 @@ class FaultyEnv(gym.Env):
         self.seeds: list[int] = []
 
     def fault(self) -> None:
-        """What goes wrong; called in front of the step that it belongs to."""
+        """What goes wrong; called before the step that it belongs to."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

@@ -40,7 +40,7 @@ class ConstantValueProbe(ProbeEnv):
     """Value of a constant: one step, observation 0, reward 1, terminated.
 
     V(0) = `reward`, whatever gamma. Fails if the value function is not fitted to its targets at all, or if
-    something is bootstrapped behind a terminal step.
+    something is bootstrapped after a terminal step.
 
     Settings: `reward` (1.0), the reward of the step.
     """
@@ -67,7 +67,7 @@ class DiscountingProbe(ProbeEnv):
         return jnp.zeros((1,), jnp.float32), jnp.int32(0)
 
     def step_env(self, key, state, action, params):
-        # `state` counts the steps before this one; the last observation is seen by nobody.
+        # `state` counts the steps before this one; the last observation is not seen.
         second = state == 1
         return jnp.ones((1,), jnp.float32), state + 1, jnp.where(second, 1.0, 0.0), second, False, {}
 

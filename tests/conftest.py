@@ -92,7 +92,7 @@ gone: without this, a worker that has run a thousand tests would be aborted in t
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs():
-    """Behind a file of tests, drop compiled programs if there are too many."""
+    """After a file of tests, drop compiled programs if there are too many."""
     yield
     maps = pathlib.Path("/proc/self/maps")
     if maps.is_file() and maps.read_text().count("\n") > _MAX_MEMORY_MAPS:

@@ -141,7 +141,7 @@ def test_rows_in_which_an_environment_was_only_reset_do_not_count():
     result = algo.train()
     sampled = result["env_runners"]["num_env_steps_sampled"]
     ended = result["env_runners"]["num_episodes"]
-    # Behind every end but those in the last row there is one such row per environment.
+    # After every end but those in the last row there is one such row per environment.
     assert batch - ended <= sampled < batch
     assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
     algo.stop()
@@ -417,7 +417,7 @@ def lost_reference(ray, value):
 
 
 def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_session, monkeypatch):
-    # The learner that has its block all the same waits for nobody.
+    # The learner that has its block all the same waits for none.
     algo = config(num_env_runners=1, num_envs_per_env_runner=2).learners(num_learners=2).build_algo()
     try:
         algo.train()

@@ -728,9 +728,9 @@ def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_
                 if not (terminated[t, env] or truncated[t, env] or is_cut):
                     continue
                 kinds.add("terminated" if terminated[t, env] else "truncated" if truncated[t, env] else "cut")
-                behind = 0.0 if terminated[t, env] else next_values[t, env]
+                next_value = 0.0 if terminated[t, env] else next_values[t, env]
                 piece = range(start, t + 1)
-                following = [*values[start + 1 : t + 1, env], behind]
+                following = [*values[start + 1 : t + 1, env], next_value]
                 deltas = [
                     columns["rewards"][i, env] + gamma * v - values[i, env]
                     for i, v in zip(piece, following, strict=True)
@@ -800,7 +800,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path, algo):
     assert results[1]["time_since_restore"] < results[1]["time_total_s"]
     assert fingerprint(restored) == fingerprint(original)
 
-    # Whoever does not fit is left as it was.
+    # What does not fit is left as it was.
     before = fingerprint(algo)
     with pytest.raises(ValueError, match="does not fit"):
         algo.restore_from_path(path)
@@ -848,5 +848,5 @@ def test_kept_weights_and_modules_stay_what_they_were():
     assert np.isfinite(newest).all()
     assert (jax.tree.leaves(algo.get_weights())[0] != jax.tree.leaves(weights)[0]).any()
     algo.stop()
-    # Even behind stop().
+    # Even after stop().
     module.forward_inference({"obs": observation})

@@ -1,4 +1,4 @@
-"""The command line: what runs leave behind and print, how they stop, and how wrong input is answered."""
+"""The command line: what runs write and print, how they stop, and how wrong input is answered."""
 
 from __future__ import annotations
 

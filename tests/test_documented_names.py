@@ -27,7 +27,7 @@ def undocumented():
     pass
 
 def _private():
-    """Nobody's business."""
+    """Private."""
 
 class Learner:
     """Is elsewhere, too."""

@@ -56,14 +56,14 @@ def unroll(env, num_steps, num_envs=2, action=None):
 
 
 def discounted_values(first, steps, gamma, bootstrap):
-    """``(obs, value)`` of every visited observation; `bootstrap`: value behind truncated and last steps."""
+    """``(obs, value)`` of every visited observation; `bootstrap`: value after truncated and last steps."""
     obs = np.concatenate([first[None], steps.obs[:-1]])
     values, value = [], np.full(steps.reward.shape[1], bootstrap)
     for reward, terminated, truncated in zip(
         steps.reward[::-1], steps.terminated[::-1], steps.truncated[::-1], strict=True
     ):
-        behind = np.where(terminated, 0.0, np.where(truncated, bootstrap, value))
-        value = reward + gamma * behind
+        after = np.where(terminated, 0.0, np.where(truncated, bootstrap, value))
+        value = reward + gamma * after
         values.append(value)
     return obs, np.stack(values[::-1])
 

@@ -112,7 +112,7 @@ def test_every_evaluation_has_other_episodes_also_within_an_iteration(env, tmp_p
 
 
 class Zero(ConnectorV2):
-    """Behind the module: the environments get zeros."""
+    """After the module: the environments get zeros."""
 
     def apply(self, state, batch, ctx):
         actions = {mid: jax.tree.map(jnp.zeros_like, own[Columns.ACTIONS]) for mid, own in batch.items()}

@@ -162,11 +162,11 @@ def test_on_policy_training_goes_on_from_the_snapshot(num_devices, tmp_path):
     with failing(), pytest.raises(RuntimeError, match=message) as raised:
         algo.train()
     assert "the callback's own error" in str(raised.value.__cause__)
-    # The third call was the last one in front of which a snapshot was taken.
+    # The third call was the last one before which a snapshot was taken.
     assert_same(leaves_of(algo), states[3])
     assert algo.driver.num_env_steps == 24 and algo.learner.num_updates == 3 and algo.iteration == 5
     assert counters.to_int(np.asarray(host_view(algo.driver.timesteps))) == 24
-    # It fails once more, in front of the next snapshot.
+    # It fails once more, before the next snapshot.
     with failing(), pytest.raises(RuntimeError, match="and 0 before it"):
         algo.train()
     assert_same(leaves_of(algo), states[3])

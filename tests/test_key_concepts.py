@@ -38,7 +38,7 @@ class LogAcrobotAngle(RLlibCallback):
         episode.custom_data["theta1"] = []
 
     def on_episode_step(self, *, episode, env, env_index, **kwargs):
-        # Also at the last step: the environment is reset behind the callbacks.
+        # Also at the last step: the environment is reset after the callbacks.
         theta1, *_ = env.envs[env_index].unwrapped.state
         cosine, sine = episode.get_observations(-1)[:2]
         assert cosine == pytest.approx(math.cos(theta1), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Memory: estimates in front of any allocation, refusals of what cannot fit, and runs that do not grow."""
+"""Memory: estimates before any allocation, refusals of what cannot fit, and runs that do not grow."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_epsilon_follows_its_schedule_at_every_step():
 
 
 def assert_scripted(buffer, *, lengths=(4, 7, 3)):
-    """All stored episodes are runs of steps that an environment made one behind the other.
+    """All stored episodes are runs of steps that an environment made one after the other.
 
     Returns:
         ``{(environment, episode, first step): steps}``.
@@ -257,7 +257,7 @@ def assert_scripted(buffer, *, lengths=(4, 7, 3)):
         index, number, first = obs[0].tolist()
         steps = len(episode)
         expected = np.stack([np.full(steps + 1, index), np.full(steps + 1, number), first + np.arange(steps + 1)], 1)
-        # Nobody looks behind a termination.
+        # What follows a termination is not read.
         known = slice(None, -1 if episode.is_terminated else None)
         np.testing.assert_array_equal(obs[known], expected[known])
         times = first + 1 + np.arange(steps)
@@ -281,12 +281,12 @@ def test_transitions_are_what_the_environments_did(num_envs):
     for index in range(num_envs):
         expected = {(index, n, 0): steps for n, steps in enumerate([4, 7, 3, 4, 7, 3, 4, 1])}
         assert {key: steps for key, steps in found.items() if key[0] == index} == expected
-    # Windows end with their episode; what is behind a truncated one is its own last observation.
+    # Windows end with their episode; what follows a truncated one is its own last observation.
     batch = buffer.sample_batch(300, n_step=3, gamma=1.0)
-    before, behind, n = batch["obs"], batch["new_obs"], batch["n_step"]
+    before, after, n = batch["obs"], batch["new_obs"], batch["n_step"]
     assert (batch["truncateds"] | batch["terminateds"]).any() and (n < 3).any()
     valid = ~batch["terminateds"]
-    np.testing.assert_array_equal(behind[valid], before[valid] + np.stack([0 * n, 0 * n, n], 1)[valid])
+    np.testing.assert_array_equal(after[valid], before[valid] + np.stack([0 * n, 0 * n, n], 1)[valid])
     algo.stop()
 
 
@@ -545,7 +545,7 @@ def test_a_restore_that_fails_late_leaves_the_buffer_as_it_was_without_a_copy(tm
 
     monkeypatch.setattr(algo.metrics, "set_state", fail_once)
     with monkeypatch.context() as m:
-        m.setattr(EpisodeReplayBuffer, "get_state", None)  # Nobody asks for one.
+        m.setattr(EpisodeReplayBuffer, "get_state", None)  # It is not asked for.
         with pytest.raises(ValueError, match="no metrics"):
             algo.restore_from_path(path)
     after = algo.get_state()

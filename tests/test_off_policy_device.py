@@ -60,7 +60,7 @@ def assert_same(one, other):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Four iterations, of which the first one begins to learn, with a checkpoint behind the second."""
+    """Four iterations, of which the first one begins to learn, with a checkpoint after the second."""
     algo = config().build_algo()
     path = tmp_path_factory.mktemp("run") / "checkpoint"
     started = leaves_of(algo)

@@ -19,7 +19,7 @@ LAST_STEP = 8 * 1500
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_ppo_learns_the_known_values(probe):
-    # The value behind a truncation is the network's own: the values approach their fixed point step by step.
+    # The value after a truncation is the network's own: the values approach their fixed point step by step.
     num_iterations = 45 if probe is TruncationBootstrapProbe else 30
     total = num_iterations * BATCH
     config = (

@@ -183,7 +183,7 @@ def classes_table() -> str:
 
 
 def absent_table() -> str:
-    """What is absent, and why; members behind their class."""
+    """What is absent, and why; members after their class."""
     blocks, paths = [], [path for rows in surface().values() for path in rows]
     for reason, names in KNOWN["absent"].items():
         owners: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ NUM_STEPS = 2048
 
 
 class OneStep(ConfiguredEnv):
-    """Observation 0, one step per episode, cut off: all that varies was drawn by somebody else."""
+    """Observation 0, one step per episode, cut off: all that varies was drawn elsewhere."""
 
     defaults = {"discrete": False}
 
@@ -109,7 +109,7 @@ def config(driver, discrete):
 
 
 def signals_of(episodes):
-    """``{who drew: float [N]}`` of episodes of one step."""
+    """``{consumer: float [N]}`` of episodes of one step."""
     observations = np.stack([np.asarray(episode.get_observations()) for episode in episodes])
     extra = {
         name: np.array([episode.get_extra_model_outputs(name)[0] for episode in episodes])

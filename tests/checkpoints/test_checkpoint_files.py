@@ -345,7 +345,7 @@ def interrupted(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(folder_replacement, "_exchange", lambda one, other: False)
         patch.setattr(os, "rename", first_alone)
-        # Whoever is killed does not clean up.
+        # A killed process does not clean up.
         patch.setattr(folder_replacement.shutil, "rmtree", lambda *args, **kwargs: None)
         with pytest.raises(Killed):
             save(path, 2)

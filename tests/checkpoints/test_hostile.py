@@ -231,7 +231,7 @@ def drop(file: str, *names: Any):
 
 
 def store(folder: Path, state_file: str, changes) -> None:
-    """Write the arrays of a component anew, with all that the JSON says of them: what somebody would do who means it.
+    """Write the arrays of a component anew, with all that the JSON says of them: as an attack would.
 
     Args:
         folder: The component.
@@ -347,7 +347,7 @@ def folder_for_arrays(path: Path) -> None:
 
 
 def header(change):
-    """Another header in front of the arrays: `change` gets its JSON, and returns another or changes it."""
+    """Another header before the arrays: `change` gets its JSON, and returns another or changes it."""
 
     def changed(path: Path) -> None:
         content = (path / ARRAYS).read_bytes()

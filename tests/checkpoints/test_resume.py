@@ -25,7 +25,7 @@ def other_process():
 
 @pytest.fixture(scope="module", params=["with_everything", "noisy"])
 def run(request, tmp_path_factory, other_process):
-    """Ten iterations at a stretch, and ten that were saved behind each, with evaluations in between."""
+    """Ten iterations at a stretch, and ten that were saved after each, with evaluations in between."""
     folder = tmp_path_factory.mktemp(request.param)
     config = getattr(cases, request.param)()
     saving = config.copy(copy_frozen=False).evaluation(evaluation_interval=2, evaluation_duration=3).build_algo()
@@ -54,7 +54,7 @@ def without_evaluation(results):
 
 
 def without_evaluations(state):
-    """Their counts, and the component that only evaluation has, are all that they leave behind."""
+    """Their counts, and the component that only evaluation has, are all that they leave."""
     return {name: part for name, part in state.items() if name not in ("evaluation", "eval_env_runner")}
 
 
@@ -130,7 +130,7 @@ def rows(num_rows):
 
 @pytest.fixture(scope="module")
 def few_devices(tmp_path_factory):
-    """One device, saved behind three iterations, and its next one."""
+    """One device, saved after three iterations, and its next one."""
     path = tmp_path_factory.mktemp("few") / "checkpoint"
     algo = cases.on_device().learners(num_shuffle_shards=4).build_algo()
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_it_is_said_what_differs_elsewhere():
         assert said in words, said
 
 
-# ------------------------------------------------------------------------------------- episodes that somebody watches
+# ---------------------------------------------------------------------------------------- episodes that are watched
 
 
 def test_watched_episodes_are_whole_wherever_the_run_was_interrupted():
@@ -282,7 +282,7 @@ def test_watched_episodes_are_whole_wherever_the_run_was_interrupted():
         return [(*e[:2], e[2] in begun, *e[3:]) for e in entries]
 
     assert but_ids(elsewhere) == but_ids(later)
-    # Nobody watched before: the episode whose beginning is not known is left out.
+    # Nothing watched before: the episode whose beginning is not known is left out.
     without = watch(unseen)
     without.set_state({}, np.array([2, 0]))
     without.replay(block(2, 6))

@@ -98,7 +98,7 @@ def test_statistics_alone_leave_running_episodes_as_they_are(local):
 
 
 def test_pieces_that_keep_something_themselves(tmp_path):
-    """On the host, in front of the module; and behind it."""
+    """On the host, before the module; and after it."""
     config = cases.on_host(env_to_module_connector=cases.counting_calls, module_to_env_connector=cases.counting_steps)
     algo = config.build_algo()
     algo.train()
@@ -180,7 +180,7 @@ def test_runners_whose_statistics_are_not_merged_keep_their_own(tmp_path, ray_wi
             cases.assert_same(later, one)
     with pytest.raises(AssertionError):
         cases.assert_same(before[0], before[1])
-    # Whoever has none of his own takes the first one's: evaluation, policies, and other numbers of runners.
+    # What has none of its own takes the first one's: evaluation, policies, and other numbers of runners.
     policy_state = filter_of(algo.get_policy().get_state())
     cases.assert_same(policy_state["default_policy"], before[0]["default_policy"])
     algo.evaluate()

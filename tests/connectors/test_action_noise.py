@@ -55,7 +55,7 @@ def test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode(beta):
     piece = ColoredNoise(None, UNBOUNDED, beta=beta, scale=0.5, horizon=num_steps)
     noise = noise_of(piece, 2000, 2 * num_steps, starts=[num_steps])
     first, second = noise[:num_steps], noise[num_steps:]
-    # Unit variance everywhere, behind a start, too, across which nothing is remembered.
+    # Unit variance everywhere, after a start, too, across which nothing is remembered.
     np.testing.assert_allclose(noise.std(axis=(1, 2)), 0.5, atol=0.03)
     assert abs(np.corrcoef(first[-1].ravel(), second[0].ravel())[0, 1]) < 0.08
     # Without a window, low frequencies would leak into the high ones of a steep spectrum.

@@ -120,7 +120,7 @@ def test_order_after_insertions_and_removals():
     assert pipeline.insert_before(CountSteps, between) is between
     pipeline.insert_after("Scale10", HostCounter())
     assert pipeline.names == ["Scale10", "HostCounter", "Scale", "Scale_1", "CountSteps"]
-    pipeline.remove(Scale)  # the class itself, not the subclass in front of it
+    pipeline.remove(Scale)  # the class itself, not the subclass before it
     assert pipeline.names == ["Scale10", "HostCounter", "Scale_1", "CountSteps"]
 
 
@@ -264,10 +264,10 @@ def test_wrong_results_are_refused_by_name(result, message):
 def test_an_exception_inside_a_connector_keeps_its_type_and_names_it():
     class Broken(ConnectorV2):
         def apply(self, state, batch, ctx):
-            return state, batch["nobody"]
+            return state, batch["absent"]
 
     inner = EnvToModulePipeline(connectors=[Scale(), Broken()])
-    with pytest.raises(KeyError, match="nobody") as error:
+    with pytest.raises(KeyError, match="absent") as error:
         run(pipeline_of(inner))
     assert [note for note in error.value.__notes__ if note.startswith("In connector")] == [
         "In connector 'Broken', number 2 of 2 of EnvToModulePipeline.",

@@ -1,4 +1,4 @@
-"""Pieces written for RLlib's ``__call__`` in front of compiled ones."""
+"""Connectors written for RLlib's ``__call__`` before compiled ones."""
 
 from __future__ import annotations
 

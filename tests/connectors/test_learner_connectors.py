@@ -27,12 +27,12 @@ def test_returns_to_go_match_a_loop_over_episodes():
     out = jax.jit(piece.apply)((), {DEFAULT_MODULE_ID: columns}, ConnectorContext())[1][DEFAULT_MODULE_ID]
     expected = np.zeros((12, 3))
     for env in range(3):
-        behind = 0.0
+        after = 0.0
         for t in reversed(range(12)):
             if mask[t, env]:
                 if terminateds[t, env] or truncateds[t, env]:
-                    behind = 0.0
-                behind = expected[t, env] = rewards[t, env] + 0.9 * behind
+                    after = 0.0
+                after = expected[t, env] = rewards[t, env] + 0.9 * after
     np.testing.assert_allclose(out["returns_to_go"], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -335,7 +335,7 @@ def test_each_optimizer_has_its_own_loss_and_learning_rate():
     np.testing.assert_allclose(after[A], before[A] - 0.1 * own[A], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(after[B], before[B] - 0.2 * own[B], rtol=1e-5, atol=1e-6)
     assert metrics["of_b_learning_rate"] == pytest.approx(0.2)
-    # The schedule has moved to 50 steps behind that update.
+    # The schedule has moved to 50 steps past that update.
     metrics = learner.update(batch=batch, timesteps=60)[DEFAULT_MODULE_ID]
     assert metrics["of_b_learning_rate"] == pytest.approx(0.1)
     own = gradients(after, batch, 1.0, 2.0)
@@ -686,8 +686,8 @@ def test_policies_to_train(wanted):
     assert_equal_trees({r: before[r] for r in ("p/a", "p/b")}, {r: after[r] for r in ("p/a", "p/b")})
     assert "total_loss" not in metrics["p"]
     assert learner.should_module_be_updated("q") and not learner.should_module_be_updated("p")
-    with pytest.raises(ValueError, match="policies_to_train=\\['nobody'\\] leaves no module"):
-        make_two(policies_to_train=["nobody"]).update(batch=batch)
+    with pytest.raises(ValueError, match="policies_to_train=\\['absent'\\] leaves no module"):
+        make_two(policies_to_train=["absent"]).update(batch=batch)
 
 
 def test_policies_to_train_comes_from_the_config():

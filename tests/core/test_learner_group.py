@@ -311,7 +311,7 @@ def test_asynchronous_updates(two):
     dropped = two.get_stats()["learner_group_ts_dropped_lifetime"] - dropped
     assert dropped > 0, "an update takes longer than a call that does not wait for it"
     sent = before + 6 - dropped // NUM_ROWS
-    # A call that waits comes behind those that did not.
+    # A call that waits comes after those that did not.
     two.update(batch=batch, **OF_TWO)
     results += two.update(batch=batch, async_update=True, **OF_TWO)
     assert len(results) == 2 * (sent - before)
@@ -351,7 +351,7 @@ def test_a_killed_learner(two, one, caplog):
     start = two.get_state()["learner"]
     two.set_state({"learner": start})
     batches = [batch_of(NUM_ROWS, seed) for seed in range(5)]
-    # A snapshot behind the third; the fourth is lost.
+    # A snapshot after the third; the fourth is lost.
     for batch in batches[:4]:
         two.update(batch=batch, **OF_TWO)
     kill(two, 1)

@@ -298,7 +298,7 @@ class AddsWeights(ConnectorV2):
 
 
 class KeepsColumns(ConnectorV2):
-    """Pure piece behind the host pieces: it gets arrays, and counts what went through it."""
+    """Pure connector after the host connectors: it gets arrays, and counts what went through it."""
 
     def init(self, num_envs):
         return {"steps": jnp.float32(0.0)}
@@ -451,7 +451,7 @@ def test_what_was_trained_is_counted_over_updates_of_all_sizes():
     other.set_state(learner.get_state())
     third = other.update(batch=rows(10))
     assert third[ALL_MODULES]["num_module_steps_trained_lifetime"] == 480
-    # Updates that somebody else makes with the state count as what they are said to be.
+    # Updates that are made elsewhere with the state count as what they are said to be.
     other.state = other.state.replace(num_updates=other.state.num_updates + 2)
     counts = other.training_counts(other.plan(num_epochs=3), 7, 2)
     assert counts[DEFAULT_MODULE_ID]["num_module_steps_trained"] == 42

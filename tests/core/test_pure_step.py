@@ -157,7 +157,7 @@ def test_every_loss_is_differentiated_for_its_own_optimizer_alone(learner, step)
 
 def test_what_other_losses_need_is_not_computed(learner):
     """Three matrix products forward, actor, critic and target; backward one for each kernel that is trained: the
-    actor's loss reaches the critic's, too, whose gradient by it nobody wants."""
+    actor's loss reaches the critic's, too, whose gradient by it must not count."""
     settings, state, batch = learner.settings(), learner.state, {MID: rows()}
     program = jax.jit(lambda *args: learner.pure_step(*args, axis_name=None))
     text = program.lower(state, batch, settings, counters.from_int(1)).compile().as_text()

@@ -401,7 +401,7 @@ def test_multi_spec_edits():
     spec.add_modules({"a": RLModuleSpec(Linear, action_space=ACTION_SPACE)}, override=False)
     assert spec["a"].module_class is Linear and spec["a"].observation_space == OBS_SPACE
     spec.remove_modules("b")
-    spec.remove_modules([DEFAULT_MODULE_ID, "nobody"])
+    spec.remove_modules([DEFAULT_MODULE_ID, "absent"])
     assert list(spec.rl_module_specs) == ["a"]
     spec.update(RLModuleSpec(model_config={"outputs": 7}))
     assert spec["a"].model_config == {"outputs": 7}
@@ -509,8 +509,8 @@ def test_multi_state_by_module():
     other.set_state({"a": multi.get_state()["a"]})
     np.testing.assert_array_equal(other["a"].pi.dense_0.kernel[...], multi["a"].pi.dense_0.kernel[...])
     assert np.abs(other["b"].pi.dense_0.kernel[...] - multi["b"].pi.dense_0.kernel[...]).max() > 0
-    with pytest.raises(KeyError, match="No module 'nobody'"):
-        other.set_state({"nobody": {}})
+    with pytest.raises(KeyError, match="No module 'absent'"):
+        other.set_state({"absent": {}})
 
 
 def test_inference_only_multi_module_leaves_learner_only_modules_out():
@@ -520,8 +520,8 @@ def test_inference_only_multi_module_leaves_learner_only_modules_out():
     full = MultiRLModuleSpec(rl_module_specs=specs).build(seed=1)
     multi.set_state(full.get_state())
     np.testing.assert_array_equal(multi["a"].pi.dense_0.kernel[...], full["a"].pi.dense_0.kernel[...])
-    with pytest.raises(KeyError, match="No module 'nobody'"):
-        multi.set_state({"nobody": {}})
+    with pytest.raises(KeyError, match="No module 'absent'"):
+        multi.set_state({"absent": {}})
 
 
 def test_as_multi_rl_module_holds_the_module_itself():

@@ -514,7 +514,7 @@ def test_in_a_trial_the_actors_go_into_the_trials_bundles(ray_session, monkeypat
     trial = types.SimpleNamespace(bundle_count=3, bundle_specs=resources.resource_bundles(config)[0])
     monkeypatch.setattr(ray_session.util, "get_current_placement_group", lambda: trial)
     assert resources.create_placement_group(config) is trial
-    # Behind the bundle of the trial's own process; -1 stays "any".
+    # After the bundle of the trial's own process; -1 stays "any".
     assert resources.scheduling_strategy(trial, 1).placement_group_bundle_index == 2
     assert resources.scheduling_strategy(trial, -1).placement_group_bundle_index == -1
     resources.remove_placement_group(trial)  # Not ours to remove.

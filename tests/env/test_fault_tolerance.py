@@ -225,7 +225,7 @@ def test_an_observation_that_is_not_finite_is_an_error_that_says_where(pipeline,
     runner.sample_block()
     with pytest.raises(ValueError, match="Environment 1 of EnvRunner 0 .* an observation .* not finite, in step") as e:
         runner.sample_block()
-    # Behind the 7th step of this block, in front of the 8th.
+    # After the 7th step of this block, before the 8th.
     assert "in step 7 of the 10" in str(e.value) and "restart_failed_sub_environments=True" in str(e.value)
     block = runner.sample_block()
     assert np.isfinite(block.columns["obs"]).all()
@@ -376,7 +376,7 @@ def own_handle(runner):
     return ray.get_runtime_context().current_actor
 
 
-def test_an_actor_that_is_lost_and_back_before_anybody_asks_is_noticed_when_it_samples(ray_session):
+def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_samples(ray_session):
     group = group_of(1, {})
     try:
         group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
@@ -404,7 +404,7 @@ def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all
             group.sample_blocks(1)
         assert group.num_healthy_remote_env_runners() == 1
         assert group.sample_blocks(1) == [1]
-        # Fails, is restarted and waited for, as there is nobody else, and fails again.
+        # Fails, is restarted and waited for, as there is no other, and fails again.
         with pytest.raises(ConsecutiveFailuresError, match="2 failures in a row") as caught:
             group.sample_blocks(1)
         assert "num_consecutive_env_runner_failures_tolerance=1" in str(caught.value)
@@ -509,7 +509,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
             jax.tree.map(np.testing.assert_array_equal, weights[0], other)
         seeds = group.foreach_env_runner(lambda runner: runner.env.envs[0].seeds, local_env_runner=False)
         assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
-        # What was sampled outlives whoever sampled it, also where only learners are to see it.
+        # What was sampled outlives its runner, also where only learners are to see it.
         block = group.sample_blocks(1, keep_remote=True)[0]
         (pid,) = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False, remote_worker_ids=[1])
         os.kill(pid, signal.SIGKILL)

@@ -66,7 +66,7 @@ class CountingEnv(gym.Env):
         return self._obs(), 10.0 * self.episode + self.t, terminated, truncated, info
 
     def _obs(self):
-        # One array that every step changes: nobody may keep it.
+        # One array that every step changes: it must not be kept.
         self._array[:] = self.episode, self.t
         return self._array.copy() if self.context.get("copies") else self._array
 
@@ -388,7 +388,7 @@ class PoolEnv(gym.vector.VectorEnv):
         self.state[over, 0] += 1
         self.state[over, 1] = 0
         self.over = ended = (self.state[:, 1] == self.ends) & ~over
-        # In its reset step it says nonsense, as nobody should listen.
+        # In its reset step it says nonsense, which must not count.
         flags = (np.zeros_like(ended) | over, ended) if self.cuts else (ended | over, np.zeros_like(ended))
         infos = {"t": self.state[:, 1].astype(np.int32)}
         if self.mode == AutoresetMode.SAME_STEP and ended.any() and not self.context.get("forgets"):

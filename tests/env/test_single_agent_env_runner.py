@@ -105,7 +105,7 @@ def test_a_block_holds_what_happened(runner):
     np.testing.assert_array_equal(columns[Columns.TERMINATEDS][:, 0], np.arange(12) % 4 == 3)
     np.testing.assert_array_equal(columns[Columns.TRUNCATEDS][:, 1], np.arange(12) % 5 == 4)
     assert not columns[Columns.TERMINATEDS][:, 1].any() and not columns[Columns.TRUNCATEDS][:, 0].any()
-    # Behind a truncation and behind the last row there is the observation of before any reset.
+    # After a truncation and after the last row there is the observation of before any reset.
     np.testing.assert_array_equal(final[4, 1], [1, first[1], 5])
     np.testing.assert_array_equal(final[11], [[0, first[0] + 2, 4], [1, first[1] + 2, 2]])
     assert Columns.LOSS_MASK not in columns and block.num_env_steps == 24

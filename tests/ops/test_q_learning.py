@@ -50,7 +50,7 @@ def test_targets_by_hand():
         n_step=jnp.array([1, 2, 3, 3]),
         gamma=0.5,
     )
-    # 1 + .5*4; 1 + .25*4; terminated: the value behind is not even read; 2 + .125*8
+    # 1 + .5*4; 1 + .25*4; terminated: the next value is not even read; 2 + .125*8
     np.testing.assert_allclose(targets, [3.0, 2.0, 1.0, 3.0])
 
 

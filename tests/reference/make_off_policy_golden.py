@@ -16,7 +16,7 @@ dqn         name -> one call of the learner's loss:
                         loss_mask where the case uses it
     forward             what the module returned: qf_preds, qf_next_preds (double_q only), qf_target_next_preds
                         [N, A]; with atoms also atoms [K], qf_logits [N or 2N, A, K] (2N with double_q: the
-                        rows of new_obs behind those of obs), qf_target_next_probs [N, A, K]
+                        rows of new_obs after those of obs), qf_target_next_probs [N, A, K]
     heads               outputs for obs of the online network: `af` [N, A * K]; with dueling `vf` [N, 1]
     loss                the loss; qf_mean, qf_min, qf_max, td_error_mean as logged
     td_error            [N]

@@ -24,7 +24,7 @@ def run(code: str) -> list[str]:
     return done.stdout.split()
 
 
-# RLlib registers its algorithms when somebody asks for a name that nobody has registered.
+# RLlib registers its algorithms when a name is asked for that is not registered.
 FAKE_RLLIB = """
 import sys, types
 rllib = types.ModuleType("ray.rllib")
@@ -113,7 +113,7 @@ def test_the_name_survives_what_unregisters_or_takes_it():
     print(whose())
     # RLlib's other algorithms are RLlib's, without these becoming so, too.
     print(get_trainable_cls("SlateQ").__module__, whose())
-    # Somebody's own trainable of that name, registered by hand, is theirs.
+    # A trainable of that name that was registered by hand stays.
     class Mine(tune.Trainable):
         pass
     tune.register_trainable("PPO", Mine)

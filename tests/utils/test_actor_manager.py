@@ -99,7 +99,7 @@ def test_a_call_that_nobody_waited_for_still_raises(manager):
     assert len(manager.foreach_actor("sleep", kwargs={"seconds": 0.5}, timeout_seconds=0.0)) == 0
     assert time.monotonic() - started < 0.4
     manager.foreach_actor("fail", remote_actor_ids=[1], timeout_seconds=0.0)
-    manager.foreach_actor("ping")  # Behind the failing call in the actor's queue: it has failed by now.
+    manager.foreach_actor("ping")  # After the failing call in the actor's queue: it has failed by now.
     with pytest.raises(KeyError, match="told to"):
         manager.foreach_actor("ping")
     assert values(manager.foreach_actor("ping")) == ["pong", "pong"]

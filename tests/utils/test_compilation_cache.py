@@ -1,4 +1,4 @@
-"""The folder of compiled programs: one per kind of CPU, of nobody else, bounded."""
+"""The folder of compiled programs: one per kind of CPU, of this user alone, bounded."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_the_first_one_waits(python_handler):
         with deferred_interrupt():
             signal.raise_signal(signal.SIGINT)
             done.append("block")
-        done.append("behind")
+        done.append("after")
 
     with pytest.raises(KeyboardInterrupt):
         work()

@@ -66,7 +66,7 @@ def test_forward(name):
     for key, value in case["forward"].items():
         theirs = np.asarray(value, np.float32)
         if key == "qf_logits":
-            # Theirs has the rows of the next observations behind.
+            # RLlib's has the rows of next_obs after those of obs.
             theirs = theirs[: len(forward[key])]
         np.testing.assert_allclose(forward[key], theirs, **CLOSE, err_msg=key)
 

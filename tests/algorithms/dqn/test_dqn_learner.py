@@ -46,7 +46,7 @@ TARGET = [[10.0, 20.0, 30.0], [5.0, 0.0, 0.0]]
 
 
 def batch_of(**columns):
-    """Observations that pick a row of the kernels: Q = (1, 2, 3) now; behind, (0, 0, -4) online, (5, 0, 0) target."""
+    """Observations pick a row of the kernels: Q = (1, 2, 3) of obs; of next_obs, (0, 0, -4) online, (5, 0, 0) target."""
     batch = {
         "obs": np.tile(np.float32([[1.0, 0.0]]), (ROWS, 1)),
         "new_obs": np.tile(np.float32([[0.0, 1.0]]), (ROWS, 1)),
@@ -66,7 +66,7 @@ def update(learner, batch, **kwargs):
 
 
 def test_loss_by_hand():
-    # With double Q-learning action 0, the first of equals, is best behind; the target says that it is worth 5.
+    # With double Q-learning action 0, the first of equals, is best in next_obs; the target says that it is worth 5.
     learner = learner_of(config_of(gamma=0.5), ONLINE, TARGET)
     targets = np.array([1 + 0.5 * 5, 1 + 0.25 * 5, 1.0, 1 + 0.125 * 5])
     q_values = np.array([1.0, 2.0, 3.0, 1.0])
@@ -125,7 +125,7 @@ def test_distributions_by_hand():
         n_step=np.ones(ROWS, np.float32),
         weights=np.ones(ROWS, np.float32),
     )
-    # Behind, action 1 is best: 1 with probability 0.8. Mass at 0 goes to r, mass at 1 to r + 0.5 (terminated: to r).
+    # In next_obs, 1 is best: 1 with probability 0.8. Mass at 0 goes to r, mass at 1 to r + 0.5 (terminated: to r).
     ones = np.array([0.2 * 0.0 + 0.8 * 0.5, 0.2 * 0.25 + 0.8 * 0.75, 0.5, 0.2 * 0.25 + 0.8 * 0.75])
     p = np.array([0.5, 0.2, 0.9, 0.5])
     expected = -(ones * np.log(p) + (1 - ones) * np.log(1 - p))
