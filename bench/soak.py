@@ -163,7 +163,7 @@ def train(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, 
                 result = algo.train()
                 mean = result["env_runners"]["episode_return_mean"]
                 best = max(best, mean) if mean == mean else best
-                failures += int(result["env_runners"].get("num_env_failures", 0))
+                failures = int(result["env_runners"].get("num_env_step_failures", 0))
                 if result["training_iteration"] % 10 == 0:
                     tolerance = result["fault_tolerance"]
                     report(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
+NUM_ENV_STEP_FAILURES_LIFETIME = "num_env_step_failures"
+"""Metric of how often environments were made anew because they failed."""
+
 
 class EnvRunner(Checkpointable, abc.ABC):
     """Steps environments with a module and hands out episodes.

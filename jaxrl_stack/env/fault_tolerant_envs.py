@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
-from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
+from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
@@ -39,7 +39,7 @@ class FaultTolerantEnvs:
         worker_index: Of the runner, for messages.
         seeds: What the environments' seeds follow from; see `reseed`.
         has_sampled: Whether these environments take the place of others that have sampled.
-        metrics: Gets ``env_reset_timer`` and ``num_env_failures``.
+        metrics: Gets ``env_reset_timer`` and `NUM_ENV_STEP_FAILURES_LIFETIME`.
         on_created: Called after environments were made.
 
     Attributes:
@@ -225,7 +225,7 @@ class FaultTolerantEnvs:
         if not is_known:
             message = "An environment of %s failed: it is made anew, and %s is dropped."
             logger.error(message, runner, what_is_dropped, exc_info=error)
-        self._metrics.log_value("num_env_failures", 1, reduce="sum")
+        self._metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
         """Make the environment anew that failed while the others go on: ``(its first observation, info)``."""

@@ -6,6 +6,9 @@ from typing import Any
 
 from jaxrl_stack.utils.coming import coming_class
 
+ENV_STATE = "state"
+"""Key of a global state in observations of several agents."""
+
 ONE_AGENT = "Until then an environment has one agent: a gymnasium.Env or a JaxEnv."
 
 MultiAgentEnv: Any = coming_class("MultiAgentEnv", __name__, ONE_AGENT)
@@ -25,4 +28,4 @@ def make_multi_agent(env_name_or_creator: Any) -> Any:
 
 make_multi_agent.comes_later = MultiAgentEnv.comes_later  # type: ignore[attr-defined]
 
-__all__ = ["MultiAgentEnv", "make_multi_agent"]
+__all__ = ["ENV_STATE", "MultiAgentEnv", "make_multi_agent"]

@@ -14,14 +14,16 @@ import ray.tune.registry as tune_registry
 
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.learner.learner import DEFAULT_OPTIMIZER, ENTROPY_KEY, LR_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.tune.registry import register_env
-from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
+from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, LEARNER_RESULTS
 from jaxrl_stack.utils.test_utils import check
 
 
@@ -225,3 +227,13 @@ def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_sessi
     assert (episode.get_return(), ray_session.get(steps)) == (3, 5)
     ray_session.kill(actor)
     ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+def test_metrics_of_learners_have_the_names_of_the_constants():
+    learned = ppo(steps=3).build_algo().train()[LEARNER_RESULTS][DEFAULT_MODULE_ID]
+    for key in (PPOLearner.TOTAL_LOSS_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ENTROPY_KEY, f"{DEFAULT_OPTIMIZER}_{LR_KEY}"):
+        assert np.isfinite(learned[key]), key
+    assert learned[f"{DEFAULT_OPTIMIZER}_{LR_KEY}"] == pytest.approx(PPOConfig().lr)

@@ -16,7 +16,7 @@ from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
-from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
+from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.replay import EpisodeReplayBuffer
@@ -79,7 +79,7 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 75}
     assert [block.episodes.lengths.tolist() for block in blocks] == [[10, 10], [10, 10], [10], [10, 10]]
     assert ended == ([0, 1, 0, 1, 0, 1, 0] if watched else [])
-    assert blocks[2].metrics["num_env_failures"].peek() == 1 and filter_count(runner) == 80
+    assert blocks[2].metrics[NUM_ENV_STEP_FAILURES_LIFETIME].peek() == 1 and filter_count(runner) == 80
     # A seed that follows from the config's, and was not used before; the other environment was not reset.
     assert kept.seeds == [derived_seed("environment", 3, 0, 0, 0, 0)]
     assert runner.env.envs[1].seeds == [derived_seed("environment", 3, 0, 0, 1, 1)]

@@ -42,14 +42,26 @@ from jaxrl_stack.utils.snapshots import is_lost, reraise
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
-from jaxrl_stack.core.learner.learner_base import AXIS_NAME, MetricKey, ModuleID
+from jaxrl_stack.core.learner.learner_base import (
+    AXIS_NAME,
+    ENTROPY_KEY,
+    LR_KEY,
+    POLICY_LOSS_KEY,
+    VF_LOSS_KEY,
+    MetricKey,
+    ModuleID,
+)
 from jaxrl_stack.core.learner.loss_hooks import nest_metrics
 from jaxrl_stack.core.learner.stored_learner import StoredLearner
 
 __all__ = [
     "AXIS_NAME",
     "DEFAULT_OPTIMIZER",
+    "ENTROPY_KEY",
+    "LR_KEY",
+    "POLICY_LOSS_KEY",
     "STATE_COMPONENTS",
+    "VF_LOSS_KEY",
     "Learner",
     "LearnerState",
     "MetricKey",

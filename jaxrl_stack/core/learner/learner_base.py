@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 AXIS_NAME = "devices"
 """Name of the mapped axis of every learner program."""
 
+POLICY_LOSS_KEY = "policy_loss"
+VF_LOSS_KEY = "vf_loss"
+ENTROPY_KEY = "entropy"
+LR_KEY = "learning_rate"
+"""Names of metrics; the last one after the optimizer's, ``f"{optimizer_name}_{LR_KEY}"``."""
+
 ModuleID = str
 MetricKey = tuple[str, ...]
 
@@ -50,6 +56,7 @@ class LearnerBase:
     """The parts that a `Learner` is built from, and its state on the devices."""
 
     framework = "jax"
+    TOTAL_LOSS_KEY = "total_loss"
     result_names: tuple[str, ...] = ()
     """What the result of an iteration has of every module from the beginning on, NaN until it is known; of a class and
     all that it derives from."""
@@ -337,9 +344,9 @@ class LearnerBase:
     def all_result_names(cls) -> tuple[str, ...]:
         """What updates report of every module: losses, and what its optimizers do."""
         names = [name for base in reversed(cls.__mro__) for name in vars(base).get("result_names", ())]
-        rates = [f"{name}_learning_rate" for name in cls.optimizer_names]
+        rates = [f"{name}_{LR_KEY}" for name in cls.optimizer_names]
         norms = [f"gradients_{name}_global_norm" for name in cls.optimizer_names]
-        return tuple(dict.fromkeys(["total_loss", *names, *rates, *norms]))
+        return tuple(dict.fromkeys([cls.TOTAL_LOSS_KEY, *names, *rates, *norms]))
 
     # ------------------------------------------------------------------------------------------------------- optimizers
 

@@ -44,7 +44,7 @@ from jaxrl_stack.utils.traced_config import TracedConfigView
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-from jaxrl_stack.core.learner.learner_base import MetricKey, ModuleID
+from jaxrl_stack.core.learner.learner_base import LR_KEY, MetricKey, ModuleID
 from jaxrl_stack.core.learner.loss_hooks import LinearizedLosses, LossHooks, Trace
 
 
@@ -324,7 +324,7 @@ class TracedUpdate(LossHooks):
         params, rest, optimizers = changed
         for mid, by_name in values["lr"].items():
             for name, lr in by_name.items():
-                metrics[(mid, f"{name}_learning_rate")] = lr
+                metrics[(mid, f"{name}_{LR_KEY}")] = lr
         # What follows the parameters alone is the same on all devices.
         kept = self._pure.stream_refs | self._pure.target_refs
         floats = {
@@ -455,7 +455,7 @@ class TracedUpdate(LossHooks):
             trace.module = self._pure.bind(params, rest)
             for mid, loss in losses.items():
                 total = sum(loss.values()) if isinstance(loss, dict) else loss
-                trace.metrics.log_value((mid, "total_loss"), total, window=1)
+                trace.metrics.log_value((mid, self.TOTAL_LOSS_KEY), total, window=1)
             gradients = self.compute_gradients(losses)
             if self.config.check_nans:
                 self._log_finiteness(losses, gradients)
