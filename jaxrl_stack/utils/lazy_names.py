@@ -15,16 +15,19 @@ def lazy_names(
 
     Args:
         package: The package's ``__name__``.
-        modules: Module, relative to the package -> names that it defines.
+        modules: Module, relative to the package -> names that it defines. The modules are attributes, too.
     """
     homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+    children = {module.partition(".")[0] for module in modules}
 
     def get(name: str) -> Any:
         if name in homes:
             return getattr(importlib.import_module(homes[name]), name)
+        if name in children:
+            return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes, *children})
 
     return get, listed

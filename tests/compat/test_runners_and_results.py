@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import subprocess
 import sys
 
 import gymnasium as gym
@@ -237,3 +238,14 @@ def test_metrics_of_learners_have_the_names_of_the_constants():
     for key in (PPOLearner.TOTAL_LOSS_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ENTROPY_KEY, f"{DEFAULT_OPTIMIZER}_{LR_KEY}"):
         assert np.isfinite(learned[key]), key
     assert learned[f"{DEFAULT_OPTIMIZER}_{LR_KEY}"] == pytest.approx(PPOConfig().lr)
+
+
+def test_modules_of_an_algorithms_package_are_its_attributes():
+    code = (
+        "import jaxrl_stack.algorithms as algorithms, jaxrl_stack.algorithms.ppo as ppo\n"
+        "from jaxrl_stack.algorithms import sac\n"
+        "print([x.__name__ for x in (ppo.ppo.PPOConfig, algorithms.dqn.dqn.DQNConfig, sac.sac.SACConfig, ppo.PPO)])\n"
+        "assert 'dqn' in dir(algorithms) and 'sac_learner' in dir(sac)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['PPOConfig', 'DQNConfig', 'SACConfig', 'PPO']"
