@@ -83,9 +83,9 @@ def check_train_results_new_api_stack(train_results: Mapping[str, Any]) -> Mappi
     Raises:
         AssertionError: Names what is missing, or of another kind than it should be.
     """
-    for key in (ENV_RUNNER_RESULTS, FAULT_TOLERANCE_STATS, LEARNER_RESULTS, TIMERS, "training_iteration"):
+    for key in (ENV_RUNNER_RESULTS, FAULT_TOLERANCE_STATS, LEARNER_RESULTS, TIMERS, "training_iteration", "config"):
         assert key in train_results, f"{key!r} is not in the results, which have {sorted(train_results)}."
-    config = train_results.get("config", {})
+    config = train_results["config"]
     assert isinstance(config, dict), f"results['config'] should be a dict, and is a {type(config).__name__}."
     for module_id, metrics in train_results[LEARNER_RESULTS].items():
         if module_id == ALL_MODULES:

@@ -25,7 +25,7 @@ from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.tune.registry import register_env
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, LEARNER_RESULTS
-from jaxrl_stack.utils.test_utils import check
+from jaxrl_stack.utils.test_utils import check, check_train_results_new_api_stack
 
 
 class Stairs(gym.Env):
@@ -234,7 +234,8 @@ def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_sessi
 
 
 def test_metrics_of_learners_have_the_names_of_the_constants():
-    learned = ppo(steps=3).build_algo().train()[LEARNER_RESULTS][DEFAULT_MODULE_ID]
+    result = check_train_results_new_api_stack(ppo(steps=3).build_algo().train())
+    learned = result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
     for key in (PPOLearner.TOTAL_LOSS_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ENTROPY_KEY, f"{DEFAULT_OPTIMIZER}_{LR_KEY}"):
         assert np.isfinite(learned[key]), key
     assert learned[f"{DEFAULT_OPTIMIZER}_{LR_KEY}"] == pytest.approx(PPOConfig().lr)

@@ -384,15 +384,15 @@ def test_learning_is_achieved_by_the_best_trial(capsys):
 
 
 def test_train_results_have_their_groups():
-    results = {"env_runners": {}, "fault_tolerance": {}, "timers": {}, "training_iteration": 1}
+    results = {"env_runners": {}, "fault_tolerance": {}, "timers": {}, "training_iteration": 1, "config": {}}
     results["learners"] = {"__all_modules__": {}, "default_policy": {"qf_max": 1.0}}
     assert check_train_results_new_api_stack(results) is results
     for wrong in ({"config": object()}, {"learners": {"default_policy": {"qf_max": np.zeros(2)}}}):
         with pytest.raises(AssertionError, match="should be"):
             check_train_results_new_api_stack({**results, **wrong})
-    del results["timers"]
-    with pytest.raises(AssertionError, match="'timers' is not in the results"):
-        check_train_results_new_api_stack(results)
+    for key in ("timers", "config"):
+        with pytest.raises(AssertionError, match=f"'{key}' is not in the results"):
+            check_train_results_new_api_stack({name: value for name, value in results.items() if name != key})
 
 
 # ----------------------------------------------------------------------------------- paths of names that live elsewhere
