@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import gymnasium as gym
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ray import tune
@@ -18,6 +19,7 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.utils.checkpoints import get_checkpoint_info
 
 
@@ -159,3 +161,67 @@ def test_classes_of_the_running_script_load_by_themselves(of_a_script, monkeypat
     algorithm.stop()
     module = RLModule.from_checkpoint(path / "learner_group" / "learner" / "rl_module" / DEFAULT_MODULE_ID)
     assert type(module) is Doubling
+
+
+# ------------------------------------------------------------------------------------------------------------- actions
+
+
+NUMBER = gym.spaces.Box(-1.0, 1.0, (), np.float32)
+NUMBER_IN_DICT = gym.spaces.Dict(a=gym.spaces.Discrete(2), b=NUMBER)
+
+
+class OneNumber(gym.Env):
+    """The reward is the one action, a number without axes; alone, or in a nest beside another one."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+    spaces = {
+        "alone": NUMBER,
+        "dict": NUMBER_IN_DICT,
+        "tuple": gym.spaces.Tuple((gym.spaces.Box(0.0, 2.0, (2,), np.float32), NUMBER)),
+    }
+
+    def __init__(self, config):
+        self.action_space, self._count = self.spaces[config["kind"]], 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        # gymnasium warns of numbers that are no arrays, as which an element of this space comes.
+        assert self.action_space.contains(action), action
+        self._count += 1
+        return np.ones(2, np.float32), float(number_in(action)), self._count == 4, False, {}
+
+
+def number_in(action):
+    return {dict: lambda: action["b"], tuple: lambda: action[1]}.get(type(action), lambda: action)()
+
+
+class OneNumberInJax(AutoResetJaxEnv):
+    @property
+    def observation_space(self):
+        return OneNumber.observation_space
+
+    @property
+    def action_space(self):
+        return NUMBER_IN_DICT
+
+    def reset_env(self, key, params):
+        return jnp.zeros(2), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return jnp.ones(2), state + 1, action["b"], state == 3, False, {}
+
+
+@pytest.mark.parametrize(
+    ("env", "env_config"), [*((OneNumber, {"kind": kind}) for kind in OneNumber.spaces), (OneNumberInJax, {})]
+)
+def test_actions_of_boxes_without_axes_are_numbers(env, env_config):
+    algorithm = tiny().environment(env, env_config=env_config).build_algo()
+    before = weights_of(algorithm)
+    result = algorithm.train()
+    assert -4.0 <= result["env_runners"]["episode_return_mean"] <= 4.0 and not same(before, weights_of(algorithm))
+    assert np.shape(number_in(algorithm.compute_single_action(np.zeros(2, np.float32)))) == ()
+    algorithm.stop()

@@ -158,20 +158,22 @@ class DiagGaussian(_Reparameterized):
     """Normal distribution with independent components; `logp`, `entropy` and `kl` sum over the last axis.
 
     Args:
-        loc: Means, float `[..., d]`.
+        loc: Means, float `[..., d]`, or `[...]` for actions of shape ().
         scale: Standard deviations, float, broadcastable to `loc`.
+        event_ndim: How many trailing axes of `loc` belong to one action: 1 or 0.
     """
 
-    def __init__(self, loc: jax.Array, scale: jax.Array | float):
+    def __init__(self, loc: jax.Array, scale: jax.Array | float, event_ndim: int = 1):
         self.loc = jnp.asarray(loc)
         self.scale = jnp.asarray(scale, self.loc.dtype)
         self.log_scale = jnp.log(self.scale)
+        self.event_ndim = event_ndim
 
     @classmethod
-    def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> DiagGaussian:
+    def from_logits(cls, logits: jax.Array, *args: Any, event_ndim: int = 1, **kwargs: Any) -> DiagGaussian:
         """From `[mean, log std]` on the last axis (not clamped here: PPO's head clamps)."""
-        loc, log_scale = jnp.split(logits, 2, axis=-1)
-        distribution = cls(loc, jnp.exp(log_scale))
+        loc, log_scale = _halves(logits, event_ndim)
+        distribution = cls(loc, jnp.exp(log_scale), event_ndim)
         # Exact where the logarithm of an exponential that over- or underflowed would not be.
         distribution.log_scale = log_scale
         return distribution
@@ -182,19 +184,23 @@ class DiagGaussian(_Reparameterized):
 
     def logp(self, value: jax.Array) -> jax.Array:
         z = (value - self.loc) / self.scale
-        return jnp.sum(-0.5 * jnp.square(z) - self.log_scale - _HALF_LOG_TWO_PI, axis=-1)
+        return self.total(-0.5 * jnp.square(z) - self.log_scale - _HALF_LOG_TWO_PI)
 
     def entropy(self) -> jax.Array:
         log_scale = jnp.broadcast_to(self.log_scale, self.loc.shape)
-        return jnp.sum(log_scale + 0.5 + _HALF_LOG_TWO_PI, axis=-1)
+        return self.total(log_scale + 0.5 + _HALF_LOG_TWO_PI)
 
     def kl(self, other: Any) -> jax.Array:
         ratio = jnp.square(self.scale / other.scale)
         distance = jnp.square((self.loc - other.loc) / other.scale)
-        return jnp.sum(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0), axis=-1)
+        return self.total(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0))
+
+    def total(self, by_component: jax.Array) -> jax.Array:
+        """The sum over the components of an action."""
+        return jnp.sum(by_component, axis=-1) if self.event_ndim else by_component
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(self.loc, event_ndim=1)
+        return Deterministic(self.loc, event_ndim=self.event_ndim)
 
 
 class SquashedGaussian(_Reparameterized):
@@ -206,20 +212,23 @@ class SquashedGaussian(_Reparameterized):
         loc: Means before squashing, float `[..., d]`.
         scale: Standard deviations before squashing.
         low, high: Bounds of the actions, float, broadcastable to `loc`.
+        event_ndim: As in `DiagGaussian`.
 
     Source: Haarnoja et al. 2018, "Soft Actor-Critic", appendix C.
     """
 
-    def __init__(self, loc: jax.Array, scale: Any = 1.0, low: Any = -1.0, high: Any = 1.0):
-        self.normal = DiagGaussian(loc, scale)
+    def __init__(self, loc: jax.Array, scale: Any = 1.0, low: Any = -1.0, high: Any = 1.0, event_ndim: int = 1):
+        self.normal = DiagGaussian(loc, scale, event_ndim)
         self.low = jnp.asarray(low, self.normal.loc.dtype)
         self.high = jnp.asarray(high, self.normal.loc.dtype)
 
     @classmethod
-    def from_logits(cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, **kwargs: Any) -> SquashedGaussian:
+    def from_logits(
+        cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, event_ndim: int = 1, **kwargs: Any
+    ) -> SquashedGaussian:
         """From `[mean, log std]` on the last axis; the log standard deviation is clamped to [-5, 2]."""
-        loc, log_scale = jnp.split(logits, 2, axis=-1)
-        return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high)
+        loc, log_scale = _halves(logits, event_ndim)
+        return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high, event_ndim)
 
     def _squash(self, raw: jax.Array) -> jax.Array:
         # (tanh(x) + 1) / 2 = sigmoid(2x), which does not cancel next to the lower bound.
@@ -230,7 +239,7 @@ class SquashedGaussian(_Reparameterized):
         # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not cancel for large |x|.
         log_slope = 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
         log_slope += jnp.log(0.5 * (self.high - self.low))
-        return self.normal.logp(raw) - jnp.sum(log_slope, axis=-1)
+        return self.normal.logp(raw) - self.normal.total(log_slope)
 
     def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
         return self._squash(self.normal.rsample(key=key, sample_shape=sample_shape))
@@ -264,7 +273,7 @@ class SquashedGaussian(_Reparameterized):
         raise ValueError("SquashedGaussian has no closed-form KL: estimate it as logp - other.logp of a sample.")
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(self._squash(self.normal.loc), event_ndim=1)
+        return Deterministic(self._squash(self.normal.loc), event_ndim=self.normal.event_ndim)
 
 
 class Deterministic(Distribution):
@@ -455,6 +464,12 @@ def _total(terms: Iterable[jax.Array]) -> jax.Array:
     return functools.reduce(jnp.add, terms)
 
 
+def _halves(logits: jax.Array, event_ndim: int) -> list[jax.Array]:
+    """The two halves of the last axis, as numbers where they have `event_ndim` 0."""
+    halves = jnp.split(logits, 2, axis=-1)
+    return halves if event_ndim else [half[..., 0] for half in halves]
+
+
 def _split_last_axis(values: jax.Array, lengths: list[int]) -> list[jax.Array]:
     offsets = [sum(lengths[:i]) for i in range(1, len(lengths))]
     return jnp.split(values, offsets, axis=-1)
@@ -464,7 +479,7 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
     """The distribution class for actions in `space`.
 
     Args:
-        space: A `Discrete`, `MultiDiscrete`, float `Box` of rank 1, or a `Dict`/`Tuple` nest of these.
+        space: A `Discrete`, `MultiDiscrete`, float `Box` of rank 0 or 1, or a `Dict`/`Tuple` nest of these.
         squash: `SquashedGaussian` instead of `DiagGaussian` for boxes (SAC).
 
     Returns:
@@ -496,13 +511,14 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
                 f"Action space {space} is a Box of integers: use Discrete or MultiDiscrete for counted "
                 "actions, or a float Box."
             )
-        if len(space.shape) != 1:
+        if len(space.shape) > 1:
             raise ValueError(
-                f"Action space {space} has rank {len(space.shape)}, but a Box action needs rank 1: flatten "
+                f"Action space {space} has rank {len(space.shape)}, but a Box action needs rank 0 or 1: flatten "
                 f"it to Box(low.ravel(), high.ravel()) of shape ({math.prod(space.shape)},) and reshape the "
                 "actions inside the environment (or in a wrapper)."
             )
-        return SquashedGaussian if squash else DiagGaussian
+        box_class = SquashedGaussian if squash else DiagGaussian
+        return box_class if space.shape else box_class.get_partial_dist_cls(event_ndim=0)
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         leaves: list[Any] = []
 
@@ -520,7 +536,7 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         )
     raise ValueError(
         f"No action distribution for the action space {space}: supported are Discrete, MultiDiscrete, a "
-        "float Box of rank 1 and Dict/Tuple nests of these (a MultiBinary(n) is a MultiDiscrete([2] * n)). "
+        "float Box of rank 0 or 1 and Dict/Tuple nests of these (a MultiBinary(n) is a MultiDiscrete([2] * n)). "
         "Otherwise override get_train_action_dist_cls() and its exploration and inference kin in your "
         "RLModule."
     )

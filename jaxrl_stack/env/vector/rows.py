@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from jaxrl_stack.utils.spaces import map_parts
 
@@ -59,6 +59,9 @@ def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
             return lambda batch: list(
                 zip(*(split(column) for split, column in zip(splits, batch, strict=True)), strict=True)
             )
+        case Box(shape=()):
+            # Not the scalars that an array of numbers is made of: those are no elements of the space.
+            return lambda batch: [np.asarray(number) for number in np.array(batch, space.dtype)]
         case _:
             dtype = space.dtype
             return lambda batch: list(np.array(batch, dtype))
