@@ -225,3 +225,18 @@ def test_actions_of_boxes_without_axes_are_numbers(env, env_config):
     assert -4.0 <= result["env_runners"]["episode_return_mean"] <= 4.0 and not same(before, weights_of(algorithm))
     assert np.shape(number_in(algorithm.compute_single_action(np.zeros(2, np.float32)))) == ()
     algorithm.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------- modules
+
+
+class Remembering(DefaultPPORLModule):
+    def get_initial_state(self):
+        return {"h": np.zeros(3, np.float32)}
+
+
+@pytest.mark.parametrize("env", [Buttons, OneNumberInJax])
+def test_a_module_with_a_recurrent_state_is_refused_when_the_algorithm_is_built(env):
+    config = tiny().environment(env).rl_module(rl_module_spec=RLModuleSpec(module_class=Remembering))
+    with pytest.raises(NotImplementedError, match="'default_policy', a Remembering, has a recurrent state"):
+        config.build_algo()

@@ -28,7 +28,6 @@ from jaxrl_stack.utils.renamed import absent_or_renamed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.utils.traced_config import TracedConfigView
 
 __all__ = [
@@ -68,15 +67,6 @@ class DQNLearner(TargetNetworkUpdates, Learner):
 
     def rl_module_required_apis(self) -> list[type]:
         return [QNetAPI, TargetNetworkAPI]
-
-    def _check_module(self, module_id: str, module: RLModule) -> None:
-        if module.is_stateful():
-            raise NotImplementedError(
-                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state; {type(self).__name__} learns "
-                f"from single transitions. Use a module without get_initial_state(), with FrameStacking before it "
-                f"where one observation says too little."
-            )
-        super()._check_module(module_id, module)
 
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
         """One Adam over all parameters but those of target networks, with ``config.adam_epsilon``."""

@@ -152,6 +152,12 @@ class LearnerBase:
                 f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
                 f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
             )
+        if module.is_stateful():
+            raise NotImplementedError(
+                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
+                f"empty), and no algorithm trains one yet: batches are rows of single steps. Use a module without "
+                f"get_initial_state(), with FrameStackingEnvToModule before it where one observation says too little."
+            )
         if module.observation_space is not None:
             # Connectors of the user's may add what the module does not return.
             has_own = self.config._module_to_env_connector or self.config._learner_connector
