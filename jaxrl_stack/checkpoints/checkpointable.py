@@ -202,11 +202,19 @@ class Checkpointable:
             _check_alike(state, present, (), self._state_is_weights)
             self.set_state(state)
         except ValueError as error:
-            raise ValueError(f"The checkpoint at {path} does not fit this {type(self).__name__}: {error}") from error
+            hint = self._hint_for_misfit(state)
+            raise ValueError(
+                f"The checkpoint at {path} does not fit this {type(self).__name__}: {error}{hint}"
+            ) from error
         except DAMAGES as error:
             raise ValueError(
                 f"The checkpoint at {path} does not fit this {type(self).__name__}, or is damaged: {error!r}."
             ) from error
+
+    def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
+        """What the class knows of why a state does not fit: a sentence with a space before it."""
+        del state
+        return ""
 
     def _component_names(self, component: str) -> list[str]:
         names = component.split("/")

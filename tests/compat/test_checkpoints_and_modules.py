@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -240,3 +241,30 @@ def test_a_module_with_a_recurrent_state_is_refused_when_the_algorithm_is_built(
     config = tiny().environment(env).rl_module(rl_module_spec=RLModuleSpec(module_class=Remembering))
     with pytest.raises(NotImplementedError, match="'default_policy', a Remembering, has a recurrent state"):
         config.build_algo()
+
+
+def spec_of(**model_config) -> RLModuleSpec:
+    return RLModuleSpec(
+        module_class=DefaultPPORLModule,
+        observation_space=Buttons.observation_space,
+        action_space=Buttons.action_space,
+        model_config={"fcnet_hiddens": [4], **model_config},
+    )
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_the_encoders_of_policy_and_value_function_have_rllibs_names(shares):
+    encoder: Any = vars(spec_of(vf_share_layers=shares).build(seed=0))["encoder"]
+    assert (encoder.actor_encoder is encoder.critic_encoder) is shares
+    assert encoder.actor_encoder is (encoder.shared if shares else encoder.actor)
+
+
+def test_weights_of_a_module_that_was_built_alone_go_into_an_algorithm(tmp_path):
+    alone = spec_of().build(seed=1)
+    path = alone.save_to_path(tmp_path / "alone")
+    config = tiny().rl_module(rl_module_spec=RLModuleSpec(load_state_path=path))
+    with pytest.raises(ValueError, match=r"saved with vf_share_layers=True, and this module is built with False.*both"):
+        config.build_algo()
+    algorithm = config.rl_module(model_config={"fcnet_hiddens": [4], "vf_share_layers": True}).build_algo()
+    assert same(weights_of(algorithm), alone.get_state())
+    algorithm.stop()

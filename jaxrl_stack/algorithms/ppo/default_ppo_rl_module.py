@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
@@ -42,6 +43,16 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         """The value head, and the critic's encoder where it is one of its own."""
         shared = self.catalog.model_config_dict["vf_share_layers"]
         return ["vf"] if shared else ["vf", "encoder.critic"]
+
+    def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
+        shares, stored_shares = self.encoder.is_shared, any(name.startswith("encoder/shared/") for name in state)
+        if shares == stored_shares:
+            return ""
+        return (
+            f" It was saved with vf_share_layers={stored_shares}, and this module is built with {shares}. A module built "
+            f"alone shares layers if its model config says nothing of it, one of a PPOConfig does not: put "
+            f"vf_share_layers into the model_config of both specs."
+        )
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`."""

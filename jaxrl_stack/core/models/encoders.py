@@ -72,7 +72,8 @@ class MultiStreamEncoder(nnx.Module):
 class ActorCriticEncoder(nnx.Module):
     """Latents for the policy and for the value function, from one encoder or from one each.
 
-    Its encoders are the attribute `shared`, or the attributes `actor` and `critic`.
+    Its encoders are the attribute `shared`, or the attributes `actor` and `critic`; `actor_encoder` and
+    `critic_encoder` are the ones that policy and value function have.
 
     Args:
         build: Makes one encoder.
@@ -89,6 +90,16 @@ class ActorCriticEncoder(nnx.Module):
             if not inference_only:
                 self.critic = build()
 
+    @property
+    def actor_encoder(self) -> Any:
+        """What the policy's latents come from."""
+        return self.shared if self.is_shared else self.actor
+
+    @property
+    def critic_encoder(self) -> Any:
+        """What the value function's latents come from."""
+        return self.shared if self.is_shared else self.critic
+
     def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, dict[str, jax.Array]]:
         """`{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`; CRITIC only if `critic`."""
         if self.is_shared:
@@ -101,5 +112,4 @@ class ActorCriticEncoder(nnx.Module):
 
     def critic_latent(self, inputs: dict[str, Any]) -> jax.Array:
         """The latent for the value function alone, `[..., latent]`."""
-        encoder = self.shared if self.is_shared else self.critic
-        return encoder(inputs)[ENCODER_OUT]
+        return self.critic_encoder(inputs)[ENCODER_OUT]
