@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from ray import tune
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
+from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.utils.checkpoints import get_checkpoint_info
 
@@ -268,3 +270,25 @@ def test_weights_of_a_module_that_was_built_alone_go_into_an_algorithm(tmp_path)
     algorithm = config.rl_module(model_config={"fcnet_hiddens": [4], "vf_share_layers": True}).build_algo()
     assert same(weights_of(algorithm), alone.get_state())
     algorithm.stop()
+
+
+class OwnMulti(MultiRLModule):
+    pass
+
+
+def test_specs_of_several_modules_come_back_from_what_they_build():
+    spec = MultiRLModuleSpec(
+        multi_rl_module_class=OwnMulti,
+        rl_module_specs={name: replace(spec_of(), catalog_class=PPOCatalog) for name in ("one", "two")},
+    )
+    spec["two"].learner_only = True
+    module = spec.build(seed=0)
+    assert isinstance(module, MultiRLModule) and MultiRLModuleSpec.from_module(module) == spec
+    new = spec_of()
+    spec.update(MultiRLModuleSpec(rl_module_specs={"one": new, "three": new}), override=True)
+    assert [name in spec for name in ("one", "two", "three")] == [True, True, True]
+    # All of it: what is None in the new one, too.
+    assert spec["one"] is new and spec["one"].catalog_class is None and spec["two"].learner_only
+    other = replace(spec_of(fcnet_hiddens=[9]), catalog_class=PPOCatalog)
+    spec.update(MultiRLModuleSpec(rl_module_specs={"one": other}), override=False)
+    assert spec["one"].model_config == {"fcnet_hiddens": [4]} and spec["one"].catalog_class is PPOCatalog

@@ -672,7 +672,7 @@ class RLModuleSpec:
         if isinstance(module, MultiRLModule):
             raise ValueError("RLModuleSpec.from_module() got a MultiRLModule: use MultiRLModuleSpec.from_module().")
         _, kwargs = module.unwrapped().get_ctor_args_and_kwargs()
-        return cls(module_class=type(module.unwrapped()), **kwargs)
+        return cls(module_class=type(module.unwrapped()), **{**kwargs, "model_config": kwargs["model_config"] or None})
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data: classes as "module:name", spaces as dicts."""
@@ -808,7 +808,9 @@ class MultiRLModuleSpec:
             raise ValueError(
                 f"MultiRLModuleSpec.from_module() got {type(module).__name__}: use RLModuleSpec.from_module()."
             )
-        kwargs: dict[str, Any] = _attributes(module, _SHARED_ARGUMENTS) | {"model_config": dict(module.model_config)}
+        kwargs: dict[str, Any] = _attributes(module, _SHARED_ARGUMENTS)
+        # As in a spec that says nothing of them.
+        kwargs |= {"model_config": dict(module.model_config) or None, "inference_only": module.inference_only or None}
         specs = {i: RLModuleSpec.from_module(m) for i, m in module.items()}
         return cls(multi_rl_module_class=type(module), rl_module_specs=specs, **kwargs)
 
@@ -835,7 +837,8 @@ class MultiRLModuleSpec:
 
         Args:
             other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
-            override: Whether fields that are set here are replaced.
+            override: True: specs of `other` replace those here, fields of an RLModuleSpec those of each module. False:
+                only what is None here is filled in.
         """
         if isinstance(other, RLModuleSpec):
             for spec in self._specs.values():
@@ -845,11 +848,7 @@ class MultiRLModuleSpec:
             raise ValueError(
                 f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}."
             )
-        for module_id, spec in other._specs.items():
-            if module_id in self._specs:
-                self._specs[module_id].update(spec, override=override)
-            else:
-                self._specs[module_id] = spec
+        self.add_modules(other._specs, override=override)
         _take_over(self, other, override, leave="rl_module_specs")
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
