@@ -265,7 +265,7 @@ def test_weights_of_a_module_that_was_built_alone_go_into_an_algorithm(tmp_path)
     alone = spec_of().build(seed=1)
     path = alone.save_to_path(tmp_path / "alone")
     config = tiny().rl_module(rl_module_spec=RLModuleSpec(load_state_path=path))
-    with pytest.raises(ValueError, match=r"saved with vf_share_layers=True, and this module is built with False.*both"):
+    with pytest.raises(ValueError, match=r"saved with vf_share_layers=True, and this module has False.*both"):
         config.build_algo()
     algorithm = config.rl_module(model_config={"fcnet_hiddens": [4], "vf_share_layers": True}).build_algo()
     assert same(weights_of(algorithm), alone.get_state())

@@ -49,9 +49,9 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         if shares == stored_shares:
             return ""
         return (
-            f" It was saved with vf_share_layers={stored_shares}, and this module is built with {shares}. A module built "
-            f"alone shares layers if its model config says nothing of it, one of a PPOConfig does not: put "
-            f"vf_share_layers into the model_config of both specs."
+            f" It was saved with vf_share_layers={stored_shares}, and this module has {shares}. A module that "
+            "is built alone shares layers if its model config does not say, one of a PPOConfig does not: put "
+            "vf_share_layers into the model_config of both specs."
         )
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
