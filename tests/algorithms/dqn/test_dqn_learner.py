@@ -46,7 +46,7 @@ TARGET = [[10.0, 20.0, 30.0], [5.0, 0.0, 0.0]]
 
 
 def batch_of(**columns):
-    """Observations pick a row of the kernels: Q = (1, 2, 3) of obs; of next_obs, (0, 0, -4) online, (5, 0, 0) target."""
+    """Observations pick rows of kernels: Q = (1, 2, 3) of obs; of next_obs, (0, 0, -4) online, (5, 0, 0) target."""
     batch = {
         "obs": np.tile(np.float32([[1.0, 0.0]]), (ROWS, 1)),
         "new_obs": np.tile(np.float32([[0.0, 1.0]]), (ROWS, 1)),
