@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -12,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ray import tune
+from safetensors.numpy import save_file
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
@@ -292,3 +296,137 @@ def test_specs_of_several_modules_come_back_from_what_they_build():
     other = replace(spec_of(fcnet_hiddens=[9]), catalog_class=PPOCatalog)
     spec.update(MultiRLModuleSpec(rl_module_specs={"one": other}), override=False)
     assert spec["one"].model_config == {"fcnet_hiddens": [4]} and spec["one"].catalog_class is PPOCatalog
+
+
+# ------------------------------------------------------------------------------------------------------ RLlib's weights
+
+WEIGHTS = Path(__file__).parents[1] / "reference" / "rllib_weights"
+OUTPUTS = np.load(WEIGHTS / "outputs.npz")
+CLOSE: Any = {"rtol": 1e-5, "atol": 1e-5}
+HEAD = {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5]}
+FOUR = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+THREE, PAIR = gym.spaces.Discrete(3), gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+SHARED = {"vf_share_layers": True, "free_log_std": True, "fcnet_use_layernorm": True}
+# As in make_rllib_weights.py.
+OF_RLLIB = {
+    "ppo_separate": (PPOConfig, THREE, HEAD),
+    "ppo_shared": (PPOConfig, PAIR, HEAD | SHARED),
+    "dqn_dueling": (DQNConfig, THREE, HEAD),
+    "sac_box": (SACConfig, PAIR, HEAD | {"fusionnet_hiddens": [7, 6]}),
+    "sac_discrete": (SACConfig, THREE, {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}),
+}
+
+
+def module_of(case: str, *, inference_only: bool = False) -> Any:
+    config_class, action_space, model_config = OF_RLLIB[case]
+    config = config_class().rl_module(model_config=model_config)
+    spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: (FOUR, action_space)})[DEFAULT_MODULE_ID]
+    spec.inference_only = inference_only
+    return spec.build(seed=0)
+
+
+def agree(case: str, name: str, value) -> None:
+    np.testing.assert_allclose(value, OUTPUTS[f"{case}/{name}"], **CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("case", OF_RLLIB)
+def test_a_module_with_rllibs_weights_computes_what_rllibs_does(case):
+    module = module_of(case)
+    module.load_rllib_weights(WEIGHTS / f"{case}.npz")
+    batch = {Columns.OBS: OUTPUTS[f"{case}/obs"]}
+    if case == "dqn_dueling":
+        agree(case, "qf_preds", module.compute_q_values(batch)["qf_preds"])
+        agree(case, "target_qf_preds", module.forward_target(batch)["qf_preds"])
+        return
+    agree(case, "action_dist_inputs", module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS])
+    if case.startswith("ppo"):
+        agree(case, "values", module.compute_values(batch))
+        return
+    batch |= {Columns.ACTIONS: OUTPUTS[f"{case}/actions"]} if case == "sac_box" else {}
+    lower = np.minimum(OUTPUTS[f"{case}/qf"], OUTPUTS[f"{case}/qf_twin"])
+    np.testing.assert_allclose(module.compute_q_values(batch, squeeze=case == "sac_box"), lower, **CLOSE)
+    agree(case, "target_qf", module.forward_target(batch, squeeze=case == "sac_box"))
+
+
+def test_rllibs_weights_come_as_arrays_and_as_files_without_code(tmp_path, monkeypatch):
+    weights = dict(np.load(WEIGHTS / "dqn_dueling.npz"))
+    expected = module_of("dqn_dueling")
+    expected.load_rllib_weights(weights)
+    save_file(weights, tmp_path / "weights.safetensors")
+    module = module_of("dqn_dueling")
+    module.load_rllib_weights(tmp_path / "weights.safetensors")
+    assert same(module.get_state(), expected.get_state())
+    # Those of an inference-only module of RLlib's have no target networks: they become equal to what they follow.
+    module.load_rllib_weights({name: value for name, value in weights.items() if not name.startswith("_target")})
+    batch = {Columns.OBS: OUTPUTS["dqn_dueling/obs"]}
+    agree("dqn_dueling", "qf_preds", module.forward_target(batch)["qf_preds"])
+    acting = module_of("dqn_dueling", inference_only=True)
+    acting.load_rllib_weights(weights)
+    agree("dqn_dueling", "qf_preds", acting.compute_q_values(batch)["qf_preds"])
+    # PyTorch reads its own files, without what could run code.
+    calls = []
+    torch = SimpleNamespace(load=lambda path, **arguments: calls.append(arguments) or weights)
+    (tmp_path / "weights.pt").touch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    module.load_rllib_weights(tmp_path / "weights.pt")
+    assert calls == [{"map_location": "cpu", "weights_only": True}] and same(module.get_state(), expected.get_state())
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"needs torch: install it, or use an \.npz"):
+        module.load_rllib_weights(tmp_path / "weights.pt")
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("unpickled",)
+
+
+def test_what_are_no_weights_of_the_module_is_refused_and_changes_nothing(tmp_path, capsys):
+    module = module_of("ppo_separate")
+    before = module.get_state()
+    weights = dict(np.load(WEIGHTS / "ppo_separate.npz"))
+    files = {name: tmp_path / name for name in ("pickled.npz", "large.npz", "text.npz", "state.pkl")}
+    np.savez(files["pickled.npz"], **weights, extra=np.array(Harmful(), object))
+    np.savez_compressed(files["large.npz"], zeros=np.zeros(1 << 23, np.float32))
+    for name in ("text.npz", "state.pkl"):
+        files[name].write_text("no weights")
+    pi = "pi.net.mlp.0.weight"
+    for given, message in [
+        (files["pickled.npz"], "allow_pickle=False"),
+        (files["large.npz"], "more than the"),
+        (files["text.npz"], "not a zip file"),
+        (files["state.pkl"], r"checkpoints are pickles.*numpy\.savez"),
+        ({k: v for k, v in weights.items() if not k.startswith("pi.")}, "lack what becomes .*'pi/dense_0/kernel'"),
+        ({**weights, pi: weights[pi][:, :-1]}, "'pi/dense_0/kernel' of shape"),
+        ({**weights, "encoder.lstm.weight": weights[pi]}, "'encoder.lstm.weight', which is no part"),
+        ({**weights, pi: np.array("text")}, "weights are floats"),
+        (dict(np.load(WEIGHTS / "ppo_shared.npz")), "saved with vf_share_layers=True, and this module has False"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            module.load_rllib_weights(given)
+        assert same(module.get_state(), before)
+    with pytest.raises(FileNotFoundError, match=r"absent\.npz"):
+        module.load_rllib_weights(tmp_path / "absent.npz")
+    assert "unpickled" not in capsys.readouterr().out
+
+
+def test_rllibs_weights_go_into_an_algorithm(trained):
+    several = trained[0].get_module().as_multi_rl_module()
+    weights = {
+        name: np.full_like(value, 0.5)
+        for name, value in {
+            "encoder.actor_encoder.net.mlp.0.weight": np.zeros((4, 2), np.float32),
+            "encoder.actor_encoder.net.mlp.0.bias": np.zeros(4, np.float32),
+            "pi.net.mlp.0.weight": np.zeros((2, 4), np.float32),
+            "pi.net.mlp.0.bias": np.zeros(2, np.float32),
+        }.items()
+    }
+    weights |= {name.replace("actor", "critic"): value for name, value in weights.items() if "actor" in name}
+    weights |= {"vf.net.mlp.0.weight": np.ones((1, 4), np.float32), "vf.net.mlp.0.bias": np.ones(1, np.float32)}
+    several.load_rllib_weights({DEFAULT_MODULE_ID: weights})
+    algorithm = tiny().build_algo()
+    algorithm.set_weights(several.get_state())
+    assert np.all(weights_of(algorithm)["pi/dense_0/kernel"] == 0.5)
+    algorithm.train()
+    algorithm.stop()
+    with pytest.raises(ValueError, match="a file is of one module"):
+        several.load_rllib_weights("weights.npz")

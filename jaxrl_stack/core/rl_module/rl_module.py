@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 import zlib
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,8 @@ from jaxrl_stack.core.rl_module.functional import (
     join_path,
     raw_value,
 )
+from jaxrl_stack.core.rl_module.rllib_weights import NOT_IN_RLLIBS_MODULES, from_rllib_names, read_rllib_weights
+from jaxrl_stack.core.rl_module.target_networks import TargetParam, update_target_network
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
@@ -299,6 +302,40 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         for path, value, current in self._fitting(state):
             updates.append((path, copy_array(np.asarray(value, current.dtype))))
         nnx.update(self, nnx.from_flat_state(updates))
+
+    def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+        """Take over weights of RLlib's default MLP module for PPO, DQN or SAC, which are PyTorch's.
+
+        The module has to be built with the spaces and the model config that RLlib's was built with. Outputs agree to
+        1e-5. Target networks that are not among the weights become equal to what they follow.
+
+        Args:
+            weights: RLlib's ``rl_module.get_state()`` or ``state_dict()``; or a file of it, ``.npz``, ``.safetensors``
+                or, where PyTorch is installed, ``.pt``. Files hold arrays and no code: RLlib's own checkpoints, which
+                are pickles, are not read.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ImportError: If what reads it is not installed.
+            ValueError: If it is damaged, or of a module of another structure; nothing has changed then.
+        """
+        variables = {join_path(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(self))}
+        own = {ref: value for ref, (_, value) in self._state_leaves().items()}
+        if not isinstance(weights, Mapping):
+            weights = read_rllib_weights(weights, max_bytes=(1 << 24) + 64 * sum(leaf.nbytes for leaf in own.values()))
+        state = from_rllib_names(weights)
+        targets = {ref for ref in own if isinstance(variables[ref], TargetParam)}
+        missing = sorted(set(own) - targets - set(state) - NOT_IN_RLLIBS_MODULES)
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__}.load_rllib_weights(): the weights lack what becomes {missing[:4]} here: build "
+                f"the module with RLlib's spaces and model config.{self._hint_for_misfit(state)}"
+            )
+        self.set_state(state)
+        if targets and not targets & set(state):
+            assert isinstance(self, TargetNetworkAPI)
+            for main, target in self.get_target_network_pairs():
+                update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
         """``(path, value, present array)`` of what a state names; raises where it does not fit."""
@@ -587,6 +624,18 @@ class MultiRLModule(RLModule):
             if module_id not in self and self.inference_only and spec is not None and spec.learner_only:
                 continue
             self[module_id].set_state(module_state)
+
+    def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+        """Take over ``{module_id: weights}``; see `RLModule.load_rllib_weights`.
+
+        Raises:
+            KeyError: For an unknown module id.
+            ValueError: For a file: a file is of one module.
+        """
+        if not isinstance(weights, Mapping):
+            raise ValueError(f"load_rllib_weights({weights!r}): a file is of one module; pass {{module_id: file}}.")
+        for module_id, own in weights.items():
+            self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build a MultiRLModule with the modules that this one has now."""

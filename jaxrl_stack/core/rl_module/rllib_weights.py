@@ -1,0 +1,143 @@
+"""Weights of RLlib's default MLP modules, which are PyTorch's, by the names and in the layout of the modules here.
+
+Files hold arrays and no code: nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+_HOW_TO = (
+    "Write them where RLlib is installed: numpy.savez('weights.npz', **rl_module.get_state()), with rl_module as of "
+    "RLModule.from_checkpoint(path) there."
+)
+_ENCODERS = {"actor_encoder": "actor", "critic_encoder": "critic", "encoder": "shared"}
+_LAYER = re.compile(r"(?P<net>.+)\.net\.mlp\.(?P<index>\d{1,3})\.(?P<kind>weight|bias)")
+_FUSION = re.compile(r"(?P<encoder>.+)\.(?:fusion_layers\.(?P<index>\d{1,3})|output_layer)\.(?P<kind>weight|bias)")
+_CONSTANT = ".log_std_clip_param_const"
+_DENSE = {"weight": "kernel", "bias": "bias"}
+_LAYERNORM = {"weight": "scale", "bias": "bias"}
+NOT_IN_RLLIBS_MODULES = frozenset({"log_alpha"})
+"""Parameters of modules here that RLlib's learners keep."""
+_MAX_NAME = 300
+
+
+def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
+    """The arrays of a file, by their names.
+
+    Args:
+        path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, for which PyTorch has to be installed.
+        max_bytes: An ``.npz`` that would unpack to more is refused.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If what reads it is not installed.
+        ValueError: If it is of another kind, or damaged.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if suffix not in _READERS:
+        raise ValueError(
+            f"load_rllib_weights({os.fspath(path)!r}) reads {', '.join(_READERS)}; RLlib's checkpoints are pickles, "
+            f"which can run code, and are not read. {_HOW_TO}"
+        )
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"load_rllib_weights({os.fspath(path)!r}): there is no such file.")
+    try:
+        found = _READERS[suffix](path, max_bytes)
+        if not isinstance(found, Mapping):
+            raise ValueError(f"it holds a {type(found).__name__}, not a dict of arrays")
+        return dict(found)
+    except ImportError as error:
+        raise ImportError(
+            f"load_rllib_weights({os.fspath(path)!r}) needs {error.name}: install it, or use an .npz file. {_HOW_TO}"
+        ) from error
+    except Exception as error:  # of three libraries
+        raise ValueError(
+            f"load_rllib_weights({os.fspath(path)!r}): the file is damaged, or holds more than arrays: {error}"
+        ) from error
+
+
+def _read_npz(path: Any, max_bytes: int) -> Any:
+    with zipfile.ZipFile(path) as packed:
+        size = sum(info.file_size for info in packed.infolist())
+    if size > max_bytes:
+        raise ValueError(f"it has {size:,} bytes, more than the {max_bytes:,} that weights of this module can have")
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _read_safetensors(path: Any, max_bytes: int) -> Any:
+    del max_bytes  # a file has the size of its arrays
+    return importlib.import_module("safetensors.numpy").load_file(path)
+
+
+def _read_torch(path: Any, max_bytes: int) -> Any:
+    del max_bytes
+    return importlib.import_module("torch").load(path, map_location="cpu", weights_only=True)
+
+
+_READERS: dict[str, Callable[[Any, int], Any]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+}
+
+
+def from_rllib_names(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The state of a module here, `{"path/to/leaf": array}`, out of a PyTorch state dict of RLlib's.
+
+    Args:
+        weights: ``{"encoder.actor_encoder.net.mlp.0.weight": array or CPU tensor}``. Dense weights are ``[out, in]``.
+
+    Raises:
+        ValueError: For a name that is no part of RLlib's default MLP modules.
+    """
+    weights = {name: _as_array(name, value) for name, value in weights.items() if not str(name).endswith(_CONSTANT)}
+    return {
+        ref: value.T if ref.endswith("/kernel") else value
+        for ref, value in ((_ref(name, weights).replace(".", "/"), value) for name, value in weights.items())
+    }
+
+
+def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
+    if layer := _LAYER.fullmatch(name):
+        return _layer_ref(layer["net"], int(layer["index"]), layer["kind"], weights)
+    if layer := _FUSION.fullmatch(name):
+        fusion = f"{layer['encoder']}.fusion_layers"
+        is_hidden = re.compile(re.escape(fusion) + r"\.\d+\.weight").fullmatch
+        index = layer["index"] or sum(1 for other in weights if is_hidden(other))
+        return f"{fusion}.{index}.{_DENSE[layer['kind']]}"
+    if name.endswith(".log_std"):
+        return name
+    raise ValueError(
+        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default MLP modules for PPO, DQN and SAC."
+    )
+
+
+def _layer_ref(net: str, index: int, kind: str, weights: Mapping[str, np.ndarray]) -> str:
+    """Where the layer of a torch Sequential, which counts activations, too, is in an `MLP` here."""
+    # Dense weights have two axes; those of a layer normalisation, which follows its dense layer, have one.
+    num_axes = [getattr(weights.get(f"{net}.net.mlp.{i}.weight"), "ndim", 0) for i in range(index + 1)]
+    number, is_dense = num_axes.count(2) - 1, num_axes[-1] == 2
+    head, _, encoder = net.rpartition(".")
+    ours = f"{head}.{_ENCODERS[encoder]}" if head == "encoder" and encoder in _ENCODERS else net
+    if f"{net}.log_std" in weights:
+        ours += ".mean"
+    return f"{ours}.dense_{number}.{_DENSE[kind]}" if is_dense else f"{ours}.layernorm_{number}.{_LAYERNORM[kind]}"
+
+
+def _as_array(name: Any, value: Any) -> np.ndarray:
+    if not isinstance(name, str) or len(name) > _MAX_NAME:
+        raise ValueError(f"load_rllib_weights() got {str(name)[:_MAX_NAME]!r} for a name of weights.")
+    array = np.asarray(value.detach() if hasattr(value, "detach") else value)
+    if not np.issubdtype(array.dtype, np.floating):
+        raise ValueError(f"load_rllib_weights() got {name!r} of dtype {array.dtype}; weights are floats.")
+    return array.astype(np.float32)
