@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
+from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.acting.running_episodes import StepStatistics
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import selected
@@ -381,7 +382,7 @@ class DeviceEnvRunner(EnvRunner):
         num_timesteps: int | None = None,
         timeout_s: float | None = None,
         reset: bool = True,
-    ) -> dict[str, Any]:
+    ) -> tuple[int, EndedEpisodes, dict[str, Any]]:
         """Run fresh environments with the current weights; nothing of it enters the training state.
 
         With `num_episodes`, environment ``i`` counts its first ``n // B + (i < n % B)`` episodes. Taking whatever
@@ -398,8 +399,7 @@ class DeviceEnvRunner(EnvRunner):
                 stopped, which counts the first episodes to end from there.
 
         Returns:
-            ``{"returns": float32 [n], "lengths": int32 [n], "num_env_steps": int}`` of the episodes that counted, and
-            as ``"metrics"`` what callbacks have logged, for `MetricsLogger.aggregate`.
+            ``(env steps, the episodes that counted, what callbacks have logged, for `MetricsLogger.aggregate`)``.
 
         Raises:
             TimeoutError: If the episodes are not over in time.
@@ -435,7 +435,8 @@ class DeviceEnvRunner(EnvRunner):
         self._evaluated = {num_envs: state}
         samples += running if num_episodes is None else []
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
-        return {**count.results(), "metrics": self.metrics.reduce()}
+        episodes = count.episodes((time.monotonic() - started) / max(1, count.num_steps))
+        return count.num_steps, episodes, self.metrics.reduce()
 
     def _announce(self) -> None:
         """Tell callbacks of the environments, once: they are there from the first reset on."""
@@ -491,13 +492,11 @@ class _Counting:
             self._lengths.append(lengths[t][take])
         return counts
 
-    def results(self) -> dict[str, Any]:
-        """What `DeviceEnvRunner.evaluate` says of the episodes."""
-        return {
-            "returns": np.concatenate(self._returns),
-            "lengths": np.concatenate(self._lengths),
-            "num_env_steps": self.num_steps,
-        }
+    def episodes(self, seconds_per_step: float) -> EndedEpisodes:
+        """The episodes that counted."""
+        lengths = np.concatenate(self._lengths, dtype=np.int64)
+        returns = np.concatenate(self._returns, dtype=np.float64)
+        return EndedEpisodes(returns, lengths, lengths * seconds_per_step)
 
 
 def call_episode_hook(

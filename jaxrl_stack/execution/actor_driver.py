@@ -24,10 +24,10 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, NoHealthyEnvRunnerError, merges_env_runner_states
-from jaxrl_stack.env.episode_quota import episode_quota
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import actor_memory
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.rollout_ops import sample_rounds
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
@@ -41,7 +41,6 @@ from jaxrl_stack.utils.resources import (
     remove_placement_group,
     start_ray_if_needed,
 )
-from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -307,8 +306,16 @@ class ActorDriver(Driver):
         started = time.perf_counter()
         if is_training is None:
             self.sync_evaluation()
+        config = group.config
+        seed = derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
+        force_reset, timeout = config.evaluation_force_reset_envs_before_iteration, config.evaluation_sample_timeout_s
+
+        def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
+            own = seed if is_first and force_reset else None
+            return group.sample_evaluation(amounts, seed=own, timeout_seconds=timeout)
+
         try:
-            results = self._sample_evaluation(group, iteration, call, is_training)
+            results = evaluation_results(config, group.sampling_ids(), sample, is_training)
             self._num_evaluations_skipped = 0
         except NoHealthyEnvRunnerError as error:
             self._note_skipped_evaluation(iteration, error)
@@ -333,66 +340,6 @@ class ActorDriver(Driver):
                 f"evaluation(evaluation_unhealthy_workers_timeout_s=...), or repair what ends them."
             ) from reason
         logger.warning("The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason)
-
-    def _sample_evaluation(
-        self, group: EnvRunnerGroup, iteration: int, call: int, is_training: Callable[[], bool] | None
-    ) -> dict[str, Any]:
-        """What ``result["evaluation"]["env_runners"]`` holds."""
-        config = group.config
-        started = time.perf_counter()
-        seed = derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
-        metrics_logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        ended: list[EndedEpisodes] = []
-        num_env_steps = 0
-
-        def one_round(amounts: list[tuple[int, dict[str, int]]], seed: int | None) -> None:
-            nonlocal num_env_steps
-            for steps, episodes, metrics in group.sample_evaluation(
-                amounts, seed=seed, timeout_seconds=config.evaluation_sample_timeout_s
-            ):
-                num_env_steps += steps
-                ended.append(episodes)
-                metrics_logger.aggregate([metrics])
-
-        reset_seed = seed if config.evaluation_force_reset_envs_before_iteration else None
-        ids = group.sampling_ids()
-        if config.evaluation_duration == "auto":
-            assert is_training is not None
-            one_round(
-                [(i, {"num_timesteps": config.evaluation_auto_duration_min_env_steps_per_sample}) for i in ids],
-                reset_seed,
-            )
-            while is_training():
-                rate = num_env_steps / max(time.perf_counter() - started, 1e-9) / len(ids)
-                steps = int(
-                    np.clip(
-                        rate,
-                        config.evaluation_auto_duration_min_env_steps_per_sample,
-                        config.evaluation_auto_duration_max_env_steps_per_sample,
-                    )
-                )
-                one_round([(i, {"num_timesteps": steps}) for i in ids], None)
-        else:
-            duration = int(config.evaluation_duration)
-            if config.evaluation_duration_unit == "episodes":
-                share = episode_quota(duration, len(ids))
-                amounts = [(i, {"num_episodes": n}) for i, n in zip(ids, share, strict=True) if n]
-            else:
-                amounts = [(i, {"num_timesteps": -(-duration // len(ids))}) for i in ids]
-            one_round(amounts, reset_seed)
-        returns = np.concatenate([e.returns for e in ended]) if ended else np.zeros(0)
-        lengths = np.concatenate([e.lengths for e in ended]) if ended else np.zeros(0, int)
-        durations = np.concatenate([e.durations for e in ended]) if ended else np.zeros(0)
-        results = metrics_logger.compile()
-        merge_nested(
-            results,
-            {
-                **episode_results(returns, lengths, durations=durations),
-                "num_episodes": len(returns),
-                "num_env_steps_sampled": num_env_steps,
-            },
-        )
-        return results
 
     # ---------------------------------------------------------------------------------------------------- access
 

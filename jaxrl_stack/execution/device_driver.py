@@ -30,7 +30,8 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, call_episode_hook
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
-from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.execution.driver import Driver, EpisodeStatistics
+from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import ravel
 from jaxrl_stack.utils import counters
@@ -44,7 +45,6 @@ from jaxrl_stack.utils.devices import (
 )
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
-from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
@@ -447,29 +447,25 @@ class DeviceDriver(Driver):
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
         del is_training  # evaluation programs run between training programs
-        config = self._eval_env_runner.config
-        duration = int(config.evaluation_duration)
-        in_episodes = config.evaluation_duration_unit == "episodes"
+        runner = self._eval_env_runner
+        config = runner.config
         key = jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration)
         key = jax.random.fold_in(key, call)
-        started = time.perf_counter()
-        out = self._eval_env_runner.evaluate(
-            num_envs=min(duration, int(config.num_envs_per_env_runner)),
-            reset=bool(config.evaluation_force_reset_envs_before_iteration),
-            key=key,
-            explore=bool(config.explore),
-            num_episodes=duration if in_episodes else None,
-            num_timesteps=None if in_episodes else duration,
-            timeout_s=config.evaluation_sample_timeout_s,
-        )
-        seconds = time.perf_counter() - started
-        stats = episode_results(out["returns"], out["lengths"], seconds_per_step=seconds / max(1, out["num_env_steps"]))
-        logger = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        logger.aggregate([out["metrics"]])
-        own = {"num_episodes": len(out["returns"]), "num_env_steps_sampled": out["num_env_steps"], "sample": seconds}
-        results = logger.compile()
-        merge_nested(results, {**stats, **own})
-        return {"env_runners": results}
+
+        def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
+            return [
+                runner.evaluate(
+                    num_envs=min(int(config.evaluation_duration), int(config.num_envs_per_env_runner)),
+                    reset=bool(is_first and config.evaluation_force_reset_envs_before_iteration),
+                    key=key,
+                    explore=bool(config.explore),
+                    timeout_s=config.evaluation_sample_timeout_s,
+                    **amount,
+                )
+                for _, amount in amounts
+            ]
+
+        return {"env_runners": evaluation_results(config, [0], sample)}
 
     # ----------------------------------------------------------------------------------------------------- access
 
