@@ -75,6 +75,7 @@ class ConnectorPipelineV2(PureConnector):
         super().__init__(input_observation_space, input_action_space, **kwargs)
         self._places: list[tuple[str, ConnectorV2]] = []  # members and markers
         self._members: list[tuple[str, ConnectorV2]] = []
+        self._num_changes = 0
         self._are_spaces_chained = False
         for connector in places:
             self._insert(len(self._places), connector)
@@ -99,6 +100,11 @@ class ConnectorPipelineV2(PureConnector):
     def names(self) -> list[str]:
         """The connectors' names in order."""
         return [name for name, _ in self._members]
+
+    @property
+    def num_changes(self) -> int:
+        """How often a connector was added or removed."""
+        return self._num_changes
 
     def __len__(self) -> int:
         return len(self._members)
@@ -148,6 +154,7 @@ class ConnectorPipelineV2(PureConnector):
             ValueError: There is none.
         """
         del self._places[self._index_of(name_or_class)]
+        self._num_changes += 1
         self._fix_spaces()
 
     def _index_of(self, name_or_class: str | type) -> int:
@@ -191,6 +198,7 @@ class ConnectorPipelineV2(PureConnector):
             suffix += 1
             name = f"{base}_{suffix}"
         self._places.insert(index, (name, connector))
+        self._num_changes += 1
 
     # --- Spaces
 

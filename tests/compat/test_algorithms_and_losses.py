@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.learner import ComputeReturnsToGo
+from jaxrl_stack.core import DEFAULT_MODULE_ID, Columns
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.annotations import override
 
 SMALL = {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}
 
@@ -89,3 +98,99 @@ def test_a_term_of_ones_own_in_the_loss_of_every_algorithm(config, base):
     assert set(base.all_result_names()) <= set(result)
     assert np.isfinite([result[name] for name in base.result_names]).all()
     algo.stop()
+
+
+# -------------------------------------------------------------------------------------------- an algorithm of one's own
+
+
+class PolicyModule(RLModule):
+    def setup(self):
+        self.layer = nnx.Linear(self.observation_space.shape[0], self.model_config["hidden_dim"], rngs=self.rngs)
+        self.head = nnx.Linear(self.model_config["hidden_dim"], self.action_space.n, rngs=self.rngs)
+
+    def _forward(self, batch, **kwargs):
+        return {Columns.ACTION_DIST_INPUTS: self.head(nnx.tanh(self.layer(batch[Columns.OBS])))}
+
+
+class ReinforceLearner(Learner):
+    """Policy gradients without a baseline."""
+
+    @override(Learner)
+    def build(self) -> None:
+        super().build()
+        if self.config.add_default_connectors_to_learner_pipeline:
+            self._learner_connector.prepend(ComputeReturnsToGo(gamma=self.config.gamma))
+
+    @override(Learner)
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        distribution_class = self.module[module_id].get_train_action_dist_cls()
+        logp = distribution_class.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).logp(batch[Columns.ACTIONS])
+        returns = batch[Columns.RETURNS_TO_GO]
+        self.metrics.log_value((module_id, "return_to_go_max"), jnp.max(returns), reduce="max")
+        return -self.masked_mean(logp * returns, batch)
+
+    @override(Learner)
+    def after_gradient_based_update(self, *, timesteps):
+        if self.config.report_mean_weights:
+            for module_id in self.module.keys():  # noqa: SIM118 - RLlib's form
+                weights = np.mean([w.mean() for w in self.get_parameters(self.module[module_id])])
+                self.metrics.log_value((module_id, "mean_weight"), weights, window=1)
+
+
+class AddsToRewards(ConnectorV2):
+    def __init__(self, *args, reward=0.0, **kwargs):
+        super().__init__(*args, reward=reward, **kwargs)
+        self.reward = reward
+
+    def init(self, num_envs):
+        return jnp.float32(0.0)
+
+    def apply(self, state, batch, ctx):
+        rewards = {
+            mid: {**columns, Columns.REWARDS: columns[Columns.REWARDS] + self.reward} for mid, columns in batch.items()
+        }
+        return state + 1.0, rewards
+
+
+def test_the_learner_pipeline_can_be_changed_once_it_is_built():
+    config = ReinforceConfig().environment(Steps).training(gamma=1.0)
+    learner = config.build_learner(env=Steps())
+    episode = SingleAgentEpisode(
+        observations=[np.zeros(2, np.float32)] * 4, actions=[0, 0, 0], rewards=[1.0, 1.0, 1.0], terminated=True,
+        len_lookback_buffer=0, observation_space=Steps.observation_space, action_space=Steps.action_space,
+    )  # fmt: skip
+
+    def first_return():
+        return learner.update(episodes=[episode])[DEFAULT_MODULE_ID]["return_to_go_max"]
+
+    assert first_return() == 3.0
+    learner._learner_connector.prepend(AddsToRewards(reward=1.0))
+    assert first_return() == 6.0
+    assert first_return() == 6.0
+    assert jax.tree.leaves(learner.get_state()["connector"]["AddsToRewards"]) == [2.0]
+    learner._learner_connector.remove(AddsToRewards)
+    assert first_return() == 3.0 and learner.num_updates == 4
+
+
+class ReinforceConfig(AlgorithmConfig):
+    report_mean_weights: bool = True
+
+    def __init__(self, algo_class=None):
+        super().__init__(algo_class=algo_class)
+        self.num_episodes_per_train_batch = 10
+        self.num_env_runners = 1
+
+    @override(AlgorithmConfig)
+    def training(self, *, num_episodes_per_train_batch=NotProvided, **kwargs):
+        super().training(**kwargs)
+        if num_episodes_per_train_batch is not NotProvided:
+            self.num_episodes_per_train_batch = num_episodes_per_train_batch
+        return self
+
+    @override(AlgorithmConfig)
+    def get_default_rl_module_spec(self):
+        return RLModuleSpec(module_class=PolicyModule, model_config={"hidden_dim": 8})
+
+    @override(AlgorithmConfig)
+    def get_default_learner_class(self):
+        return ReinforceLearner

@@ -302,7 +302,7 @@ class Learner(StoredLearner):
             num_devices=len(self.devices),
             common_sizes=self._largest_of_all_learners,
         )
-        key = ("connect", *signature(block))
+        key = ("connect", self._num_connector_changes, *signature(block))
         if key not in self._compiled:
             self._compiled[key] = map_over_devices(
                 self._connect_program,
@@ -464,6 +464,7 @@ class Learner(StoredLearner):
             ValueError: If N does not divide by D, or the learner pipeline has host connectors, which work on episodes.
             FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
         """
+        self._check_is_built()
         num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
         program = self._row_updates = self._row_updates or self._make_row_updates(batch)
         if any(n % len(self.devices) for n in num_rows.values()):
@@ -495,7 +496,6 @@ class Learner(StoredLearner):
         return rows
 
     def _make_row_updates(self, batch: Mapping[ModuleID, Mapping[str, Any]]) -> RowUpdates:
-        self._check_is_built()
         if self.has_host_connectors:
             raise ValueError(
                 f"update_rows() takes rows from replay, and the learner pipeline's {self.host_connector_names} run on "
@@ -558,7 +558,7 @@ class Learner(StoredLearner):
         Returns:
             The result of the update.
         """
-        key = (name, plan, *signature((batch, mapped)))
+        key = (name, plan, self._num_connector_changes, *signature((batch, mapped)))
         if key not in self._compiled:
             self._sizes_of_all_learners({}, batch)
             self._compiled[key] = UpdateProgram(make(), self.devices, self.axis_name, num_mapped=len(mapped))

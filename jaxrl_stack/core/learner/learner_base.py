@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -118,8 +119,7 @@ class LearnerBase:
         self._set_module(module)
         first = module[next(iter(module))]
         self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
-        # The connectors after those that run on the host: what the compiled update consists of.
-        self._pure_connector = self._learner_connector.pure_part()
+        self._note_connectors()
         self._is_built = True
         self._register_optimizers()
         self.place(self._initial_state())
@@ -167,6 +167,21 @@ class LearnerBase:
                 train_keys=self.columns_from_forward_train,
                 exploration_keys=() if has_own else self.columns_from_acting,
             )
+
+    def _note_connectors(self) -> None:
+        self._num_connector_changes = self._learner_connector.num_changes
+        # The connectors after those that run on the host: what the compiled update consists of.
+        self._pure_connector = self._learner_connector.pure_part()
+
+    def _follow_connectors(self) -> None:
+        """Give connectors that were added to the learner pipeline a state, and forget those of removed ones."""
+        assert self._state is not None
+        self._note_connectors()
+        kept, fresh = self._state.connector, self._pure_connector.init(1)
+        added = place_replicated({name: own for name, own in fresh.items() if name not in kept}, self.devices)
+        connector = {name: kept[name] if name in kept else added[name] for name in fresh}
+        self._state = dataclasses.replace(self._state, connector=connector)
+        self._row_updates = None
 
     def _initial_state(self) -> LearnerState:
         params, rest = self._pure.params, self._pure.rest
@@ -314,6 +329,8 @@ class LearnerBase:
     def _check_is_built(self) -> None:
         if not self._is_built:
             raise ValueError(f"{type(self).__name__}.build() must be called before this method.")
+        if self._learner_connector.num_changes != self._num_connector_changes and self._state is not None:
+            self._follow_connectors()
 
     def _check_not_in_pure_hook(self, what: str) -> None:
         """What the learner holds is not what the running update works on: it would be a constant of the program."""
