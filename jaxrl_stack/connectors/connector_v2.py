@@ -119,6 +119,7 @@ class ConnectorV2(Checkpointable, Constructible):
 
     Attributes:
         is_host_connector: Whether it is written for RLlib's ``__call__`` and hence cannot be compiled.
+        needs_all_final_obs: Whether it reads FINAL_OBS of steps that terminated an episode, too; a class may set it.
     """
 
     _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
@@ -126,6 +127,7 @@ class ConnectorV2(Checkpointable, Constructible):
     # One connector of a pipeline may draw from the pipeline's key, which saves a derivation in every step.
     draws_from_pipeline_key = False
     is_host_connector = False
+    needs_all_final_obs = False
     # Host copy (NumPy) of a pure connector's state: what `get_state`, `set_state` and `__call__` work on.
     state: Any = ()
 

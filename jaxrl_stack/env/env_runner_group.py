@@ -514,6 +514,7 @@ class EnvRunnerGroup:
         num_blocks: int,
         *,
         num_steps: int | None = None,
+        keep_all_final_obs: bool = False,
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[SampleBlock]:
@@ -525,6 +526,7 @@ class EnvRunnerGroup:
         Args:
             num_blocks: How many.
             num_steps: Steps of each environment; None for ``rollout_fragment_length``.
+            keep_all_final_obs: Also keep the observations after steps that terminated an episode.
             keep_remote: Leave the columns in Ray's object store: ``block.columns`` is a reference then.
             timeout_seconds: Longest wait for a round; a result that comes later is thrown away.
 
@@ -532,8 +534,9 @@ class EnvRunnerGroup:
             TimeoutError: If several rounds in a row bring nothing.
             Exception: What environments raise, unless that is tolerated; see the class.
         """
+        share = {"num_steps": num_steps} | ({"keeps_all_final_obs": True} if keep_all_final_obs else {})
         return self._sample_shares(
-            sample_block, [{"num_steps": num_steps}] * num_blocks, timeout_seconds, keeps_columns_remote=keep_remote
+            sample_block, [share] * num_blocks, timeout_seconds, keeps_columns_remote=keep_remote
         )
 
     def sample_evaluation(
@@ -972,9 +975,9 @@ def merges_env_runner_states(config: AlgorithmConfig) -> bool:
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
 
-def sample_block(runner: Any, *, num_steps: int | None) -> SampleBlock:
+def sample_block(runner: Any, **arguments: Any) -> SampleBlock:
     """One block of a runner."""
-    return runner.sample_block(num_steps=num_steps)
+    return runner.sample_block(**arguments)
 
 
 def _with_remote_columns(block: SampleBlock) -> SampleBlock:

@@ -350,13 +350,19 @@ class SingleAgentEnvRunner(EnvRunner):
         return episodes
 
     def sample_block(
-        self, *, num_steps: int | None = None, explore: bool | None = None, takes_metrics: bool = True
+        self,
+        *,
+        num_steps: int | None = None,
+        explore: bool | None = None,
+        keeps_all_final_obs: bool = False,
+        takes_metrics: bool = True,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
         Args:
             num_steps: None for ``rollout_fragment_length``.
             explore: Sample actions or take the greedy ones; None for ``config.explore``.
+            keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
                 those of several then.
 
@@ -368,7 +374,7 @@ class SingleAgentEnvRunner(EnvRunner):
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
         mode = self._mode(explore, False)
-        recording, *_ = self._attempted(lambda: self._record(length, mode))
+        recording, *_ = self._attempted(lambda: self._record(length, mode, wants_episodes=keeps_all_final_obs))
         live = self._rollout.live
         if live is None:
             # A call of sample() in between starts with episodes of its own.

@@ -76,6 +76,7 @@ class OnPolicyActorDriver(ActorDriver):
         blocks = self.env_runner_group.sample_blocks(
             self._num_blocks,
             num_steps=config.get_rollout_fragment_length(1),
+            keep_all_final_obs=self.learner_group.needs_all_final_obs,
             keep_remote=self.learner_group.is_remote,
             timeout_seconds=config.sample_timeout_s,
         )

@@ -12,6 +12,9 @@ from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FlattenObservations, MeanStdFilter
 from jaxrl_stack.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
+from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (
+    AddNextObservationsFromEpisodesToTrainBatch,
+)
 from jaxrl_stack.connectors.module_to_env import ListifyDataForVectorEnv, UnBatchToIndividualItems
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -154,3 +157,14 @@ def test_default_connectors_that_are_listed_by_hand_do_nothing():
     pipeline = config.build_env_to_module_connector(spaces=SPACES)
     assert pipeline.names == ["FlattenObservations"]
     assert pipeline(batch={Columns.OBS: {"a": np.array([1, 0])}})[Columns.OBS].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_next_observations_are_asked_for_before_they_are_used_up():
+    pipeline = small_ppo().build_learner_connector(*SPACES["__env_single__"])
+    pipeline.append(AddNextObservationsFromEpisodesToTrainBatch())
+    flags = np.zeros((2, 1), bool)
+    columns = {Columns.OBS: np.zeros((2, 1)), Columns.TERMINATEDS: flags, Columns.TRUNCATEDS: flags}
+    with pytest.raises(ValueError, match="needs the column 'final_obs'.*insert_after"):
+        pipeline[-1](batch=columns)
+    columns[Columns.FINAL_OBS] = np.ones((2, 1))
+    assert pipeline[-1](batch=columns)[Columns.NEXT_OBS].tolist() == [[0.0], [1.0]]

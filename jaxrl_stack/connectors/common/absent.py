@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_ARRAYS = "Batches are arrays with a leading environment axis from the start"
-_COLUMNS = "The runner records this column itself, step by step"
-
 REASONS = {
     "AgentToModuleMapping": "Batches are keyed by module id from the start: {module_id: {column: arrays}}.",
     "ModuleToAgentUnmapping": "Batches are keyed by module id; the runner hands actions to the agents.",
@@ -16,8 +13,7 @@ REASONS = {
         "subclass SingleAgentObservationPreprocessor with multi_agent=True."
     ),
     "AddInfosFromEpisodesToTrainBatch": "Infos are Python objects and stay outside of compiled batches.",
-    "AddNextObservationsFromEpisodesToTrainBatch": f"{_COLUMNS} (NEXT_OBS) where an algorithm needs it.",
-    "AddIsFirstsToBatch": f"{_COLUMNS} where an algorithm needs it.",
+    "AddIsFirstsToBatch": "The runner records this column itself, where an algorithm needs it.",
 }
 
 

@@ -1,6 +1,9 @@
 """Connectors from recorded trajectories to the batch that a loss sees."""
 
 from jaxrl_stack.connectors.common.absent import absent
+from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (
+    AddNextObservationsFromEpisodesToTrainBatch,
+)
 from jaxrl_stack.connectors.learner.compute_returns_to_go import ComputeReturnsToGo
 from jaxrl_stack.connectors.learner.frame_stacking import FrameStacking, FrameStackingLearner
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
@@ -17,6 +20,7 @@ from jaxrl_stack.connectors.markers import (
 
 __all__ = [
     "AddColumnsFromEpisodesToTrainBatch",
+    "AddNextObservationsFromEpisodesToTrainBatch",
     "AddObservationsFromEpisodesToBatch",
     "AddOneTsToEpisodesAndTruncate",
     "AddStatesFromEpisodesToBatch",

@@ -17,10 +17,16 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
 
     Columns are ``[T, B, ...]``: OBS (the module's inputs, as recorded after the env-to-module pipeline),
     ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LOSS_MASK, the module's outputs, and FINAL_OBS (the module's
-    input made from the observation before the reset; meaningful where truncated and in the last row).
+    input made from the observation before the reset; meaningful where truncated and in the last row, and where
+    terminated if a connector says that it `needs_all_final_obs`).
     """
 
     env_axis = 1
+
+    @property
+    def needs_all_final_obs(self) -> bool:
+        """Whether one of the connectors does."""
+        return any(connector.needs_all_final_obs for connector in self)
 
     def _run_host_connectors(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:
         columns = run_host_connectors_of_learner(self, **arguments)

@@ -161,6 +161,7 @@ class LearnerActor:
             "module_ids": self.learner.module_ids,
             "num_updates": self.learner.num_updates,
             "host_connector_names": self.learner.host_connector_names,
+            "needs_all_final_obs": self.learner.needs_all_final_obs,
         }
 
     def ping(self) -> str:

@@ -322,6 +322,11 @@ class LearnerBase:
         """Whether the learner pipeline has connectors that run on the host: then only episodes can be learned from."""
         return bool(self._learner_connector.host_connectors)
 
+    @property
+    def needs_all_final_obs(self) -> bool:
+        """Whether the learner pipeline reads the observations after steps that terminated an episode, too."""
+        return self._learner_connector.needs_all_final_obs
+
     def check_connector_is_pure(self) -> None:
         """Refuse connectors that only run on the host, by name."""
         self._learner_connector.check_pure()

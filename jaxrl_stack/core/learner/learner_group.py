@@ -115,6 +115,11 @@ class LearnerGroup(Checkpointable):
         """Names of the learner pipeline's connectors that run on the host."""
         return self._local.host_connector_names if self._actors is None else self._actors.info["host_connector_names"]
 
+    @property
+    def needs_all_final_obs(self) -> bool:
+        """Whether the learner pipeline reads the observations after steps that terminated an episode, too."""
+        return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
+
     def __len__(self) -> int:
         """Number of learners, the local one included."""
         return 1 if self._actors is None else self._actors.num_learners

@@ -1,0 +1,49 @@
+"""The observation after each step, as a column of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand
+
+
+class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
+    """Adds NEXT_OBS, the module's input after each step and before any reset, for models of the environment.
+
+    Where the environments run on the host, it makes the runners keep what they leave out otherwise: the observations
+    after steps that terminated an episode. Batches that have the column pass.
+    """
+
+    needs_all_final_obs = True
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Reads OBS and FINAL_OBS ``[T, B, ...]``, TERMINATEDS and TRUNCATEDS ``[T, B]``; adds NEXT_OBS like OBS.
+
+        Raises:
+            ValueError: FINAL_OBS is gone: another connector has used it up.
+        """
+        del ctx
+        return state, self._with_columns(batch, self._next_obs)
+
+    def _next_obs(self, module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
+        if Columns.NEXT_OBS in columns:
+            return {}
+        if Columns.FINAL_OBS not in columns:
+            raise ValueError(
+                f"{type(self).__name__} needs the column {Columns.FINAL_OBS!r}; module {module_id!r} has "
+                f"{sorted(columns)}. Insert it before connectors that use that up: "
+                "`pipeline.insert_after(AddObservationsFromEpisodesToBatch, ...)`."
+            )
+        ended = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
+        ended = ended.at[-1].set(True)
+
+        def next_of(obs: Any, final: Any) -> jax.Array:
+            following = jnp.concatenate([obs[1:], final[-1:]])
+            return jnp.where(expand(ended, following), final, following)
+
+        return {Columns.NEXT_OBS: jax.tree.map(next_of, columns[Columns.OBS], columns[Columns.FINAL_OBS])}
