@@ -94,6 +94,8 @@ class ConfigBuilding(ConfigStore):
             known = spaces[module_id]
         elif observation_space is not None and action_space is not None:
             known = (observation_space, action_space)
+        elif spaces and DEFAULT_MODULE_ID in spaces and module_id not in self._policy_ids():
+            known = spaces[DEFAULT_MODULE_ID]  # a part that does not act works on what the policy sees
         else:
             raw = self._env_spaces(env, spaces)
             if raw[0] is None or raw[1] is None:
@@ -238,9 +240,9 @@ class ConfigBuilding(ConfigStore):
             own_specs = {policy_id: copy_value(given) for policy_id in policies}
         modules = {}
         for module_id, own in own_specs.items():
-            spec = self._complete_spec(module_id, own, policies.get(module_id, PolicySpec()), env, spaces)
-            if inference_only and spec.learner_only:
+            if inference_only and own is not None and own.learner_only:
                 continue
+            spec = self._complete_spec(module_id, own, policies.get(module_id, PolicySpec()), env, spaces)
             spec.inference_only = spec.inference_only or inference_only
             modules[module_id] = spec
         multi.rl_module_specs = modules

@@ -99,6 +99,9 @@ class ConfigValidation(ConfigStore):
                 f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
             )
         self._validate_acting_modules(ids)
+        if isinstance(self._rl_module_spec, MultiRLModuleSpec):
+            # Modules that do not act can be trained, too, with settings of their own.
+            ids |= set(self._rl_module_spec.rl_module_specs or {})
         if self.policies_to_train is not None and not callable(self.policies_to_train):
             if not self.policies_to_train:
                 self._value_error(
@@ -108,14 +111,14 @@ class ConfigValidation(ConfigStore):
             unknown = sorted(set(self.policies_to_train) - ids)
             if unknown:
                 self._value_error(
-                    f"multi_agent(policies_to_train=...) names {unknown}, which are not among the policies "
+                    f"multi_agent(policies_to_train=...) names {unknown}, which are not among the modules "
                     f"{sorted(ids)}."
                 )
         for module_id, overrides in self.algorithm_config_overrides_per_module.items():
             if module_id not in ids:
                 self._value_error(
                     f"rl_module(algorithm_config_overrides_per_module=...) names the module {module_id!r}, "
-                    f"which is not among the policies {sorted(ids)}."
+                    f"which is not among the modules {sorted(ids)}."
                 )
             for key in overrides:
                 setting = self._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))

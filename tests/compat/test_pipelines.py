@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gymnasium as gym
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from envs.counter import CounterEnv
+from envs.gymnasium_versions import GymnasiumCounterEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.connectors.common.add_observations_from_episodes_to_batch import AddObservationsFromEpisodesToBatch
 from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -16,7 +22,11 @@ from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train
     AddNextObservationsFromEpisodesToTrainBatch,
 )
 from jaxrl_stack.connectors.module_to_env import ListifyDataForVectorEnv, UnBatchToIndividualItems
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 
@@ -157,6 +167,104 @@ def test_default_connectors_that_are_listed_by_hand_do_nothing():
     pipeline = config.build_env_to_module_connector(spaces=SPACES)
     assert pipeline.names == ["FlattenObservations"]
     assert pipeline(batch={Columns.OBS: {"a": np.array([1, 0])}})[Columns.OBS].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+WORLD_MODEL = "_world_model"
+
+
+class WorldModel(RLModule, SelfSupervisedLossAPI):
+    """Predicts how observations change; what it gets wrong is a reward."""
+
+    def setup(self):
+        self.change = nnx.Linear(1, 1, rngs=self.rngs)
+
+    def _forward_train(self, batch, **kwargs):
+        error = batch[Columns.NEXT_OBS] - batch[Columns.OBS] - self.change(jnp.ones_like(batch[Columns.OBS]))
+        return {Columns.INTRINSIC_REWARDS: jnp.sum(jnp.square(error), axis=-1)}
+
+    def _forward(self, batch, **kwargs):
+        raise NotImplementedError("for training only")
+
+    def compute_self_supervised_loss(self, *, learner, module_id, config, batch, fwd_out):
+        loss = config.learner_config_dict["weight"] * learner.masked_mean(fwd_out[Columns.INTRINSIC_REWARDS], batch)
+        step = jnp.abs(batch[Columns.NEXT_OBS] - batch[Columns.OBS] - 1.0)
+        learner.metrics.log_value((module_id, "largest_error_of_next_obs"), jnp.max(step), reduce="max")
+        return loss
+
+
+class AddIntrinsicRewards(ConnectorV2):
+    def __init__(self, input_observation_space=None, input_action_space=None, *, coefficient, **kwargs):
+        super().__init__(input_observation_space, input_action_space, coefficient=coefficient, **kwargs)
+        self.coefficient = coefficient
+
+    def apply(self, state, batch, ctx):
+        columns = dict(batch[DEFAULT_MODULE_ID])
+        surprise = ctx.module[WORLD_MODEL].forward_train(columns)[Columns.INTRINSIC_REWARDS]
+        columns[Columns.REWARDS] = columns[Columns.REWARDS] + self.coefficient * surprise
+        return state, {DEFAULT_MODULE_ID: columns, WORLD_MODEL: columns}
+
+
+class CuriousLearner(PPOLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        mean = self.masked_mean(batch[Columns.REWARDS], batch)
+        self.metrics.log_value((module_id, "mean_reward"), mean, window=1)
+        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+
+
+class CuriousConfig(PPOConfig):
+    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
+        pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        pipeline.insert_after(NumpyToTensor, AddIntrinsicRewards(coefficient=10.0))
+        pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
+        return pipeline
+
+
+def curious(env, **settings):
+    modules = {
+        DEFAULT_MODULE_ID: RLModuleSpec(),
+        WORLD_MODEL: RLModuleSpec(module_class=WorldModel, learner_only=True, model_config={}),
+    }
+    return (
+        CuriousConfig()
+        .environment(env, env_config={"terminate_at": 3})
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2, **settings)
+        .training(train_batch_size_per_learner=20, minibatch_size=20, num_epochs=10, lr=0.001)
+        .learners(learner_class=CuriousLearner, learner_config_dict={"weight": 0.5})
+        .rl_module(
+            model_config={"fcnet_hiddens": [4]},
+            rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules),
+            algorithm_config_overrides_per_module={WORLD_MODEL: PPOConfig.overrides(lr=0.05)},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [(CounterEnv, {}), (GymnasiumCounterEnv, {}), (GymnasiumCounterEnv, {"batch_mode": "complete_episodes"})],
+    ids=["device", "host", "episodes"],
+)
+def test_a_module_of_the_learner_alone_rewards_what_surprises_it(env, settings, tmp_path):
+    """The counter's observation grows by 1 in every step, the last one of an episode included."""
+    config = curious(env, **settings)
+    algo = config.build_algo()
+    results = [algo.train()["learners"] for _ in range(3)]
+
+    learned = [result[WORLD_MODEL] for result in results]
+    assert [result["largest_error_of_next_obs"] for result in learned] == [0.0, 0.0, 0.0]
+    assert learned[0]["default_optimizer_learning_rate"] == pytest.approx(0.05)
+    assert learned[0]["total_loss"] > learned[1]["total_loss"] > learned[2]["total_loss"]
+    assert learned[0]["num_module_steps_trained"] == results[0][DEFAULT_MODULE_ID]["num_module_steps_trained"]
+    rewards = [result[DEFAULT_MODULE_ID]["mean_reward"] for result in results]
+    assert rewards[0] > rewards[2] > 1.0  # 1, 2, 3 without the surprise, which shrinks
+    assert "curr_kl_coeff" in results[0][DEFAULT_MODULE_ID] and np.isnan(learned[0]["curr_kl_coeff"])
+    assert not isinstance(algo.env_runner.module, WorldModel) and type(algo.get_module(WORLD_MODEL)) is WorldModel
+
+    algo.save_to_path(tmp_path)
+    restored = config.build_algo()
+    restored.restore_from_path(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, restored.get_weights([WORLD_MODEL]), algo.get_weights([WORLD_MODEL]))
+    algo.stop()
+    restored.stop()
 
 
 def test_next_observations_are_asked_for_before_they_are_used_up():

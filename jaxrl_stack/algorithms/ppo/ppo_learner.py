@@ -46,7 +46,8 @@ class PPOLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        return {"curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in self._template}}
+        own = [mid for mid, module in self._template.items() if self._has_loss_of_algorithm(module)]
+        return {"curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in own}}
 
     @property
     def curr_kl_coeffs_per_module(self) -> dict[str, Any]:

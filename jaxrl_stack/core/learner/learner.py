@@ -22,6 +22,7 @@ from jaxrl_stack.core.learner.row_blocks import (
     concatenate,
     deal_out_columns,
     lay_out_rows,
+    module_of_columns,
     num_rows_of,
     padded_size,
     rows_per_shard,
@@ -317,8 +318,10 @@ class Learner(StoredLearner):
         connector, batch = self._compiled[key](state, as_arrays(block, self.axis_name), self.placed_settings(), counter)
         batch = all_shards(batch)  # Waits, and raises if the program has failed.
         self._replace_in_state(connector=connector)
+        # A module that a connector has added has the rows that it was made of.
+        row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
         return {
-            mid: jax.tree.map(lambda x, i=rows[mid]: x.reshape(-1, *x.shape[3:])[i], columns)
+            mid: jax.tree.map(lambda x, i=row_of[mid]: x.reshape(-1, *x.shape[3:])[i], columns)
             for mid, columns in batch.items()
         }
 
@@ -339,10 +342,8 @@ class Learner(StoredLearner):
             if unknown:
                 raise ValueError(f"The batch has modules {unknown} that this learner does not: {list(self._template)}.")
             columns_of = {mid: dict(columns) for mid, columns in batch.items()}
-        elif len(self._template) > 1:
-            raise ValueError(f"A learner of {list(self._template)} needs batches of the form {{module_id: columns}}.")
         else:
-            columns_of = {next(iter(self._template)): dict(batch)}
+            columns_of = {module_of_columns(list(self._template), "batches"): dict(batch)}
         for mid, columns in columns_of.items():
             check_columns(mid, columns, self._template[mid])
         return columns_of
@@ -679,10 +680,13 @@ class Learner(StoredLearner):
     ) -> dict[ModuleID, TrainedOn]:
         """What one update from that many rows trains on, of which the batch may mask some."""
         steps = max(plan.num_steps(rows_per_shard(n, plan.local_shards)) for n in num_rows.values())
+        # Connectors give modules that do not act the rows of one that does.
+        source, rows_of_source = next(iter(num_rows.items()))
+        learner_only = [mid for mid, module in self._template.items() if module.learner_only]
         out = {}
-        for mid, rows in num_rows.items():
+        for mid, rows in {**dict.fromkeys(learner_only, rows_of_source), **num_rows}.items():
             if self.should_module_be_updated(mid):
-                mask = batch.get(mid, {}).get(Columns.LOSS_MASK)
+                mask = batch.get(mid, batch.get(source, {})).get(Columns.LOSS_MASK)
                 valid = rows if mask is None else int(np.count_nonzero(mask))
                 # Epochs cover every row equally often: of the valid ones, as large a share as of all.
                 out[mid] = TrainedOn(valid, round(steps * (plan.minibatch_size or rows) * valid / rows))

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.row_blocks import module_of_columns
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.utils.actor_setup import set_up_actor
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
@@ -368,9 +369,7 @@ def has_references(block: Any) -> bool:
 def _by_module(columns: Mapping[str, Any], module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     if all(key in module_ids for key in columns):
         return {module_id: dict(own) for module_id, own in columns.items()}
-    if len(module_ids) > 1:
-        raise ValueError(f"A learner of {list(module_ids)} needs blocks of the form {{module_id: columns}}.")
-    return {module_ids[0]: dict(columns)}
+    return {module_of_columns(module_ids, "blocks"): dict(columns)}
 
 
 def _listed(shapes: Collection[tuple[int, ...]]) -> str:

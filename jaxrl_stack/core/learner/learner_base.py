@@ -25,6 +25,7 @@ from jaxrl_stack.core.learner.optimizers import (
 from jaxrl_stack.core.learner.row_updates import RowUpdates
 from jaxrl_stack.core.learner.steps_trained import StepsTrained
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
+from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
@@ -146,6 +147,8 @@ class LearnerBase:
         self._num_parameters = None
 
     def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
+        if not self._has_loss_of_algorithm(module):
+            return
         if not self.rl_module_is_compatible(module):
             needed = [api.__name__ for api in self.rl_module_required_apis()]
             raise ValueError(
@@ -344,6 +347,11 @@ class LearnerBase:
                 f"{self._pure_hook}() is traced into the update and cannot read the learner's own {what} (nor its "
                 f"module or extra): use its arguments, and return the changed state."
             )
+
+    @staticmethod
+    def _has_loss_of_algorithm(module: RLModule) -> bool:
+        """Whether `compute_loss_for_module` is the module's: it has no loss of its own, and is not there for others."""
+        return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
 
     def rl_module_required_apis(self) -> list[type]:
         """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
