@@ -417,8 +417,8 @@ def lost_reference(ray, value):
 
 
 def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_session, monkeypatch):
-    # The learner that has its block all the same waits for none.
-    algo = config(num_env_runners=1, num_envs_per_env_runner=2).learners(num_learners=2).build_algo()
+    # Of the one environment's steps each learner gets half. The one that has its block all the same waits for none.
+    algo = config(num_env_runners=1, num_envs_per_env_runner=1).learners(num_learners=2).build_algo()
     try:
         algo.train()
         group = algo.env_runner_group
@@ -434,7 +434,7 @@ def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_
 
         monkeypatch.setattr(group, "sample_blocks", with_a_lost_one)
         result = algo.train()
-        assert len(calls) == 2 and algo.learner_group.num_updates == 2
+        assert calls == [2, 2] and algo.learner_group.num_updates == 2
         assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
         # Both batches were sampled, one of them was learned from.
         assert result["num_env_steps_sampled_lifetime"] == 3 * 2 * BATCH

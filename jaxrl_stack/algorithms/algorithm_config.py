@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,13 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         length, rest = divmod(self.total_train_batch_size, per_step)
         has_one_more = (worker_index - 1) * self.num_envs_per_env_runner < rest
         return max(length + (1 if rest and has_one_more else 0), 1)
+
+    @property
+    def rounds_per_deal(self) -> int:
+        """Sampling rounds whose fragments, one per environment and round, can be dealt out to the learners evenly."""
+        num_fragments = max(self._num_sampling_actors(), 1) * self.num_envs_per_env_runner
+        num_learners = max(self.num_learners, 1)
+        return num_learners // math.gcd(num_fragments, num_learners)
 
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself."""

@@ -267,16 +267,18 @@ class ConfigValidation(ConfigStore):
         """
         if self.rollout_fragment_length == "auto" or self.batch_mode == "complete_episodes":
             return
-        samplers = max(self._num_sampling_actors(), 1)
-        round_size = samplers * self.num_envs_per_env_runner * self.rollout_fragment_length
+        samplers, num_rounds = max(self._num_sampling_actors(), 1), self.rounds_per_deal
+        per_step = samplers * self.num_envs_per_env_runner * num_rounds
+        round_size = per_step * self.rollout_fragment_length
         total = self.total_train_batch_size
         sampled = -(-total // round_size) * round_size
         if sampled > 1.1 * total:
-            fitting = max(total // (samplers * self.num_envs_per_env_runner), 1)
+            fitting = max(total // per_step, 1)
+            dealt = f" that {self.num_learners} learners can share ({num_rounds} at a time)" if num_rounds > 1 else ""
             self._value_error(
                 f"{samplers} sampler(s) * num_envs_per_env_runner={self.num_envs_per_env_runner} * "
                 f"rollout_fragment_length={self.rollout_fragment_length} gives {sampled} steps in whole "
-                f"rounds, more than 10 % above the train batch of {total}. Use "
+                f"rounds{dealt}, more than 10 % above the train batch of {total}. Use "
                 f"rollout_fragment_length={fitting} or 'auto', or "
                 f"train_batch_size_per_learner={sampled // max(self.num_learners, 1)}."
             )

@@ -29,21 +29,27 @@ class OnPolicyActorDriver(ActorDriver):
     def _memory_estimates(
         self, observation_space: gym.Space | None, action_space: gym.Space | None
     ) -> tuple[MemoryEstimate, MemoryEstimate]:
-        config, spaces = self.config, (observation_space, action_space)
-        num_envs, length = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
-        num_columns = num_envs * self._num_blocks
+        spaces, num_envs = (observation_space, action_space), int(self.config.num_envs_per_env_runner)
+        num_blocks, length = self._blocks
         return (
             train_batch_memory(*spaces, num_envs=num_envs, num_steps=length, what="rollout"),
-            train_batch_memory(*spaces, num_envs=num_columns, num_steps=length),
+            train_batch_memory(*spaces, num_envs=num_envs * num_blocks, num_steps=length),
         )
 
     @property
-    def _num_blocks(self) -> int:
-        """``[T, B]`` blocks of a train batch: as many from every runner, and as few as cover it."""
+    def _blocks(self) -> tuple[int, int]:
+        """``(number, T)`` of the ``[T, B]`` blocks of a train batch.
+
+        As many from every runner, and as few as cover the batch and can be dealt out to the learners: several short
+        ones in a row where there are fewer environments than learners.
+        """
         config = self.config
-        num_runners = max(1, config.num_env_runners)
-        per_round = num_runners * config.num_envs_per_env_runner * config.get_rollout_fragment_length(1)
-        return num_runners * max(1, -(-config.total_train_batch_size // per_round))
+        num_runners, num_rounds = max(1, config.num_env_runners), config.rounds_per_deal
+        per_step = num_runners * config.num_envs_per_env_runner * num_rounds
+        total, asked = config.total_train_batch_size, config.rollout_fragment_length
+        length = -(-total // per_step) if asked == "auto" else int(asked)
+        num_deals = -(-total // (per_step * length))
+        return num_runners * num_rounds * num_deals, length
 
     def _start(self) -> None:
         self._learned: list[dict[str, Any]] = []
@@ -73,9 +79,10 @@ class OnPolicyActorDriver(ActorDriver):
         del state, settings
         config = self.config
         started = time.perf_counter()
+        num_blocks, num_steps = self._blocks
         blocks = self.env_runner_group.sample_blocks(
-            self._num_blocks,
-            num_steps=config.get_rollout_fragment_length(1),
+            num_blocks,
+            num_steps=num_steps,
             keep_all_final_obs=self.learner_group.needs_all_final_obs,
             keep_remote=self.learner_group.is_remote,
             timeout_seconds=config.sample_timeout_s,

@@ -508,6 +508,13 @@ def test_batch_sizes_and_fragment_lengths():
         config.validate_train_batch_size_vs_rollout_fragment_length()
     config.env_runners(rollout_fragment_length=25).validate()
     assert config.get_rollout_fragment_length() == 25
+    # One environment and two learners: fragments are sampled in pairs.
+    config = PPOConfig().environment("CartPole-v1").learners(num_learners=2).env_runners(num_env_runners=1)
+    config.training(train_batch_size_per_learner=75, minibatch_size=25).validate()
+    config.env_runners(rollout_fragment_length=50)
+    with pytest.raises(ValueError, match="gives 200 steps.*2 learners can share.*rollout_fragment_length=75 or 'auto'"):
+        config.validate()
+    config.env_runners(rollout_fragment_length=25).validate()
 
 
 def test_properties():
