@@ -12,6 +12,7 @@ from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
+import math
 from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Any
 import numpy as np
@@ -546,6 +547,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @rl_module_spec.setter
     def rl_module_spec(self, value: RLModuleSpec | MultiRLModuleSpec | None) -> None: ...
     def get_rollout_fragment_length(self, worker_index: int=0) -> int:
+        ...
+    @property
+    def rounds_per_deal(self) -> int:
         ...
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         ...
