@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.callbacks.callbacks import MemoryTrackingCallbacks, RLlibCallback
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
-__all__ = ["RLlibCallback"]
+__all__ = ["MemoryTrackingCallbacks", "RLlibCallback"]
 
 
 def __getattr__(name: str) -> Any:

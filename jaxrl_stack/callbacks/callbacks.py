@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import inspect
+import tracemalloc
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.utils.renamed import absent_or_renamed
@@ -297,6 +300,33 @@ HOOKS: dict[str, tuple[str, ...]] = {
     if name.startswith("on_")
 }
 """Every hook and the keyword arguments that it is called with."""
+
+
+class MemoryTrackingCallbacks(RLlibCallback):
+    """Logs at the end of every episode what the process holds in memory: for finding leaks, and slow.
+
+    ``env_runners/tracemalloc`` of a result has the ten lines of code that hold most memory of Python, as
+    ``<file>:<line>/size`` in KiB and ``<file>:<line>/count``, and the whole process as ``worker/rss``, ``worker/vms``
+    and ``worker/data`` in bytes, where the system has ``/proc/self/status``.
+    """
+
+    def __init__(self):
+        tracemalloc.start()
+
+    def on_episode_end(self, *, metrics_logger: MetricsLogger | None = None, **kwargs: Any) -> None:
+        if metrics_logger is None:
+            return
+        gc.collect()
+        held: dict[tuple[str, str], float] = {}
+        for line in tracemalloc.take_snapshot().statistics("lineno")[:10]:
+            held |= {(str(line.traceback), "size"): line.size / 1024, (str(line.traceback), "count"): line.count}
+        status = Path("/proc/self/status")
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines()) if status.is_file() else {}
+        for name, field in (("rss", "VmRSS"), ("vms", "VmSize"), ("data", "VmData")):
+            if field in fields:
+                held["worker", name] = int(fields[field].split()[0]) * 1024
+        for key, value in held.items():
+            metrics_logger.log_value(("tracemalloc", *key), value, window=1)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import functools
 import logging
 import subprocess
 import sys
+import tracemalloc
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +17,7 @@ import ray.tune.registry as tune_registry
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
-from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.callbacks.callbacks import MemoryTrackingCallbacks, RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import DEFAULT_OPTIMIZER, ENTROPY_KEY, LR_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from jaxrl_stack.env import registry
@@ -250,3 +251,30 @@ def test_modules_of_an_algorithms_package_are_its_attributes():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['PPOConfig', 'DQNConfig', 'SACConfig', 'PPO']"
+
+
+class Hoarder(Stairs):
+    """Keeps a megabyte of every step."""
+
+    kept: list[bytes] = []
+
+    def step(self, action):
+        self.kept.append(bytes(2**20))
+        return super().step(action)
+
+
+def test_a_leak_shows_in_the_metrics_of_the_memory_tracking_callbacks(monkeypatch):
+    monkeypatch.setattr(Hoarder, "kept", [])
+    runner = SingleAgentEnvRunner(config=ppo(Hoarder, steps=4).callbacks(MemoryTrackingCallbacks))
+    try:
+        held = []
+        for _ in range(2):
+            runner.sample(num_timesteps=8)
+            metrics = runner.get_metrics()["tracemalloc"]
+            (line,) = [lines for where, lines in metrics.items() if where.startswith(__file__)]
+            held.append((line["count"].peek(), line["size"].peek() // 1024))
+        assert [megabytes for _, megabytes in held] == [8, 16] and held[1][0] > held[0][0]
+        assert metrics["worker"]["rss"].peek() > 16 * 2**20
+    finally:
+        runner.stop()
+        tracemalloc.stop()
