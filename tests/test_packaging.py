@@ -317,6 +317,17 @@ def test_top_level_folders_are_imported_by_nobody_in_the_package():
         ("env.vector_env", "gymnasium.vector.VectorEnv"),
         ("evaluation.rollout_worker", "EnvRunnerGroup"),
         ("utils.spaces.repeated", "a Box of fixed length"),
+        ("models.modelv2", "RLModule"),
+        ("models.torch.torch_action_dist", "jax_distribution.Categorical"),
+        ("models.torch.torch_distributions", "jaxrl_stack.core.distribution"),
+        ("models.catalog", "core.models.catalog.Catalog"),
+        ("core.rl_module.marl_module", "MultiRLModuleSpec"),
+        ("core.testing.bc_algorithm", "RLModule of your own"),
+        ("utils.nested_dict", "nested dicts, with jax.tree"),
+        ("policy.view_requirement", "connector"),
+        ("policy.eager_tf_policy_v2", "Flax NNX modules"),
+        ("algorithms.ppo.ppo_torch_policy", "PPOLearner"),
+        ("utils.tf_utils", "JAX"),
     ],
 )
 def test_import_paths_of_torch_classes_and_the_old_stack_name_what_to_use(path, instead):

@@ -46,6 +46,23 @@ if TYPE_CHECKING:
 COMPONENTS = (COMPONENT_RL_MODULE, COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "settings")
 """Parts of what `Policy.get_state` returns."""
 
+_TRAINING = "an Algorithm, whose Learner computes losses and gradients: a Policy only acts"
+OLD_MEMBERS = {
+    "model": "policy.module, an RLModule",
+    "dist_class": "policy.module.get_inference_action_dist_cls()",
+    "get_initial_state": "policy.initial_state(num_envs)",
+    "is_recurrent": "policy.module.is_stateful()",
+    "compute_log_likelihoods": "the column Columns.ACTION_LOGP of what compute_actions(..., explore=True) returns",
+    "export_model": "policy.export(path)",
+    "export_checkpoint": "policy.save_to_path(path)",
+    "postprocess_trajectory": "a connector: config.training(learner_connector=...)",
+    "loss": _TRAINING,
+    "learn_on_batch": _TRAINING,
+    "compute_gradients": _TRAINING,
+    "apply_gradients": _TRAINING,
+}
+"""Members of RLlib's old API stack -> what to use instead."""
+
 
 class Policy(Acting[PolicyState], Checkpointable):
     """Acts: environment observations in, environment actions out, with everything in between.
@@ -124,6 +141,14 @@ class Policy(Acting[PolicyState], Checkpointable):
             module_to_env=self._place(program.step.module_to_env.rebatch(module_to_env.state, 1)),
         )
         self._bound: tuple[PolicyArrays, MultiRLModule] | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in OLD_MEMBERS:
+                instead = OLD_MEMBERS[name]
+                raise AttributeError(f"{type(self).__name__}.{name} is of RLlib's old API stack: use {instead}.")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _place(self, tree: Any) -> Any:
         """Copies on the policy's device."""

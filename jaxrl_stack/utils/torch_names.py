@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import re
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -11,33 +12,47 @@ _JAX_CLASSES = {
     "core.rl_module.torch": "core.rl_module.rl_module.RLModule (a Flax NNX module)",
     "core.learner.torch": "core.learner.learner.Learner",
     "core.distribution.torch": "core.distribution.jax_distribution (Categorical, DiagGaussian, ...)",
-    "algorithms.dqn.torch": "algorithms.dqn.dqn_learner.DQNLearner or "
+    "algorithms.dqn": "algorithms.dqn.dqn_learner.DQNLearner or "
     "jaxrl_stack.algorithms.dqn.default_dqn_rl_module.DefaultDQNRLModule",
-    "algorithms.ppo.torch": "algorithms.ppo.ppo_learner.PPOLearner or "
+    "algorithms.ppo": "algorithms.ppo.ppo_learner.PPOLearner or "
     "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
-    "algorithms.sac.torch": "algorithms.sac.sac_learner.SACLearner or "
+    "algorithms.sac": "algorithms.sac.sac_learner.SACLearner or "
     "jaxrl_stack.algorithms.sac.default_sac_rl_module.DefaultSACRLModule",
     "utils.torch_utils": "utils.numpy (one_hot, ...) on the host, and jax.nn and optax in networks and losses",
 }
-"""Package below ``ray.rllib`` (Python imports it first) -> what to import instead, below ``jaxrl_stack``."""
+"""Beginning of a path below ``ray.rllib`` -> what to import instead, below ``jaxrl_stack``."""
 
 _OLD_MODULES = {
+    "core.models.specs": "spaces of an RLModule and Columns; modules are checked when they are built",
+    "core.rl_module.marl_module": "jaxrl_stack.core.rl_module.multi_rl_module (MultiRLModule, MultiRLModuleSpec)",
+    "core.testing": "a small RLModule of your own, and the environments in jaxrl_stack.examples.envs.classes",
     "env.vector_env": "gymnasium.vector.VectorEnv",
     "env.base_env": "gymnasium.Env, or jaxrl_stack.env.jax_env.JaxEnv",
     "evaluation": "jaxrl_stack.env (SingleAgentEnvRunner, EnvRunnerGroup)",
+    "models": "an RLModule (jaxrl_stack.core.rl_module.rl_module) for a ModelV2, rl_module(model_config=...) for model "
+    "settings, jaxrl_stack.core.models.catalog.Catalog for the ModelCatalog, jaxrl_stack.core.distribution for "
+    "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), and connectors for "
+    "preprocessors",
+    "policy.policy_map": "a MultiRLModule: Algorithm.get_module(module_id)",
+    "policy.rnn_sequencing": "the learner, which cuts episodes itself: model_config={'max_seq_len': ...}",
+    "policy.view_requirement": "a connector that adds what the module needs (jaxrl_stack.connectors)",
     "utils.exploration": "RLModule._forward_exploration()",
     "utils.filter": "the connector jaxrl_stack.connectors.env_to_module.MeanStdFilter",
+    "utils.nested_dict": "nested dicts, with jax.tree and jaxrl_stack.utils.nested",
+    "utils.sgd": "Learner.update(num_epochs=..., minibatch_size=...)",
     "utils.spaces.repeated": "a Box of fixed length with a mask",
     "utils.spaces.simplex": "a Box, and a softmax in the environment",
 }
 """Module of the old API stack, which does not exist here -> what to use instead."""
+
+_OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
     """Comes after the real finders, so it only sees what they did not find."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Raise for a module of RLlib's PyTorch side or old stack; pass on everything else.
+        """Raise for a module of RLlib's PyTorch or TensorFlow side or old stack; pass on everything else.
 
         Raises:
             ImportError: Naming what to use.
@@ -47,7 +62,7 @@ class TorchNamesFinder(importlib.abc.MetaPathFinder):
             return None
         if rest in _OLD_MODULES:
             raise ImportError(f"{fullname} is of RLlib's old API stack: use {_OLD_MODULES[rest]}.", name=fullname)
-        if not any(part == "torch" or part.startswith("torch_") for part in rest.split(".")):
+        if not _OTHER_FRAMEWORK.search(rest):
             return None
         instead = next((ours for theirs, ours in _JAX_CLASSES.items() if rest.startswith(theirs)), None)
         hint = f" Use jaxrl_stack.{instead}." if instead else " Modules are Flax NNX modules; see core.rl_module."

@@ -15,6 +15,7 @@ import pytest
 
 from jaxrl_stack.connectors.env_to_module import FlattenObservations, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.policy.policy import OLD_MEMBERS
 
 # ------------------------------------------------------------------------------------- the same actions as evaluation
 
@@ -298,6 +299,15 @@ def test_a_policy_says_what_it_is(policy):
 def test_wrong_arguments_are_named(policy, arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         policy.compute_actions(**arguments)
+
+
+@pytest.mark.parametrize("name", OLD_MEMBERS)
+def test_members_of_the_old_policy_name_what_to_use(policy, name):
+    with pytest.raises(
+        AttributeError, match=re.escape(f"Policy.{name} is of RLlib's old API stack: use {OLD_MEMBERS[name]}.")
+    ):
+        getattr(policy, name)
+    assert not hasattr(policy, "no_such_member")
 
 
 def test_states_of_another_batch_size_are_named(policy):
