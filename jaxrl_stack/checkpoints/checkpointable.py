@@ -150,7 +150,7 @@ class Checkpointable:
             items = ", ".join(f"{where} ({what})" for where, what in left_out.items())
             notice_once(
                 f"The checkpoint of this {type(self).__name__} does not hold {items}: that is code. Pass it again when "
-                f"you load it, as a keyword argument of from_checkpoint()."
+                f"you load it, as a keyword argument of from_checkpoint(), for an Algorithm also with its config=."
             )
         if path is None:
             path = os.path.join(tempfile.mkdtemp(prefix=f"{type(self).__name__}_"), "checkpoint")

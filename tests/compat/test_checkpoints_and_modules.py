@@ -27,6 +27,8 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
+from jaxrl_stack.tune import trainable
+from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.checkpoints import get_checkpoint_info
 
 
@@ -168,6 +170,24 @@ def test_classes_of_the_running_script_load_by_themselves(of_a_script, monkeypat
     algorithm.stop()
     module = RLModule.from_checkpoint(path / "learner_group" / "learner" / "rl_module" / DEFAULT_MODULE_ID)
     assert type(module) is Doubling
+
+
+def test_a_trial_says_once_that_its_checkpoints_hold_no_lambda_and_restores_it_all_the_same(
+    tmp_path, caplog, monkeypatch
+):
+    # Another test of this process may have been told the same.
+    monkeypatch.setattr(notices, "_given", set())
+    trial = object.__new__(trainable("PPO"))  # without what Trainable.__init__ writes to the home directory
+    trial.setup(tiny().callbacks(on_train_result=lambda *, result, **kwargs: result.update(mark=1)).to_dict())
+    with caplog.at_level("WARNING"):
+        for i in range(3):
+            assert trial.step()["mark"] == 1
+            trial.save_checkpoint(str(tmp_path / str(i)))
+    told = [record.message for record in caplog.records if "on_train_result (a lambda)" in record.message]
+    assert len(told) == 1 and "config=" in told[0]
+    trial.load_checkpoint(str(tmp_path / "0"))
+    assert (trial.algorithm.iteration, trial.step()["mark"]) == (1, 1)
+    trial.cleanup()
 
 
 # ------------------------------------------------------------------------------------------------------------- actions
