@@ -452,6 +452,7 @@ CLASSES = [
         ("cli", "jaxrl_stack.cli:main", ["no class of jaxrl_stack"]),
         ("imported", "jaxrl_stack.checkpoints.checkpointable:os", ["no class of jaxrl_stack"]),
         ("imported-class", "jaxrl_stack.checkpoints.files:Path", ["no class of jaxrl_stack"]),
+        ("script", "__main__:pytest", ["no part of", "register"]),
         ("main", "jaxrl_stack.__main__:y", ["no part of"]),
         ("inner-main", "jaxrl_stack.x.__main__:y", ["no part of"]),
         ("not-there", "jaxrl_stack.evil:Evil", ["does not have"]),
