@@ -74,7 +74,8 @@ def stored_config(
         if name not in settings:
             missing[name] = description
     decoder = Decoder(loader, what=what)
-    values = {name: decoder.decode(item) for name, item in node["value"].items() if name not in {**settings, **missing}}
+    wanted = {name: item for name, item in node["value"].items() if name not in {**settings, **missing}}
+    values = decoder.decode_items(wanted)
     try:
         config = config_class.from_plain(values, loader)
     except (ValueError, *DAMAGES) as error:
@@ -97,7 +98,7 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
     what = f"The checkpoint at {stored.path}"
     component = stored.component()
     decoder = Decoder(loader, what=what)
-    kwargs = {name: decoder.decode(node) for name, node in component.ctor["kwargs"].items()}
+    kwargs = decoder.decode_items(component.ctor["kwargs"])
     try:
         spec = RLModuleSpec(module_class=loader.load(component.class_path, what=what, base=RLModule), **kwargs)
         check_fits_specs(spec.as_multi_rl_module_spec(), {DEFAULT_MODULE_ID: state})

@@ -236,9 +236,10 @@ class Checkpointable:
     ) -> Self:
         """Build the object of a checkpoint, with its class and its state.
 
-        Classes of this package are imported. Others are found only if they extend one of them and the running script
-        (``__main__``) defines them, if they were registered (`checkpoints.register_class`), are given in `allow`, are
-        named by another argument of this call, or are the class whose method this is: checkpoints bring no code.
+        Classes of this package are imported. Others are found only if the running script (``__main__``) defines them
+        and they extend what is expected where they are named, if they were registered (`checkpoints.register_class`),
+        are given in `allow`, are named by another argument of this call, or are the class whose method this is:
+        checkpoints bring no code.
 
         Args:
             path: Folder that `save_to_path` wrote, alone or as a part of another one's checkpoint.
@@ -257,11 +258,8 @@ class Checkpointable:
             actual = cls._stored_class(component, loader, what)
             decoder = Decoder(loader, what=what)
             args = [decoder.decode(item) for item in component.ctor["args"]]
-            kwargs = {
-                name: decoder.decode(node)
-                for name, node in component.ctor["kwargs"].items()
-                if name not in ctor_overrides
-            }
+            stored_kwargs = component.ctor["kwargs"].items()
+            kwargs = decoder.decode_items({name: node for name, node in stored_kwargs if name not in ctor_overrides})
             state = read_state(stored, is_weights=actual._state_is_weights)
             try:
                 new = actual._build_from_checkpoint(args, kwargs | ctor_overrides, state)
@@ -276,7 +274,7 @@ class Checkpointable:
     def _stored_class(cls, component: Component, loader: ClassLoader, what: str) -> type[Self]:
         if component.class_path is None:
             return cls
-        found = loader.load(component.class_path, what=what)
+        found = loader.load(component.class_path, what=what, expected=(f"{cls.__module__}:{cls.__qualname__}",))
         if not isinstance(found, type) or not issubclass(found, cls):
             name = getattr(found, "__name__", component.class_path)
             raise ValueError(f"{what} is of {name}, not of {cls.__name__}: call {name}.from_checkpoint(path).")

@@ -36,6 +36,21 @@ DAMAGES = (
 """What code raises that gets values of a wrong kind out of a damaged checkpoint."""
 
 
+EXPECTED_BASES: dict[str, tuple[str, ...]] = {
+    "algo_class": ("jaxrl_stack.algorithms.algorithm:Algorithm",),
+    "callbacks_class": ("jaxrl_stack.callbacks.callbacks:RLlibCallback",),
+    "catalog_class": ("jaxrl_stack.core.models.catalog:Catalog",),
+    "env": ("gymnasium.core:Env", "gymnasium.vector.vector_env:VectorEnv", "jaxrl_stack.env.jax_env:JaxEnv"),
+    "env_runner_cls": ("jaxrl_stack.env.env_runner:EnvRunner",),
+    "learner_class": ("jaxrl_stack.core.learner.learner:Learner",),
+    "module_class": ("jaxrl_stack.core.rl_module.rl_module:RLModule",),
+    "multi_rl_module_class": ("jaxrl_stack.core.rl_module.rl_module:MultiRLModule",),
+    "type": ("jaxrl_stack.replay.episode_replay_buffer:EpisodeReplayBuffer",),
+}
+"""What a class extends that stands under a name, as text: such classes of the running script need not be named by who
+loads a checkpoint."""
+
+
 class NotDataError(TypeError):
     """A value holds code or an object that a checkpoint cannot describe."""
 
@@ -231,23 +246,27 @@ class Decoder:
         self._what = what
         self._space_elements = 0
 
-    def decode(self, node: Any) -> Any:
+    def decode(self, node: Any, name: str = "") -> Any:
         """The value of a JSON node.
+
+        Args:
+            node: What `Encoder.encode` returned.
+            name: The name under which it stands, which says what a class has to extend; see `EXPECTED_BASES`.
 
         Raises:
             ValueError: If the node is damaged, names a class that is not allowed, or stands for what was left out.
         """
         if isinstance(node, list):
-            return [self.decode(item) for item in node]
+            return [self.decode(item, name) for item in node]
         if not isinstance(node, dict):
             return node
         if KIND not in node:
-            return {key: self.decode(item) for key, item in node.items()}
+            return self.decode_items(node)
         kind = node[KIND]
         if not isinstance(kind, str) or kind not in self._KINDS:
             raise ValueError(f"{self._what} holds a value of the unknown kind {kind!r}: it is damaged, or newer.")
         try:
-            return self._KINDS[kind](self, node)
+            return self._KINDS[kind](self, node, name)
         except DAMAGES as error:
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error!r}.") from error
         except ValueError as error:
@@ -255,7 +274,11 @@ class Decoder:
                 raise
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
 
-    def _array(self, node: dict[str, Any]) -> np.ndarray:
+    def decode_items(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of JSON nodes by their names."""
+        return {name: self.decode(node, name) for name, node in nodes.items()}
+
+    def _array(self, node: dict[str, Any], name: str) -> np.ndarray:
         stored = StoredArray.of(node, self._what)
         shape, dtype = stored.shape, stored.dtype
         if "name" in node:
@@ -277,11 +300,11 @@ class Decoder:
             raise ValueError(f"{self._what} holds an array of shape {list(shape)} without content: it is damaged.")
         return np.zeros(shape, dtype)
 
-    def _key(self, node: dict[str, Any]) -> jax.Array:
+    def _key(self, node: dict[str, Any], name: str) -> jax.Array:
         bits: Any = np.asarray(self.decode(node["value"]))  # a JAX array would have to be compiled for
         return jax.random.wrap_key_data(bits, impl=node["impl"])
 
-    def _space(self, node: dict[str, Any]) -> gym.Space:
+    def _space(self, node: dict[str, Any], name: str) -> gym.Space:
         description = node["value"]
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
@@ -291,24 +314,24 @@ class Decoder:
             )
         return space_from_dict(description)
 
-    def _class(self, node: dict[str, Any]) -> type:
-        found = self.loader.load(node["value"], what=self._what)
+    def _class(self, node: dict[str, Any], name: str) -> type:
+        found = self.loader.load(node["value"], what=self._what, expected=EXPECTED_BASES.get(name, ()))
         if not isinstance(found, type):
             raise ValueError(f"{self._what} names {node['value']!r}, which is no class: it is damaged.")
         return found
 
-    def _plain(self, node: dict[str, Any]) -> Any:
-        cls = self.loader.load(node["class"], what=self._what)
+    def _plain(self, node: dict[str, Any], name: str) -> Any:
+        cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Plain),))
         if not isinstance(cls, type) or not issubclass(cls, Plain):
             raise ValueError(f"{self._what} names {node['class']!r}, which cannot be made from data: it is damaged.")
-        return cls.from_plain({name: self.decode(item) for name, item in node["value"].items()}, self.loader)
+        return cls.from_plain(self.decode_items(node["value"]), self.loader)
 
-    def _object(self, node: dict[str, Any]) -> Any:
-        cls = self.loader.load(node["class"], what=self._what)
+    def _object(self, node: dict[str, Any], name: str) -> Any:
+        cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Constructible),))
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
             raise ValueError(f"{self._what} names {node['class']!r}, which cannot be made from data: it is damaged.")
         args = [self.decode(item) for item in node["args"]]
-        kwargs = {name: self.decode(item) for name, item in node["kwargs"].items()}
+        kwargs = self.decode_items(node["kwargs"])
         if dataclasses.is_dataclass(cls) and not issubclass(cls, Constructible):
             refused = [f.name for f in dataclasses.fields(cls) if f.metadata.get(NOT_STORED) and f.name in kwargs]
             if args or refused:
@@ -321,7 +344,7 @@ class Decoder:
         except DAMAGES as error:
             raise ValueError(f"{self._what} does not fit {cls.__name__}: {error}") from error
 
-    def _missing(self, node: dict[str, Any]) -> Any:
+    def _missing(self, node: dict[str, Any], name: str) -> Any:
         where = str(node["where"])
         raise ValueError(
             f"{self._what} does not hold {where}, which was {node['value']}. Pass it again: "
@@ -329,16 +352,16 @@ class Decoder:
         )
 
     # Of the class: a table of an object's own methods would keep it, and its arrays, until garbage is collected.
-    _KINDS: ClassVar[dict[str, Callable[[Decoder, dict[str, Any]], Any]]] = {
-        "float": lambda self, node: _NO_FLOATS[node["value"]],
+    _KINDS: ClassVar[dict[str, Callable[[Decoder, dict[str, Any], str], Any]]] = {
+        "float": lambda self, node, name: _NO_FLOATS[node["value"]],
         "array": _array,
         "key": _key,
-        "dict": lambda self, node: {self.decode(key): self.decode(item) for key, item in node["value"]},
-        "tuple": lambda self, node: tuple(self.decode(item) for item in node["value"]),
-        "set": lambda self, node: {self.decode(item) for item in node["value"]},
+        "dict": lambda self, node, name: {self.decode(key): self.decode(item) for key, item in node["value"]},
+        "tuple": lambda self, node, name: tuple(self.decode(item, name) for item in node["value"]),
+        "set": lambda self, node, name: {self.decode(item) for item in node["value"]},
         "space": _space,
         "class": _class,
-        "function": lambda self, node: self.loader.load(node["value"], what=self._what),
+        "function": lambda self, node, name: self.loader.load(node["value"], what=self._what),
         "plain": _plain,
         "object": _object,
         "missing": _missing,

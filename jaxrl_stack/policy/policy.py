@@ -394,7 +394,7 @@ class Policy(Acting[PolicyState], Checkpointable):
                 cls._stored_class(component, loader, what)
                 module, runner = stored.part(COMPONENT_RL_MODULE), stored
                 decoder = Decoder(loader, what=what)
-                about = {name: decoder.decode(node) for name, node in component.ctor["kwargs"].items()}
+                about = decoder.decode_items(component.ctor["kwargs"])
                 about["settings"] = _merged(about.get("settings"), stored.state(loader).get("settings"), what)
             if settings is not None:
                 about["settings"] = settings

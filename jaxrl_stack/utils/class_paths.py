@@ -7,7 +7,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 PACKAGE = "jaxrl_stack"
@@ -49,8 +49,8 @@ class ClassLoader:
     """Finds classes and functions by the text that a checkpoint holds.
 
     Classes of this package are imported. Of those that the running script (``__main__``) defines, the ones that extend
-    a class of this package or `gymnasium.Env` are found: modules, connectors, callbacks, configs, environments.
-    Everything else must have been registered (`register_class`) or be given here; it is never imported.
+    the class that is expected are found. Everything else must have been registered (`register_class`) or be given here;
+    it is never imported.
 
     Args:
         allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments; or just one.
@@ -71,13 +71,14 @@ class ClassLoader:
         """Whether the caller named this text, such as ``"my_module:MyEnv"``."""
         return text in self._texts
 
-    def load(self, path: Any, *, what: str, base: type | None = None) -> Any:
+    def load(self, path: Any, *, what: str, base: type | None = None, expected: Iterable[str] = ()) -> Any:
         """The class or function of a text that `path_of` made.
 
         Args:
             path: The text.
             what: What needs it, for messages.
             base: What it must be a subclass of; None for any class, or a function that the caller allowed.
+            expected: Without `base`, classes as text: the running script's subclasses of these are found.
 
         Raises:
             ValueError: If it is not allowed, not there, or not of that kind.
@@ -85,7 +86,8 @@ class ClassLoader:
         if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
             shown = repr(path)[:100]
             raise ValueError(f"{what} names the class {shown}, which is no 'module:Name'. The checkpoint is damaged.")
-        found = self._known[path] if path in self._known else _extension_in_main(path) or self._own(path, what)
+        bases = {path_of(base)} if base is not None else {*expected}
+        found = self._known[path] if path in self._known else _extension_in_main(path, bases) or self._own(path, what)
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(
                 f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or not of this kind."
@@ -119,8 +121,8 @@ class ClassLoader:
         return found
 
 
-def _extension_in_main(path: str) -> type | None:
-    """The class that the running script defines under this text, if it extends one of this package's or an environment.
+def _extension_in_main(path: str, bases: Collection[str]) -> type | None:
+    """The class that the running script defines under this text, if it is a subclass of one of these.
 
     Nothing is imported, and no attribute is asked for that a module or class could compute.
     """
@@ -132,8 +134,4 @@ def _extension_in_main(path: str) -> type | None:
         found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
     if not isinstance(found, type) or found.__module__ != module_name or found.__qualname__ != qualname:
         return None
-    is_extension = any(
-        base.__module__.partition(".")[0] == PACKAGE or (base.__module__, base.__name__) == ("gymnasium.core", "Env")
-        for base in found.__mro__
-    )
-    return found if is_extension else None
+    return found if any(f"{cls.__module__}:{cls.__qualname__}" in bases for cls in found.__mro__) else None

@@ -6,6 +6,8 @@ import collections
 import dataclasses
 import enum
 import gc
+import importlib
+import itertools
 import json
 import math
 import sys
@@ -22,6 +24,7 @@ from gymnasium import spaces
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.checkpoints.plain_data import (
+    EXPECTED_BASES,
     KIND,
     MAX_SPACE_ELEMENTS,
     NOT_STORED,
@@ -315,22 +318,49 @@ class Extension(MeanStdFilter):
     """As a script defines one."""
 
 
-def test_of_the_running_script_only_extensions_of_the_package_are_found(monkeypatch):
-    main = sys.modules["__main__"]
-    for thing in (Extension, NoData, a_function, math):
+class ScriptsModule(RLModule):
+    """As a script defines one."""
+
+
+class ScriptsEnv(gym.Env):
+    """As a script defines one."""
+
+
+def test_of_the_running_script_only_what_extends_the_expected_class_is_found(monkeypatch):
+    main, own = sys.modules["__main__"], (Extension, ScriptsModule, ScriptsEnv, NoData, a_function)
+    for thing in (*own, math):
         monkeypatch.setattr(main, thing.__name__, thing, raising=False)
-    for path in ("__main__:Extension", "__main__:math.sqrt", "__main__:MeanStdFilter"):  # of other modules
+    # What it imported is not its own.
+    for path in ("__main__:Extension", "__main__:math.sqrt", "__main__:MeanStdFilter"):
         with pytest.raises(ValueError, match="register"):
-            ClassLoader().load(path, what="it")
-    for thing in (Extension, NoData, a_function):
+            ClassLoader().load(path, what="it", base=MeanStdFilter)
+    for thing in own:
         monkeypatch.setattr(thing, "__module__", "__main__")
-    assert there_and_back(Extension) is Extension
+    assert type(there_and_back([Extension()])[0]) is Extension
     assert ClassLoader().load("__main__:Extension", what="it", base=MeanStdFilter) is Extension
-    for path in ("__main__:NoData", "__main__:a_function", "__main__:Extension.apply", "__main__:Absent"):
+    config = PPOConfig().environment(ScriptsEnv).rl_module(rl_module_spec=RLModuleSpec(module_class=ScriptsModule))
+    loaded = there_and_back(config)
+    assert (loaded.env, loaded.stored_value("rl_module_spec").module_class) == (ScriptsEnv, ScriptsModule)
+    for value in (
+        ScriptsModule,
+        {"env": ScriptsModule},
+        {"env": NoData},
+        {"module_class": ScriptsEnv},
+        {"env_to_module_connector": ScriptsEnv},
+        {"env_to_module_connector": a_function},
+        {"model_config": {"fcnet_activation": ScriptsModule}},
+    ):
         with pytest.raises(ValueError, match="register"):
-            ClassLoader().load(path, what="it")
-    with pytest.raises(ValueError, match="no RLModule"):
-        ClassLoader().load("__main__:Extension", what="it", base=RLModule)
+            there_and_back(value)
+    for path in ("__main__:Extension.apply", "__main__:Absent", "__main__:ScriptsModule"):
+        with pytest.raises(ValueError, match="register"):
+            ClassLoader().load(path, what="it", base=MeanStdFilter)
+
+
+def test_the_classes_that_are_expected_are_there():
+    for text in itertools.chain(*EXPECTED_BASES.values()):
+        module, _, name = text.partition(":")
+        assert path_of(getattr(importlib.import_module(module), name)) == text
 
 
 def test_what_the_caller_passes_names_what_may_be_named():
