@@ -6,12 +6,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from ray import tune
 from safetensors.numpy import save_file
 
@@ -294,6 +295,19 @@ def test_weights_of_a_module_that_was_built_alone_go_into_an_algorithm(tmp_path)
     algorithm = config.rl_module(model_config={"fcnet_hiddens": [4], "vf_share_layers": True}).build_algo()
     assert same(weights_of(algorithm), alone.get_state())
     algorithm.stop()
+
+
+class WithoutEncoder(DefaultPPORLModule):
+    def setup(self):
+        self.pi = nnx.Linear(2, 2, rngs=self.rngs)
+
+
+def test_weights_that_do_not_fit_a_module_of_ones_own_are_refused_without_that_hint(tmp_path):
+    path = spec_of().build(seed=1).save_to_path(tmp_path / "default")
+    with pytest.raises(ValueError, match="does not fit this WithoutEncoder: its state lacks pi/bias"):
+        replace(spec_of(), module_class=WithoutEncoder, load_state_path=path).build(seed=1)
+    with pytest.raises(ValueError, match="needs a class.*where MyRLModule extends RLModule"):
+        replace(spec_of(), module_class=cast(Any, "MyModule")).build()
 
 
 class OwnMulti(MultiRLModule):

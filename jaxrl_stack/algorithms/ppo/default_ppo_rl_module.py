@@ -45,8 +45,10 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         return ["vf"] if shared else ["vf", "encoder.critic"]
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        shares, stored_shares = self.encoder.is_shared, any(name.startswith("encoder/shared/") for name in state)
-        if shares == stored_shares:
+        # Subclasses may have an encoder of another kind, or none.
+        shares = getattr(vars(self).get("encoder"), "is_shared", None)
+        stored_shares = any(name.startswith("encoder/shared/") for name in state)
+        if shares in (None, stored_shares):
             return ""
         return (
             f" It was saved with vf_share_layers={stored_shares}, and this module has {shares}. A module that "

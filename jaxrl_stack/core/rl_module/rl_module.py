@@ -701,7 +701,7 @@ class RLModuleSpec:
         Raises:
             ValueError: Without a `module_class`, or for one that is no RLModule.
         """
-        if self.module_class is None or not issubclass(self.module_class, RLModule):
+        if not isinstance(self.module_class, type) or not issubclass(self.module_class, RLModule):
             raise ValueError(
                 f"RLModuleSpec(module_class={self.module_class}).build() needs a class: "
                 f"RLModuleSpec(module_class=MyRLModule, ...), where MyRLModule extends RLModule."
