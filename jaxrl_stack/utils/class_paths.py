@@ -101,8 +101,8 @@ class ClassLoader:
             name = qualname.split(".")[-1]
             raise ValueError(
                 f"{what} needs {path!r}, which is no part of {PACKAGE}; loading a checkpoint imports nothing else. "
-                f"Pass it, if you trust it: from_checkpoint(path, allow=[{name}]), or register it: "
-                f"{PACKAGE}.utils.checkpoints.register_class({name})."
+                f"Pass it, if you trust it: from_checkpoint(path, allow=[{name}]), or an Algorithm's config=... that "
+                f"names it; or register it: {PACKAGE}.utils.checkpoints.register_class({name})."
             )
         try:
             found: Any = importlib.import_module(module_name)
