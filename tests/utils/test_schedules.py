@@ -14,9 +14,10 @@ from jaxrl_stack.utils.schedules import (
     Scheduler,
     encode,
     value_at,
+    values_at,
 )
 
-_value_at = jax.jit(value_at)
+_value_at, _values_at = jax.jit(value_at), jax.jit(values_at)
 
 
 def at(schedule, t):
@@ -45,6 +46,23 @@ def test_two_points_at_one_timestep_jump():
 def test_late_schedules_keep_their_resolution():
     schedule = [[0, 0.0], [2**40, 0.0], [2**40 + 10, 1.0]]
     np.testing.assert_allclose([at(schedule, 2**40 + i) for i in range(11)], np.arange(11) / 10, rtol=1e-6)
+
+
+def test_schedules_of_all_sizes_in_a_tree_are_what_each_is_alone():
+    long = [[10 * i, 0.5**i] for i in range(9)]
+    settings = {
+        "lr": encode([[0, 0.3], [70, 0.1]]),
+        "gamma": encode(0.99),
+        "inner": {"long": encode(long), "clip": 0.2},
+    }
+    found = _values_at(settings, counters.from_int(13))
+    assert found["inner"].pop("clip") == np.float32(0.2)
+    expected = {"lr": at([[0, 0.3], [70, 0.1]], 13), "gamma": np.float32(0.99), "inner": {"long": at(long, 13)}}
+    assert jax.tree.map(float, found) == expected
+    # One more costs a program next to nothing.
+    compiled = [_values_at.lower([encode(0.1)] * n, counters.zero()).compile().as_text() for n in (2, 6)]
+    few, more = (text.count(" = ") for text in compiled)
+    assert more - few <= 40
 
 
 def test_constants_and_schedules_share_one_structure():

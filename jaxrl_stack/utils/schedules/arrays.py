@@ -108,31 +108,42 @@ def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCH
 
 
 def values_at(settings: Any, counter: Any) -> Any:
-    """A pytree with every schedule in it replaced by its value at a counter (``uint32[2]``)."""
-    return jax.tree.map(
-        lambda leaf: value_at(leaf, counter) if isinstance(leaf, ScheduleArrays) else leaf,
-        settings,
-        is_leaf=lambda leaf: isinstance(leaf, ScheduleArrays),
-    )
+    """A pytree with every schedule in it replaced by its value at a counter (``uint32[2]``).
+
+    Schedules of a size are evaluated together: a program has a dozen, and one after the other they are a sixth of it.
+    """
+    leaves, treedef = jax.tree.flatten(settings, is_leaf=lambda leaf: isinstance(leaf, ScheduleArrays))
+    by_size: dict[int, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, ScheduleArrays):
+            by_size.setdefault(leaf.values.shape[0], []).append(i)
+    for places in by_size.values():
+        together = ScheduleArrays(*(jnp.stack(arrays) for arrays in zip(*(leaves[i] for i in places), strict=True)))
+        values = value_at(together, counter)
+        for place, i in enumerate(places):
+            leaves[i] = values[place]
+    return jax.tree.unflatten(treedef, leaves)
 
 
-@jax.jit  # traced once for all schedules of a size, of which a program has a dozen
+@jax.jit
 def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
     """The value of a schedule at a counter: linear between its points, the last value afterwards.
 
     Args:
-        schedule: Arrays from `encode`.
+        schedule: Arrays from `encode`, or several stacked along leading axes.
         counter: ``uint32[2]``.
 
     Returns:
-        ``float32[]``. Exactly the point's value at each point, and exactly the constant for a constant.
+        ``float32[...]``. Exactly the point's value at each point, and exactly the constant for a constant.
     """
     times, values = jnp.asarray(schedule.times), jnp.asarray(schedule.values)
-    last = values.shape[0] - 1
+    next_times = jnp.concatenate([times[..., 1:, :], times[..., -1:, :]], axis=-2)
+    next_values = jnp.concatenate([values[..., 1:], values[..., -1:]], axis=-1)
     elapsed = counters.difference(counter, times)
-    index = jnp.clip(jnp.sum(elapsed >= 0.0) - 1, 0, last)
-    following = jnp.minimum(index + 1, last)
-    length = counters.difference(times[following], times[index])
-    fraction = jnp.where(length > 0.0, elapsed[index] / jnp.where(length > 0.0, length, 1.0), 0.0)
+    length = counters.difference(next_times, times)
+    fraction = jnp.where(length > 0.0, elapsed / jnp.where(length > 0.0, length, 1.0), 0.0)
     # v + f·(w - v) keeps v exactly where f is 0: constants do not wobble.
-    return values[index] + fraction * (values[following] - values[index])
+    from_each_point = values + fraction * (next_values - values)
+    last_point = jnp.maximum(jnp.sum(elapsed >= 0.0, axis=-1, keepdims=True) - 1, 0)
+    is_last_point = jnp.arange(values.shape[-1]) == last_point
+    return jnp.sum(jnp.where(is_last_point, from_each_point, 0.0), axis=-1)
