@@ -62,7 +62,7 @@ def test_schedules_of_all_sizes_in_a_tree_are_what_each_is_alone():
     # One more costs a program next to nothing.
     compiled = [_values_at.lower([encode(0.1)] * n, counters.zero()).compile().as_text() for n in (2, 6)]
     few, more = (text.count(" = ") for text in compiled)
-    assert more - few <= 40
+    assert more < 1.5 * few
 
 
 def test_constants_and_schedules_share_one_structure():
