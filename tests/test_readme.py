@@ -32,6 +32,10 @@ SMALLER = {
     "num_epochs=6": "num_epochs=1",
     "grid_search([1e-4, 1e-3])": "grid_search([1e-4])",
     '"training_iteration": 100': '"training_iteration": 1',
+    "fcnet_hiddens=[256]": "fcnet_hiddens=[4]",  # the head's, too
+    "fusionnet_hiddens=[64, 64]": "fusionnet_hiddens=[4]",
+    "range(3)": "range(2)",  # the first one only fills the buffer
+    "min_sample_timesteps_per_iteration=500": "min_sample_timesteps_per_iteration=300",
 }
 
 
