@@ -90,7 +90,7 @@ def test_flatten_compiles_and_vmaps_under_strict_promotion():
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         drawn = jax.jit(lambda key: spaces.sample(key, space, (4,)))(jax.random.key(0))
         once = jax.jit(lambda x: spaces.flatten_observation(space, x, 1))(drawn)
-        each = jax.vmap(lambda x: spaces.flatten_observation(space, x))(drawn)
+        each = jax.jit(jax.vmap(lambda x: spaces.flatten_observation(space, x)))(drawn)
     np.testing.assert_array_equal(once, each)
 
 
@@ -114,22 +114,26 @@ def test_samples_lie_in_the_space(name):
                 assert leaf.contains(value[()] if isinstance(leaf, Discrete) else value)
 
 
+def draw(space: gym.Space, shape: tuple[int, ...] = ()):
+    """In one program; one by one, the operations of a draw are a program each."""
+    return jax.jit(lambda key: spaces.sample(key, space, shape))(jax.random.key(0))
+
+
 def test_samples_cover_the_space_and_differ():
-    key = jax.random.key(0)
-    assert set(np.unique(spaces.sample(key, Discrete(5, start=-2), (200,)))) == {-2, -1, 0, 1, 2}
-    grid = spaces.sample(key, MultiDiscrete([[2, 3]]), (200,))
+    assert set(np.unique(draw(Discrete(5, start=-2), (200,)))) == {-2, -1, 0, 1, 2}
+    grid = draw(MultiDiscrete([[2, 3]]), (200,))
     assert [set(np.unique(grid[:, 0, i])) for i in range(2)] == [{0, 1}, {0, 1, 2}]
-    assert set(np.unique(spaces.sample(key, Box(3, 5, (1,), np.int32), (200,)))) == {3, 4, 5}
-    assert set(np.unique(spaces.sample(key, Box(0, 255, (1,), np.uint8), (8000,)))) == set(range(256))
-    wide = np.asarray(spaces.sample(key, Box(-(2**31), 2**31 - 1, (1,), np.int32), (1000,)))
+    assert set(np.unique(draw(Box(3, 5, (1,), np.int32), (200,)))) == {3, 4, 5}
+    assert set(np.unique(draw(Box(0, 255, (1,), np.uint8), (8000,)))) == set(range(256))
+    wide = np.asarray(draw(Box(-(2**31), 2**31 - 1, (1,), np.int32), (1000,)))
     assert wide.min() < -(2**30) and wide.max() > 2**30
-    uniform = np.asarray(spaces.sample(key, Box(-1.0, 3.0, (1,)), (4000,)))
+    uniform = np.asarray(draw(Box(-1.0, 3.0, (1,)), (4000,)))
     assert abs(uniform.mean() - 1.0) < 0.1 and uniform.min() < -0.95 and uniform.max() > 2.95
-    huge = np.asarray(spaces.sample(key, Box(-3e38, 3e38, (1,)), (100,)))
+    huge = np.asarray(draw(Box(-3e38, 3e38, (1,)), (100,)))
     assert np.isfinite(huge).all() and huge.astype(np.float64).std() > 1e38
-    normal = np.asarray(spaces.sample(key, Box(-np.inf, np.inf, (1,)), (4000,)))
+    normal = np.asarray(draw(Box(-np.inf, np.inf, (1,)), (4000,)))
     assert abs(normal.std() - 1.0) < 0.1
-    pair = spaces.sample(key, Tuple([Box(0.0, 1.0, (8,)), Box(0.0, 1.0, (8,))]))
+    pair = draw(Tuple([Box(0.0, 1.0, (8,)), Box(0.0, 1.0, (8,))]))
     assert not np.any(pair[0] == pair[1])
 
 
