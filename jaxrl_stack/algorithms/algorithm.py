@@ -42,6 +42,7 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.execution import on_policy
 from jaxrl_stack.execution.actor_driver import ActorDriver
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
@@ -50,6 +51,7 @@ from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import empty_result, merge_nested
@@ -128,7 +130,7 @@ class Algorithm(Checkpointable):
         """The default config of this algorithm."""
         return AlgorithmConfig(algo_class=cls)
 
-    pure_training_step: Callable[..., Any]
+    pure_training_step: Callable[..., Any] = staticmethod(on_policy.training_step)
     """The algorithm's shape of a training step, a function of `execution`; both drivers run it."""
     device_driver_class: type[DeviceDriver] = DeviceDriver
     """What samples and learns in JAX environments."""
@@ -243,12 +245,7 @@ class Algorithm(Checkpointable):
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
         with self._eager_if_asked(), beside or contextlib.nullcontext():
             while calls == 0 or not self._iteration_is_long_enough(started, steps_before, trained_before):
-                out = self.training_step()
-                if out is not None:
-                    raise ValueError(
-                        f"{type(self).__name__}.training_step() returned {type(out).__name__}; it must return None and "
-                        f"log into self.metrics."
-                    )
+                self._call_training_step()
                 calls += 1
         training_seconds = time.perf_counter() - started
         self._iteration, self._num_evaluations = self._iteration + 1, 0
@@ -283,6 +280,20 @@ class Algorithm(Checkpointable):
         result["config"] = dict(self._reported_config)
         self.log_result(result)
         return result
+
+    def _call_training_step(self) -> None:
+        """`training_step`, which may sample without the driver: RLlib's count of that is what it aggregates."""
+        driver, steps = self.driver, (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)
+        counted, reported = driver.num_env_steps, self.metrics.peek(steps, 0)
+        out = self.training_step()
+        if out is not None:
+            raise ValueError(
+                f"{type(self).__name__}.training_step() returned {type(out).__name__}; it must return None and log "
+                f"into self.metrics."
+            )
+        not_counted = int(self.metrics.peek(steps, 0) - reported) - (driver.num_env_steps - counted)
+        if not_counted > 0:
+            driver.count_env_steps(not_counted)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Called with the result of every iteration before it is returned; calls ``on_train_result``."""

@@ -198,6 +198,9 @@ class DeviceEnvRunner(EnvRunner):
             "algorithm.set_weights(...) or algorithm.restore_from_path(...)."
         )
 
+    def acts_with(self, source: Any) -> bool:
+        return source is self or getattr(source, "local_learner", None) is self._learner
+
     def restore_evaluation(self, running: dict[str, Any]) -> None:
         """Go on with the environments of an evaluation that are not reset before the next one.
 

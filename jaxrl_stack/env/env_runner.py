@@ -97,6 +97,10 @@ class EnvRunner(Checkpointable, abc.ABC):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned."""
 
+    def acts_with(self, source: Any) -> bool:
+        """Whether this runner's weights are those of an `EnvRunner` or `LearnerGroup` at any time."""
+        return source is self
+
     def assert_healthy(self) -> None:
         """Raise if the runner cannot sample."""
 

@@ -181,6 +181,12 @@ class EnvRunnerGroup:
         """Ids of the healthy actors."""
         return self._manager.healthy_actor_ids()
 
+    # RLlib has both names of these.
+    num_remote_workers = num_remote_env_runners
+    num_healthy_remote_workers = num_healthy_remote_env_runners
+    num_healthy_workers = num_healthy_env_runners
+    healthy_worker_ids = healthy_env_runner_ids
+
     def num_remote_worker_restarts(self) -> int:
         """How often an actor came back."""
         return self._manager.total_num_restarts()
@@ -721,6 +727,8 @@ class EnvRunnerGroup:
                     "sync_weights() needs from_worker_or_learner_group= or weights=: this group has no local runner to "
                     "take the weights from."
                 )
+            if not self._manager.num_actors() and self._local is not None and self._local.acts_with(source):
+                return
             weights, seq_no = _weights_of(source)
             weights_seq_no = seq_no if weights_seq_no is None else weights_seq_no
         if policies is not None:

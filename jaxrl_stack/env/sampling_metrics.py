@@ -127,7 +127,6 @@ class SamplingMetrics:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
             duration = episode.duration
             self._logger.log_value("episode_duration_sec_mean", duration, reduce="mean", window=self._window)
-        self._logger.log_value("num_episodes_lifetime", len(self.ended), reduce="lifetime_sum")
         log_counts(self._logger, len(self.ended), self.num_env_steps - self._num_reported)
         self.ended, self._num_reported = [], self.num_env_steps
         return self.take_logged()
@@ -143,5 +142,6 @@ def log_episode(logger: MetricsLogger, window: int, episode_return: float, lengt
 def log_counts(logger: MetricsLogger, num_episodes: int, num_env_steps: int) -> None:
     """Log how many episodes ended and steps were taken, under RLlib's names."""
     logger.log_value("num_episodes", num_episodes, reduce="sum")
+    logger.log_value("num_episodes_lifetime", num_episodes, reduce="lifetime_sum")
     logger.log_value("num_env_steps_sampled", num_env_steps, reduce="sum")
     logger.log_value("num_env_steps_sampled_lifetime", num_env_steps, reduce="lifetime_sum")

@@ -504,12 +504,13 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _sample_episodes(self, num_episodes: int, mode: Mode) -> list[SingleAgentEpisode]:
         counts, num_envs = self._counts, self.num_envs
-        before, counts.ended = counts.ended, []
+        before, counts.ended, num_env_steps = counts.ended, [], counts.num_env_steps
         episodes = EpisodeQuota(num_episodes, num_envs).fill(lambda: self._record_episodes(EPISODE_CHUNK, mode))
         self._builder.reset()
         # Statistics, too, are of these episodes only.
         ended = EpisodeQuota(num_episodes, num_envs).add((ended.env_index, ended) for ended in counts.ended)
         counts.ended = before + ended.episodes
+        counts.num_env_steps = num_env_steps + sum(map(len, episodes))
         return episodes
 
     # --------------------------------------------------------------------------------------------------- metrics

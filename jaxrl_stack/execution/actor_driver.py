@@ -41,6 +41,7 @@ from jaxrl_stack.utils.resources import (
     remove_placement_group,
     start_ray_if_needed,
 )
+from jaxrl_stack.utils.results import adds_up
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -517,7 +518,7 @@ def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         values = [result[key] for result in results if key in result]
         if isinstance(values[0], dict):
             out[key] = mean_results(values)
-        elif "steps_trained" in key:
+        elif adds_up(key):
             out[key] = sum(values)
         else:
             out[key] = float(np.mean(values))

@@ -372,6 +372,10 @@ class DeviceDriver(Driver):
                 env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes
             )
 
+    def count_env_steps(self, num_env_steps: int) -> None:
+        super().count_env_steps(num_env_steps)
+        self.timesteps = place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
+
     @contextlib.contextmanager
     def _recovering(self) -> Iterator[None]:
         """Around the program: if it fails while it runs, go on from the last snapshot.

@@ -140,6 +140,10 @@ class Driver(abc.ABC):
             iteration: Number of the running iteration, from 1, for messages.
         """
 
+    def count_env_steps(self, num_env_steps: int) -> None:
+        """Take note of steps that were sampled past this driver, by a training step of the user's own."""
+        self.num_env_steps += num_env_steps
+
     @property
     @abc.abstractmethod
     def num_updates(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from jaxrl_stack.acting.recording import EndedEpisodes
@@ -36,8 +37,18 @@ def sample_once(runner: Any, **kwargs: Any) -> Sampled:
     return Sampled(episodes, runner.take_ended_episodes(), runner.metrics.reduce())
 
 
+def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampled:
+    """``runner.sample(**kwargs)``, and what RLlib's runners report if that is taken: ended episodes are part of it."""
+    return Sampled(runner.sample(**kwargs), EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {})
+
+
 def sample_rounds(
-    group: EnvRunnerGroup, num_env_steps: int, *, timeout_seconds: float | None, **kwargs: Any
+    group: EnvRunnerGroup,
+    num_env_steps: int,
+    *,
+    timeout_seconds: float | None,
+    sample: Callable[..., Sampled] = sample_once,
+    **kwargs: Any,
 ) -> list[Sampled]:
     """Whole rounds over all healthy runners until there are enough steps, as RLlib counts them.
 
@@ -45,6 +56,7 @@ def sample_rounds(
         group: The runners; the local one samples if there are no actors.
         num_env_steps: Steps to collect at least; 1 makes one round.
         timeout_seconds: Longest wait for one round.
+        sample: Called with every runner.
         **kwargs: For ``sample()``.
 
     Returns:
@@ -57,7 +69,7 @@ def sample_rounds(
     samples: list[Sampled] = []
     rounds_without_data = 0
     while sum(sampled.num_env_steps for sampled in samples) < num_env_steps:
-        answers, any_answered = group.sample_round(sample_once, kwargs=kwargs, timeout_seconds=timeout_seconds)
+        answers, any_answered = group.sample_round(sample, kwargs=kwargs, timeout_seconds=timeout_seconds)
         rounds_without_data = 0 if any_answered else rounds_without_data + 1
         group.check_not_stalled(rounds_without_data)
         samples += answers
@@ -85,7 +97,8 @@ def synchronous_parallel_sample(
         sample_timeout_s: Longest wait for one round; None waits for all.
         random_actions: Draw actions from the action space.
         _uses_new_env_runners: Must be True.
-        _return_metrics: Also return the runners' metrics, for ``algorithm.metrics.aggregate(...)``.
+        _return_metrics: Also return what the runners' `get_metrics` returned: ``(episodes, [metrics, ...])``, for
+            ``algorithm.metrics.aggregate(metrics, key="env_runners")``.
 
     Returns:
         ``[episode, ...]``, or ``[[episode, ...], ...]``; with `_return_metrics` a pair of that and a list of metrics.
@@ -100,7 +113,12 @@ def synchronous_parallel_sample(
         )
     limits = [limit for limit in (max_agent_steps, max_env_steps) if limit is not None]
     samples = sample_rounds(
-        worker_set, max(limits, default=1), timeout_seconds=sample_timeout_s, random_actions=random_actions
+        worker_set,
+        max(limits, default=1),
+        timeout_seconds=sample_timeout_s,
+        sample=sample_for_user,
+        takes_metrics=_return_metrics,
+        random_actions=random_actions,
     )
     lists = [sampled.episodes for sampled in samples]
     episodes: Any = [episode for own in lists for episode in own] if concat else lists

@@ -172,6 +172,11 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
             yield f"{prefix}/{name.replace(slot, member) if slot else name}"
 
 
+def adds_up(name: str) -> bool:
+    """Whether a result of several learners is their sum: what they trained on; of other numbers it is the mean."""
+    return "steps_trained" in name and not name.endswith("_throughput")
+
+
 def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
     """Merge nested dicts in place; values of `new` win. Dicts of `new` are copied, other values are shared."""
     for key, value in new.items():

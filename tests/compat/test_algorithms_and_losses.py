@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from envs.counter import CounterEnv
+from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
-from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
@@ -24,7 +26,17 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID, Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.utils.annotations import override
+from jaxrl_stack.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    ENV_RUNNER_SAMPLING_TIMER,
+    LEARNER_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    SYNCH_WORKER_WEIGHTS_TIMER,
+    TIMERS,
+)
 
 SMALL = {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}
 
@@ -176,7 +188,7 @@ class ReinforceConfig(AlgorithmConfig):
     report_mean_weights: bool = True
 
     def __init__(self, algo_class=None):
-        super().__init__(algo_class=algo_class)
+        super().__init__(algo_class=algo_class or Reinforce)
         self.num_episodes_per_train_batch = 10
         self.num_env_runners = 1
 
@@ -194,3 +206,105 @@ class ReinforceConfig(AlgorithmConfig):
     @override(AlgorithmConfig)
     def get_default_learner_class(self):
         return ReinforceLearner
+
+
+class Reinforce(Algorithm):
+    @classmethod
+    @override(Algorithm)
+    def get_default_config(cls) -> AlgorithmConfig:
+        return ReinforceConfig()
+
+    @override(Algorithm)
+    def training_step(self) -> None:
+        with self.metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
+            episodes, env_runner_results = self._sample_episodes()
+        self.metrics.aggregate(env_runner_results, key=ENV_RUNNER_RESULTS)
+        self.metrics.log_value("steps_win100", sum(map(len, episodes)), reduce="mean", window=100)
+        with self.metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
+            sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
+            learner_results = self.learner_group.update(
+                episodes=episodes, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled}
+            )
+        self.metrics.aggregate(learner_results, key=LEARNER_RESULTS)
+        with self.metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
+            self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
+
+    def _sample_episodes(self):
+        per_runner = self.config.num_episodes_per_train_batch // (self.config.num_env_runners or 1)
+        sampled = self.env_runner_group.foreach_env_runner(
+            lambda env_runner: (env_runner.sample(num_episodes=per_runner), env_runner.get_metrics()),
+            local_env_runner=self.env_runner_group.num_remote_workers() <= 0,
+        )
+        return [episode for episodes, _ in sampled for episode in episodes], [metrics for _, metrics in sampled]
+
+
+@pytest.mark.parametrize("env", [Steps, CounterEnv], ids=["host", "device"])
+def test_an_algorithm_of_ones_own(env):
+    config = (
+        ReinforceConfig()
+        .environment(env, env_config={"terminate_at": 5} if env is CounterEnv else {})
+        .training(num_episodes_per_train_batch=4, lr=0.02, gamma=1.0)
+        .env_runners(num_env_runners=0)
+        .reporting(min_sample_timesteps_per_iteration=60)
+    )
+    algo = config.build_algo()
+    before = algo.get_weights()[DEFAULT_MODULE_ID]
+    for _ in range(2):
+        result = algo.train()
+    # An iteration lasts until the steps that this training step has sampled are enough: three times 4 episodes.
+    assert result["num_training_step_calls_per_iteration"] == 3
+    runners = result["env_runners"]
+    assert runners["num_env_steps_sampled"] == 60 and runners["num_episodes"] == 12
+    assert runners["num_env_steps_sampled_lifetime"] == result["num_env_steps_sampled_lifetime"] == 120
+    assert runners["num_episodes_lifetime"] == 24 and algo.num_env_steps_sampled_lifetime == 120
+    assert runners["episode_len_mean"] == 5.0 and result["steps_win100"] == 20.0
+    # What the learners report is there, adds up over the iteration, and goes on.
+    learned, total = result["learners"][DEFAULT_MODULE_ID], result["learners"]["__all_modules__"]
+    assert learned["num_module_steps_trained"] == total["num_env_steps_trained"] == 60
+    assert total["num_env_steps_trained_lifetime"] == 120
+    assert learned["weights_seq_no"] == algo.learner_group.num_updates == 6
+    assert np.isfinite(learned["total_loss"]) and np.isfinite(learned["mean_weight"])
+    # The connector that build() put in front has run: returns are of whole episodes.
+    assert 0.0 < learned["return_to_go_max"] <= runners["episode_return_max"]
+    after = algo.get_weights()[DEFAULT_MODULE_ID]
+    assert all(np.abs(after[name] - weight).max() > 0.0 for name, weight in before.items())
+    assert algo.env_runner_group.num_remote_workers() == 0 and algo.env_runner_group.healthy_worker_ids() == []
+    algo.stop()
+
+
+class Minimal(PPO):
+    """PPO's training step, written out."""
+
+    def training_step(self):
+        episodes, env_runner_results = synchronous_parallel_sample(
+            worker_set=self.env_runner_group, max_env_steps=self.config.total_train_batch_size, _return_metrics=True
+        )
+        self.metrics.aggregate(env_runner_results, key=ENV_RUNNER_RESULTS)
+        results = self.learner_group.update(
+            episodes=episodes,
+            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.num_env_steps_sampled_lifetime + 10},
+            num_epochs=2,
+            minibatch_size=10,
+        )
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group)
+
+
+@pytest.mark.parametrize("env", [Steps, CounterEnv], ids=["host", "device"])
+def test_a_training_step_that_samples_in_parallel(env):
+    config = (
+        PPOConfig(algo_class=Minimal)
+        .environment(env, env_config={"terminate_at": 5} if env is CounterEnv else {})
+        .env_runners(num_env_runners=0, rollout_fragment_length=10)
+        .training(train_batch_size_per_learner=10, minibatch_size=10)
+        .rl_module(model_config=SMALL)
+    )
+    algo = config.build_algo()
+    for iteration in (1, 2):
+        result = algo.train()
+        assert result["num_env_steps_sampled_lifetime"] == 10 * iteration
+        assert result["env_runners"]["num_episodes_lifetime"] == 2 * iteration
+        assert result["env_runners"]["episode_len_mean"] == 5.0
+        assert result["learners"][DEFAULT_MODULE_ID]["num_module_steps_trained_lifetime"] == 20 * iteration
+        assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["vf_loss"])
+    algo.stop()

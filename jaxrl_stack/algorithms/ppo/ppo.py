@@ -14,7 +14,6 @@ from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, n
 from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.execution import on_policy
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -114,8 +113,6 @@ class PPOConfig(AlgorithmConfig):
 
 class PPO(Algorithm):
     """Proximal policy optimisation; see the README of this folder."""
-
-    pure_training_step = staticmethod(on_policy.training_step)
 
     @classmethod
     def get_default_config(cls) -> PPOConfig:

@@ -23,7 +23,6 @@ from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, n
 from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.execution import on_policy
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.module_to_env import ActionNoise
 from jaxrl_stack.core.learner.learner import Learner
@@ -86,7 +85,6 @@ class PPOConfig(AlgorithmConfig):
     def validate(self) -> None:
         ...
 class PPO(Algorithm):
-    pure_training_step: Any
     @classmethod
     def get_default_config(cls) -> PPOConfig:
         ...

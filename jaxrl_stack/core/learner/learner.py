@@ -37,6 +37,7 @@ from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import is_lost, reraise
 
@@ -519,7 +520,7 @@ class Learner(StoredLearner):
         if out:
             merge_nested(out, self._counters_of_result(self._rows_trained_on[1], num_updates))
             merge_nested(out, self.metrics_logger.compile())
-        return out
+        return ReducedMetrics(out)
 
     # --------------------------------------------------------------------------------------------------------- programs
 
@@ -580,7 +581,7 @@ class Learner(StoredLearner):
         out = nest_metrics(results)
         merge_nested(out, self._counters_of_result(counts, num_updates=1))
         merge_nested(out, self.metrics_logger.compile())
-        return out
+        return ReducedMetrics(out)
 
     def placed_settings(self) -> Any:
         """`settings` on this learner's devices; placed once."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.metrics.stats import (
     EmaStats,
     ItemSeriesStats,
@@ -262,7 +263,8 @@ class MetricsLogger:
         """Take in what other loggers report.
 
         Args:
-            stats_dicts: What ``reduce()`` of each of them returned. They need not have the same keys.
+            stats_dicts: What ``reduce()`` of each of them returned, or an update of learners. They need not have the
+                same keys.
             key: Name or path to put it below.
 
         Raises:
@@ -271,7 +273,12 @@ class MetricsLogger:
         """
         reports: dict[tuple[str, ...], list[StatsBase]] = {}
         for tree in stats_dicts:
-            for path, report in nested_leaves(tree, () if key is None else _path(key)):
+            prefix = () if key is None else _path(key)
+            if isinstance(tree, ReducedMetrics):
+                found = [((*prefix, *path), stats) for path, stats in tree.statistics()]
+            else:
+                found = nested_leaves(tree, prefix)
+            for path, report in found:
                 if not isinstance(report, StatsBase):
                     raise TypeError(
                         f"aggregate(): {'/'.join(path)} is {type(report).__name__} instead of statistics. "

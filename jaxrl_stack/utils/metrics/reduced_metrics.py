@@ -1,0 +1,32 @@
+"""Numbers that are reduced already, and that a MetricsLogger takes in nevertheless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_stack.utils.metrics.stats import ItemStats, LifetimeSumStats, StatsBase, SumStats
+from jaxrl_stack.utils.results import adds_up, nested_leaves
+
+
+class ReducedMetrics(dict[str, Any]):
+    """What an update of learners returns: a nested dict of numbers, for `MetricsLogger.aggregate`, too."""
+
+    def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
+        """``(path, statistics)`` of every number.
+
+        Steps trained add up over learners and updates; of everything else the last number counts, as the losses of
+        several learners are means over all of them.
+        """
+        values = dict(nested_leaves(self))
+        out: list[tuple[tuple[str, ...], StatsBase]] = []
+        for path, value in values.items():
+            stats: StatsBase = ItemStats()
+            if adds_up(path[-1]):
+                stats = SumStats()
+                # The total of one learner says nothing of the others': their parts make the total of all.
+                part = (*path[:-1], path[-1].removesuffix("_lifetime"))
+                if part != path and part in values:
+                    stats, value = LifetimeSumStats(), values[part]
+            stats.push(value)
+            out.append((path, stats))
+        return out
