@@ -114,9 +114,7 @@ class Algorithm(Checkpointable):
                 f"{type(self).__name__}(config={short(config)}): must be an AlgorithmConfig, such as "
                 f"{type(self.get_default_config()).__name__}(), or a dict of settings."
             )
-        if isinstance(config, dict):
-            config = self.get_default_config().update_from_dict(config)
-        config = config.copy(copy_frozen=False)
+        config = self._own_config(config)
         if env is not None:
             config.environment(env)
         config.validate()
@@ -124,6 +122,20 @@ class Algorithm(Checkpointable):
         self.config = config
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.setup(config)
+
+    @classmethod
+    def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
+        """A copy of the config; of a dict, or a config of another class, the default one with what is set there."""
+        own = cls.get_default_config()
+        if isinstance(config, type(own)):
+            own = config.copy(copy_frozen=False)
+        elif isinstance(config, AlgorithmConfig):
+            own.update_from_dict({name: config.stored_value(name) for name in config.explicitly_set})
+        else:
+            own.update_from_dict(config)
+        if own.algo_class is None:
+            own.algo_class = cls
+        return own
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:

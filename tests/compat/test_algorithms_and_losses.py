@@ -14,11 +14,11 @@ from flax import nnx
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided
-from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.dqn import DQN, DQNConfig
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
-from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.sac import SAC, SACConfig
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.learner import ComputeReturnsToGo
@@ -307,4 +307,22 @@ def test_a_training_step_that_samples_in_parallel(env):
         assert result["env_runners"]["episode_len_mean"] == 5.0
         assert result["learners"][DEFAULT_MODULE_ID]["num_module_steps_trained_lifetime"] == 20 * iteration
         assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["vf_loss"])
+    algo.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------ configs
+
+
+def test_the_class_of_an_algorithm_is_in_its_config():
+    assert [config().algo_class for config in (PPOConfig, DQNConfig, SACConfig)] == [PPO, DQN, SAC]
+    assert PPOConfig().copy().algo_class is PPO and PPOConfig(algo_class=Minimal).algo_class is Minimal
+
+
+def test_a_generic_config_becomes_that_of_its_algorithm():
+    generic = AlgorithmConfig(algo_class=DQN).environment(Steps).training(lr=0.25).env_runners(num_env_runners=0)
+    generic.rl_module(model_config=SMALL)
+    algo = generic.build_algo()
+    assert type(algo.config) is DQNConfig and algo.config.algo_class is DQN
+    assert algo.config.lr == 0.25 and algo.config.train_batch_size_per_learner == DQNConfig().train_batch_size
+    assert algo.config.target_network_update_freq == DQNConfig().target_network_update_freq
     algo.stop()

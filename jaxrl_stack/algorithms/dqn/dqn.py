@@ -77,7 +77,7 @@ class DQNConfig(OffPolicyConfig):
     }
 
     def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or "DQN")
+        super().__init__(algo_class=algo_class or DQN)
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class PPOConfig(AlgorithmConfig):
     }
 
     def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or "PPO")
+        super().__init__(algo_class=algo_class or PPO)
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class SACConfig(OffPolicyConfig):
     }
 
     def __init__(self, algo_class: type | str | None = None):
-        super().__init__(algo_class=algo_class or "SAC")
+        super().__init__(algo_class=algo_class or SAC)
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
