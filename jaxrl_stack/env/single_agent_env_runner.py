@@ -21,6 +21,8 @@ from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.learner import Learner
-    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 
 EPISODE_CHUNK = 64
 """Vector steps that are recorded at a time while whole episodes are sampled."""
@@ -123,6 +125,7 @@ class SingleAgentEnvRunner(EnvRunner):
         }
         self._given_spaces = spaces
         self._given_module = module
+        self._acts_at_random = False
         self._weights_seq_no = 0
         self._num_restarts = 0
         self._seeds = (self.seed_of(config), self.worker_index, 0)
@@ -202,8 +205,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._module_spaces = (pipeline.observation_space, pipeline.action_space)
         module: Any = self._given_module
         if module is None:
-            spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self._module_spaces}, inference_only=True)
-            module = spec.build(seed=config.root_seed)
+            module = self._module_spec().build(seed=config.root_seed)
         gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
         self._module_ids = list(module)
         self._policy = HostPolicy(
@@ -233,6 +235,18 @@ class SingleAgentEnvRunner(EnvRunner):
             host_connectors=self._host_connectors,
             make_live=self._make_live,
         )
+
+    def _module_spec(self) -> MultiRLModuleSpec:
+        """The config's modules; of a generic config, which has none, one that does nothing: actions are random then."""
+        spaces = {DEFAULT_MODULE_ID: self._module_spaces}
+        try:
+            return self.config.get_multi_rl_module_spec(spaces=spaces, inference_only=True)
+        except NotImplementedError:
+            self._acts_at_random = True
+            none = RLModuleSpec(
+                module_class=RLModule, observation_space=self._module_spaces[0], action_space=self._module_spaces[1]
+            )
+            return MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: none})
 
     def _make_live(self) -> LiveEpisodes | None:
         """Running episodes as objects, where callbacks or host connectors look at every step."""
@@ -422,7 +436,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return jax.tree.map(lambda x: x[0], outputs)
 
     def _mode(self, explore: bool | None, random_actions: bool) -> Mode:
-        if random_actions:
+        if random_actions or self._acts_at_random:
             return "random"
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 

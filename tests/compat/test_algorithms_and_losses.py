@@ -25,6 +25,7 @@ from jaxrl_stack.connectors.learner import ComputeReturnsToGo
 from jaxrl_stack.core import DEFAULT_MODULE_ID, Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.utils.annotations import override
@@ -326,3 +327,14 @@ def test_a_generic_config_becomes_that_of_its_algorithm():
     assert algo.config.lr == 0.25 and algo.config.train_batch_size_per_learner == DQNConfig().train_batch_size
     assert algo.config.target_network_update_freq == DQNConfig().target_network_update_freq
     algo.stop()
+
+
+def test_a_generic_config_samples_at_random():
+    config = AlgorithmConfig().environment(Steps).env_runners(num_envs_per_env_runner=2).debugging(seed=1)
+    runner = SingleAgentEnvRunner(config=config)
+    for arguments in ({"random_actions": True}, {}):
+        episodes = runner.sample(num_episodes=20, **arguments)
+        assert [len(episode) for episode in episodes] == [5] * 20
+        actions = np.concatenate([episode.get_actions() for episode in episodes])
+        assert 0.2 < actions.mean() < 0.8
+    runner.stop()
