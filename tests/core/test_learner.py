@@ -23,6 +23,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner import traced_update
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.learner_base import OLD_MEMBERS
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI, ValueFunctionAPI
@@ -294,6 +295,46 @@ class ScaledTooLate(SquaresLearner):
 def test_compute_gradients_wants_the_losses_unchanged():
     with pytest.raises(ValueError, match="Override compute_losses"):
         make(ScaledTooLate).update(batch=rows())
+
+
+def test_parts_of_an_update_say_so_where_there_is_none(squares):
+    gradients_of = {A: np.full(3, 3.0, np.float32), B: np.full(3, 4.0, np.float32)}
+    for call in (
+        lambda: squares.compute_losses(fwd_out={}, batch={}),
+        lambda: squares.compute_gradients({DEFAULT_MODULE_ID: 1.0}),
+        lambda: squares.apply_gradients(gradients_of),
+    ):
+        with pytest.raises(RuntimeError, match=r"\(\) is a part of the compiled update .* call update\(batch=...\)"):
+            call()
+    # Clipping needs nothing of an update.
+    clipped = make(grad_clip=1.0, grad_clip_by="global_norm").postprocess_gradients(gradients_of)
+    assert sum(np.sum(np.square(g)) for g in clipped.values()) == pytest.approx(1.0, rel=1e-4)
+
+
+class TooEarly(SquaresLearner):
+    def compute_losses(self, **kwargs):
+        losses = super().compute_losses(**kwargs)
+        self.compute_gradients(losses)
+        return losses
+
+
+def test_gradients_before_the_losses_are_complete_are_refused():
+    with pytest.raises(RuntimeError, match=r"before compute_losses\(\) returned"):
+        make(TooEarly).update(batch=rows())
+
+
+@pytest.mark.parametrize("name", OLD_MEMBERS)
+def test_old_names_say_what_took_their_place(squares, name):
+    with pytest.raises(AttributeError, match=rf"SquaresLearner.{name} is gone. (Use|Override) \w+\("):
+        getattr(squares, name)
+    with pytest.raises(AttributeError, match="has no attribute 'compute_los'"):
+        squares.compute_los  # noqa: B018
+
+
+def test_a_hook_of_the_past_is_not_passed_over_in_silence(caplog):
+    type("OldHook", (SquaresLearner,), {"configure_optimizer_for_module": lambda self, **kwargs: None})
+    assert "OldHook.configure_optimizer_for_module() is never called" in caplog.text
+    assert "configure_optimizers_for_module(module_id, config)" in caplog.text
 
 
 class VectorLoss(SquaresLearner):

@@ -34,6 +34,7 @@ from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import Device, host_view, learner_devices, place_replicated
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.snapshots import Snapshots
 from jaxrl_stack.utils.streams import Stream, stream_key
 
@@ -49,6 +50,25 @@ VF_LOSS_KEY = "vf_loss"
 ENTROPY_KEY = "entropy"
 LR_KEY = "learning_rate"
 """Names of metrics; the last one after the optimizer's, ``f"{optimizer_name}_{LR_KEY}"``."""
+_OPTIMIZER_STATE = "Use get_state(components='optimizer') and set_state(...)."
+_MODULE_STATE = "Use get_weights() and set_weights(...), or get_state(components='rl_module') and set_state(...)."
+_OLD_HOOKS = {
+    "compute_loss": "Override compute_losses(*, fwd_out, batch) or compute_loss_for_module(...).",
+    "configure_optimizer_for_module": "Override configure_optimizers_for_module(module_id, config).",
+}
+OLD_MEMBERS = _OLD_HOOKS | {
+    "save_state": "Use save_to_path(path).",
+    "load_state": "Use restore_from_path(path).",
+    "_save_optimizers": "Use save_to_path(path), of which optimizers are a part.",
+    "_load_optimizers": "Use restore_from_path(path), of which optimizers are a part.",
+    "get_optimizer_state": _OPTIMIZER_STATE,
+    "set_optimizer_state": _OPTIMIZER_STATE,
+    "get_module_state": _MODULE_STATE,
+    "set_module_state": _MODULE_STATE,
+    "_is_module_compatible_with_learner": "Use rl_module_is_compatible(module).",
+    "_get_metadata": "Use get_metadata().",
+}
+"""Members of earlier Learners of RLlib, and what to use instead."""
 
 ModuleID = str
 MetricKey = tuple[str, ...]
@@ -75,6 +95,19 @@ class LearnerBase:
 
     _row_updates: RowUpdates | None = None
     _params_are_shared = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _OLD_HOOKS.keys() & vars(cls).keys():
+            notice_once(f"{cls.__name__}.{name}() is never called: the hook is gone. {_OLD_HOOKS[name]}")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in OLD_MEMBERS:
+                raise AttributeError(f"{type(self).__name__}.{name} is gone. {OLD_MEMBERS[name]}")
+            # Once more for its error: a property may have raised it.
+            return object.__getattribute__(self, name)
 
     def __init__(
         self,

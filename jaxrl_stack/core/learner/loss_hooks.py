@@ -162,10 +162,10 @@ class LossHooks(LearnerBase):
 
     def compute_losses(self, *, fwd_out: dict[ModuleID, Any], batch: dict[ModuleID, Any]) -> dict[ModuleID, Any]:
         """The losses of all modules in the batch, ``{module_id: scalar or {optimizer_name: scalar}}``."""
-        assert self._trace is not None
+        trace = self._running_trace("compute_losses")
         losses = {}
         for module_id in fwd_out:
-            config = self._trace.configs[module_id]
+            config = trace.configs[module_id]
             module = self.module[module_id]
             with explain_traced_branches(config):
                 if isinstance(module, SelfSupervisedLossAPI):
@@ -224,8 +224,12 @@ class LossHooks(LearnerBase):
         Returns:
             ``{ref: gradient}`` of the sum of all scalar losses; of its own loss for each optimizer that has one.
         """
-        trace = self._trace
-        assert trace is not None and trace.losses is not None
+        trace = self._running_trace("compute_gradients")
+        if trace.losses is None:
+            raise RuntimeError(
+                "compute_gradients() was called before compute_losses() returned. The update calls one after the "
+                "other: a loss that needs gradients takes jax.grad of what it is made of."
+            )
         same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
             a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
         )
@@ -300,8 +304,7 @@ class LossHooks(LearnerBase):
     def apply_gradients(self, gradients_dict: ParamDict) -> None:
         """Let every optimizer take one step. Non-finite gradient entries become finite numbers first (RLlib's way);
         with ``torch_skip_nan_gradients=True`` a step with any of them is skipped instead."""
-        trace = self._trace
-        assert trace is not None
+        trace = self._running_trace("apply_gradients")
         skip = self.config.torch_skip_nan_gradients
         for module_id, by_name in self._optimizers.items():
             for name, optimizer in by_name.items():
@@ -340,8 +343,24 @@ class LossHooks(LearnerBase):
         """
         return state
 
-    def _config_view(self, module_id: ModuleID) -> TracedConfigView:
-        assert self._trace is not None
+    def _running_trace(self, hook: str) -> Trace:
+        """The trace that a hook was called in.
+
+        Raises:
+            RuntimeError: If there is none.
+        """
+        if self._trace is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it: call "
+                f"update(batch=...), which calls it. To see its values, override it and log them with "
+                f"self.metrics.log_value(...)."
+            )
+        return self._trace
+
+    def _config_view(self, module_id: ModuleID) -> Any:
+        """The config of a module, with current values while an update is traced."""
+        if self._trace is None:
+            return self._config_for(module_id if module_id in self._template else next(iter(self._template)))
         if module_id in self._trace.configs:
             return self._trace.configs[module_id]
         return next(iter(self._trace.configs.values()))
