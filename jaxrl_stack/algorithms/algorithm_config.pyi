@@ -237,7 +237,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     _validate_config: bool
     _use_msgpack_checkpoints: bool
     _torch_grad_scaler_class: type | None
-    _torch_lr_scheduler_classes: list | dict | None
+    _torch_lr_scheduler_classes: list[Callable[[Any], Any]] | dict[str, list[Callable[[Any], Any]]] | None
     _static_settings: Collection[str]
     def python_environment(
         self: _Config,
@@ -491,7 +491,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         _validate_config: bool | type[NotProvided] = ...,
         _use_msgpack_checkpoints: bool | type[NotProvided] = ...,
         _torch_grad_scaler_class: type | None | type[NotProvided] = ...,
-        _torch_lr_scheduler_classes: list | dict | None | type[NotProvided] = ...,
+        _torch_lr_scheduler_classes: list[Callable[[Any], Any]] | dict[str, list[Callable[[Any], Any]]] | None | type[NotProvided] = ...,
         _static_settings: Collection[str] | type[NotProvided] = ...,
     ) -> _Config: ...
     algo_class: Any

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import jax
+import numpy as np
 
 from jaxrl_stack.algorithms.setting_checks import boolean, check_of, instance, number, one_of, subclass_of
 from jaxrl_stack.algorithms.settings_display import short
@@ -193,3 +195,25 @@ def clip_rewards(value: Any) -> str | None:
 def static_names(value: Any) -> str | None:
     is_names = isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in value)
     return None if is_names else "a list of names of traced settings"
+
+
+@check_of("list[Callable[[Any], Any]] | dict[str, list[Callable[[Any], Any]]]")
+def lr_schedules(value: Any) -> str | None:
+    """What schedules of factors of the learning rate must be."""
+    lists = list(value.values()) if isinstance(value, Mapping) else [value]
+    if all(isinstance(own, (list, tuple)) and all(map(_is_schedule, own)) for own in lists):
+        return None
+    return (
+        "a list of optax schedules (or a dict of lists by module id): functions of the number of updates that return a "
+        "factor, such as optax.exponential_decay(1.0, transition_steps=1, decay_rate=0.99) for PyTorch's "
+        "ExponentialLR(gamma=0.99). For rates over env steps use training(lr=[[0, v0], [t1, v1], ...])"
+    )
+
+
+def _is_schedule(function: Any) -> bool:
+    try:
+        made = jax.eval_shape(function, jax.ShapeDtypeStruct((), np.int32))
+    except Exception:
+        # PyTorch's take an optimizer; whatever they raise, they are none.
+        return False
+    return getattr(made, "shape", None) == ()

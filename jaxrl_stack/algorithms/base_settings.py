@@ -423,8 +423,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
         torch("_torch_grad_scaler_class", None, anything("type"),
             "Loss scaling for half precision.",
             instead="chain optax transformations in Learner.configure_optimizers_for_module()."),
-        torch("_torch_lr_scheduler_classes", None, anything("list | dict"),
-            "Learning rate schedulers.", instead="use lr=[[0, v0], [t1, v1], ...]."),
+        static("_torch_lr_scheduler_classes", None, checks.lr_schedules,
+            "Optax schedules whose values, as of the updates so far, the learning rates are multiplied by: a list for "
+            "all modules, or one per module id.", LEARNER, check_when_set=False),
         static("_static_settings", (), checks.static_names,
             "Traced settings to bake into the program as Python numbers, so that Python code can branch on them; each "
             "value then compiles its own program.", convert=tuple),

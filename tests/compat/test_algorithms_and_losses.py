@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -110,6 +112,46 @@ def test_a_term_of_ones_own_in_the_loss_of_every_algorithm(config, base):
     assert result["total_loss"] == pytest.approx(1e6 * result["mean_square"], rel=0.05)
     assert set(base.all_result_names()) <= set(result)
     assert np.isfinite([result[name] for name in base.result_names]).all()
+    algo.stop()
+
+
+# --------------------------------------------------------------------------------------------------------- optimizers
+
+
+class ConstantLR:
+    """In the place of PyTorch's."""
+
+    def __init__(self, optimizer, factor, total_iters):
+        self.factor = factor * len(optimizer.param_groups)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PPOConfig().environment(CounterEnv).training(train_batch_size_per_learner=10, minibatch_size=10, num_epochs=1),
+        DQNConfig().environment(Steps).training(**REPLAY).env_runners(rollout_fragment_length=8),
+    ],
+    ids=["ppo", "dqn"],
+)
+def test_learning_rate_schedulers(config):
+    lr, factor, decay = 0.01, 0.5, 0.9
+    config = config.training(lr=lr).env_runners(num_env_runners=0).rl_module(model_config=SMALL)
+    with pytest.raises(ValueError, match=r"_torch_lr_scheduler_classes=.*optax.exponential_decay\(1.0"):
+        config.copy().experimental(
+            _torch_lr_scheduler_classes=[functools.partial(ConstantLR, factor=factor, total_iters=2)]
+        ).build_algo()
+    # A factor for two updates, and a decay after each.
+    config.experimental(
+        _torch_lr_scheduler_classes=[
+            optax.piecewise_constant_schedule(factor, {2: 1.0 / factor}),
+            optax.exponential_decay(1.0, transition_steps=1, decay_rate=decay),
+        ]
+    )
+    algo = config.build_algo()
+    for _ in range(4):
+        rate = algo.train()["learners"][DEFAULT_MODULE_ID]["default_optimizer_learning_rate"]
+        before = algo.learner_group.num_updates - 1
+        assert rate == pytest.approx(lr * (factor if before < 2 else 1.0) * decay**before, rel=1e-4)
     algo.stop()
 
 

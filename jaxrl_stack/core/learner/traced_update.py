@@ -86,6 +86,19 @@ class TracedUpdate(LossHooks):
             own |= {name: config.static_value(name) for name in config._static_settings}
         return values
 
+    def _values_of_update(self, state: LearnerState, settings: dict[str, Any]) -> dict[str, Any]:
+        """`current_values`, with learning rates times what the config's optax schedules make of the updates so far."""
+        values = self.current_values(settings, state.timesteps)
+        factors = self.config._torch_lr_scheduler_classes
+        if not factors:
+            return values
+        rates, num_updates = {}, state.num_updates.astype(jnp.int32)
+        for module_id, by_name in values["lr"].items():
+            own = factors.get(module_id, ()) if isinstance(factors, Mapping) else factors
+            factor = functools.reduce(lambda product, schedule: product * schedule(num_updates), own, jnp.float32(1.0))
+            rates[module_id] = {name: rate * factor for name, rate in by_name.items()}
+        return {**values, "lr": rates}
+
     def pure_update(
         self,
         state: LearnerState,
@@ -169,7 +182,7 @@ class TracedUpdate(LossHooks):
         Args:
             row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
         """
-        values = self.current_values(settings, state.timesteps)
+        values = self._values_of_update(state, settings)
         state, rest, batch, hooks = self._started(state, batch, values, axis_name)
         local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
         shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in batch.items()}
@@ -250,7 +263,7 @@ class TracedUpdate(LossHooks):
             rows = jax.tree.map(lambda x: x[None], batch)
             state, rows = self.pure_connect(state, rows, settings, timesteps, axis_name=axis_name)
             batch = jax.tree.map(lambda x: x[0], rows)
-        values = self.current_values(settings, state.timesteps)
+        values = self._values_of_update(state, settings)
         state, rest, batch, hooks = self._started(state, batch, values, axis_name)
         whole = {mid: WholeRows(columns) for mid, columns in batch.items()}
         params, rest, optimizers, logged = self._gradient_step(
