@@ -114,11 +114,17 @@ class OnEpisodes(ConnectorV2):
 SPACES = {"__env_single__": (gym.spaces.Dict({"a": gym.spaces.Discrete(2)}), gym.spaces.Discrete(3))}
 
 
+class OwnConfig(PPOConfig):
+    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
+        pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        pipeline.insert_after(NumpyToTensor, Second())
+        return pipeline
+
+
 def test_connectors_are_inserted_by_the_names_of_rllibs_default_ones():
     """After the user's connectors and before the algorithm's, in RLlib's order, whichever was inserted first."""
-    config = small_ppo().learners(learner_connector=lambda observation_space, action_space: Shift())
+    config = OwnConfig().learners(learner_connector=lambda observation_space, action_space: Shift())
     learner = config.build_learner_connector(*SPACES["__env_single__"])
-    learner.insert_after(NumpyToTensor, Second())
     learner.insert_after(AddObservationsFromEpisodesToBatch, Shift())
     assert learner.names == ["Shift", "Shift_1", "Second", "GeneralAdvantageEstimation"]
     learner.insert_before("AddObservationsFromEpisodesToBatch", OnEpisodes())
@@ -205,18 +211,16 @@ class AddIntrinsicRewards(ConnectorV2):
 
 
 class CuriousLearner(PPOLearner):
+    def build(self):
+        super().build()
+        pipeline = self._learner_connector
+        pipeline.insert_after(NumpyToTensor, AddIntrinsicRewards(coefficient=10.0))
+        pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
+
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         mean = self.masked_mean(batch[Columns.REWARDS], batch)
         self.metrics.log_value((module_id, "mean_reward"), mean, window=1)
         return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-
-
-class CuriousConfig(PPOConfig):
-    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
-        pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
-        pipeline.insert_after(NumpyToTensor, AddIntrinsicRewards(coefficient=10.0))
-        pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
-        return pipeline
 
 
 def curious(env, **settings):
@@ -225,7 +229,7 @@ def curious(env, **settings):
         WORLD_MODEL: RLModuleSpec(module_class=WorldModel, learner_only=True, model_config={}),
     }
     return (
-        CuriousConfig()
+        PPOConfig()
         .environment(env, env_config={"terminate_at": 3})
         .env_runners(num_env_runners=0, num_envs_per_env_runner=2, **settings)
         .training(train_batch_size_per_learner=20, minibatch_size=20, num_epochs=10, lr=0.001)
