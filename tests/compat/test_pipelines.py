@@ -11,8 +11,10 @@ from flax import nnx
 
 from envs.counter import CounterEnv
 from envs.gymnasium_versions import GymnasiumCounterEnv
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.connectors.common.add_observations_from_episodes_to_batch import AddObservationsFromEpisodesToBatch
 from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -269,6 +271,23 @@ def test_a_module_of_the_learner_alone_rewards_what_surprises_it(env, settings, 
     jax.tree.map(np.testing.assert_array_equal, restored.get_weights([WORLD_MODEL]), algo.get_weights([WORLD_MODEL]))
     algo.stop()
     restored.stop()
+
+
+@pytest.mark.parametrize("config", [DQNConfig(), SACConfig()], ids=["DQN", "SAC"])
+def test_off_policy_learners_optimize_modules_that_have_not_their_networks(config):
+    modules = {DEFAULT_MODULE_ID: RLModuleSpec(), WORLD_MODEL: RLModuleSpec(module_class=WorldModel, learner_only=True)}
+    config.rl_module(
+        model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []},
+        rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules),
+        algorithm_config_overrides_per_module={WORLD_MODEL: config.overrides(lr=0.05)},
+    )
+    spaces = {DEFAULT_MODULE_ID: (gym.spaces.Box(0.0, 1.0, (1,), np.float32), gym.spaces.Box(-1.0, 1.0, (1,)))}
+    if isinstance(config, DQNConfig):
+        spaces = {DEFAULT_MODULE_ID: (spaces[DEFAULT_MODULE_ID][0], gym.spaces.Discrete(2))}
+    learner = config.build_learner(spaces=spaces)
+    assert [name for name, _ in learner.get_optimizers_for_module(WORLD_MODEL)] == ["default_optimizer"]
+    assert learner.module[WORLD_MODEL].observation_space == spaces[DEFAULT_MODULE_ID][0]
+    assert WORLD_MODEL not in config.get_multi_rl_module_spec(spaces=spaces, inference_only=True).rl_module_specs
 
 
 def test_next_observations_are_asked_for_before_they_are_used_up():

@@ -46,8 +46,8 @@ class PPOLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        own = [mid for mid, module in self._template.items() if self._has_loss_of_algorithm(module)]
-        return {"curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in own}}
+        ids = self._ids_with_loss_of_algorithm
+        return {"curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in ids}}
 
     @property
     def curr_kl_coeffs_per_module(self) -> dict[str, Any]:

@@ -102,6 +102,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
         """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``alpha``."""
         config = config or self._config_for(module_id)
         module: Any = self._template[module_id]
+        if not self._has_loss_of_algorithm(module):
+            super().configure_optimizers_for_module(module_id, config)
+            return
         self._check_temperature(module_id, module)
         register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
         parameters = self.get_parameters
@@ -135,12 +138,13 @@ class SACLearner(TargetNetworkUpdates, Learner):
     @property
     def curr_log_alpha(self) -> dict[str, Any]:
         """``{module_id: logarithm of the temperature}``, float32 scalars; the traced ones inside of a loss."""
-        return {mid: cast(Any, module).log_alpha[...] for mid, module in self.module.items()}
+        modules = self.module
+        return {mid: cast(Any, modules[mid]).log_alpha[...] for mid in self._ids_with_loss_of_algorithm}
 
     @property
     def target_entropy(self) -> dict[str, Any]:
         """``{module_id: entropy that the temperature holds the policy at}``, in nats."""
-        return {mid: self._target_entropy(mid, self._config_for(mid)) for mid in self._template}
+        return {mid: self._target_entropy(mid, self._config_for(mid)) for mid in self._ids_with_loss_of_algorithm}
 
     def _target_entropy(self, module_id: str, config: Any) -> Any:
         given = config.target_entropy

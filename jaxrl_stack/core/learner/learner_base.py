@@ -386,6 +386,10 @@ class LearnerBase:
         """Whether `compute_loss_for_module` is the module's: it has no loss of its own, and is not there for others."""
         return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
 
+    @property
+    def _ids_with_loss_of_algorithm(self) -> list[ModuleID]:
+        return [mid for mid, module in self._template.items() if self._has_loss_of_algorithm(module)]
+
     def rl_module_required_apis(self) -> list[type]:
         """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
         return []
