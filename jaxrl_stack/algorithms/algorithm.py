@@ -266,9 +266,8 @@ class Algorithm(Checkpointable):
             beside.result()
         elif evaluates:
             self.evaluate()
-        if interval and self._evaluation_metrics is not None:
-            merge_nested(result, {"evaluation": self._evaluation_metrics})
-        else:
+        evaluation = self._evaluation_metrics if interval else None
+        if evaluation is None:
             result.pop("evaluation", None)
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
@@ -289,6 +288,8 @@ class Algorithm(Checkpointable):
             "iterations_since_restore": self._iteration - self._restored_at.iteration,
         }
         merge_nested(result, self.metrics.compile())
+        # Last: sums that an evaluation function has logged start anew in the iteration after it.
+        merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
         result["config"] = dict(self._reported_config)
         self.log_result(result)
         return result

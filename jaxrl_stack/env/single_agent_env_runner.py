@@ -15,7 +15,7 @@ from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
-from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, DEFAULT_MODULE_ID
@@ -158,9 +158,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _make_callbacks(self) -> None:
         self.callbacks = CallbackList.from_config(self.config)
-        self._watches_episodes = self.callbacks.overrides(
-            "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"
-        )
+        self._watches_episodes = overrides_episode_hooks(self.callbacks)
 
     @property
     def env(self) -> gym.vector.VectorEnv | None:

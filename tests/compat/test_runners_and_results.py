@@ -25,7 +25,9 @@ from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.tune.registry import register_env
-from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, LEARNER_RESULTS
+from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS, LEARNER_RESULTS
+from jaxrl_stack.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP
+from jaxrl_stack.utils.metrics.stats import EmaStats
 from jaxrl_stack.utils.test_utils import check, check_train_results_new_api_stack
 
 
@@ -195,7 +197,7 @@ def test_one_that_never_works_is_an_error_and_so_is_the_first_one_without_the_se
 
 
 def stairs_of(steps):
-    return lambda config: Stairs({**config, "steps": steps})
+    return lambda config: Stairs({"steps": steps, **config})
 
 
 @pytest.fixture
@@ -227,6 +229,10 @@ def test_actors_of_runners_know_the_names_that_are_registered_with_ray(ray_sessi
     (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
     steps = actor.apply.remote(lambda runner: registry.resolve_env("later").make().steps)
     assert (episode.get_return(), ray_session.get(steps)) == (3, 5)
+    # A task reaches an actor as it reaches the runner in this process.
+    ray_session.get(actor.apply.remote(functools.partial(set_task, task=2)))
+    (episode,) = ray_session.get(actor.sample.remote(num_episodes=1))
+    assert episode.get_return() == 2
     ray_session.kill(actor)
     ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
@@ -240,6 +246,99 @@ def test_metrics_of_learners_have_the_names_of_the_constants():
     for key in (PPOLearner.TOTAL_LOSS_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ENTROPY_KEY, f"{DEFAULT_OPTIMIZER}_{LR_KEY}"):
         assert np.isfinite(learned[key]), key
     assert learned[f"{DEFAULT_OPTIMIZER}_{LR_KEY}"] == pytest.approx(PPOConfig().lr)
+
+
+class Films(RLlibCallback):
+    """Renders every step, and reports the film of the longest episode of a sample."""
+
+    def __init__(self):
+        self.best = None
+
+    def on_episode_step(self, *, episode, env, env_index, **kwargs):
+        episode.custom_data.setdefault("images", []).append(env.unwrapped.envs[env_index].render())
+
+    def on_episode_end(self, *, episode, **kwargs):
+        if self.best is None or len(episode.custom_data["images"]) > len(self.best):
+            self.best = np.stack(episode.custom_data["images"])
+
+    def on_sample_end(self, *, metrics_logger, **kwargs):
+        metrics_logger.log_value("films", self.best, reduce="item_series")
+        self.best = None
+
+
+class Shown(Stairs):
+    render_mode = "rgb_array"
+
+    def render(self):
+        return np.full((4, 4, 3), self.t, np.uint8)
+
+
+def test_images_of_episodes_are_reported_as_they_are():
+    algo = ppo(Shown, steps=3).callbacks(Films).build_algo()
+    for _ in range(2):
+        # One for each sample of the iteration, and none of the iteration before.
+        (film,) = algo.train()[ENV_RUNNER_RESULTS]["films"]
+        assert film.shape == (3, 4, 4, 3) and film[:, 0, 0, 0].tolist() == [1, 2, 3]
+    algo.stop()
+
+
+def evaluated_on_longer_stairs(algorithm, eval_env_runner_group):
+    """Two rounds of samples, with an environment that is told what to do, whose metrics are put together by hand."""
+
+    def rounds(env_runner):
+        for env in env_runner.env.unwrapped.envs:
+            env.unwrapped.steps = 6
+        return [(env_runner.sample(num_episodes=2), env_runner.get_metrics()) for _ in range(2)]
+
+    (sampled,) = eval_env_runner_group.foreach_env_runner(rounds)
+    where = (EVALUATION_RESULTS, ENV_RUNNER_RESULTS)
+    algorithm.metrics.aggregate([metrics for _, metrics in sampled], key=where)
+    episodes = [episode for episodes, _ in sampled for episode in episodes]
+    steps = sum(episode.env_steps() for episode in episodes)
+    return algorithm.metrics.peek(where), steps, sum(episode.agent_steps() for episode in episodes)
+
+
+def test_an_evaluation_of_ones_own_changes_the_environments_and_returns_its_metrics():
+    algo = (
+        ppo(steps=3)
+        .evaluation(
+            evaluation_interval=2,
+            custom_evaluation_function=evaluated_on_longer_stairs,
+            evaluation_config=PPOConfig.overrides(explore=False),
+        )
+        .build_algo()
+    )
+    results = [algo.train() for _ in range(3)]
+    assert EVALUATION_RESULTS not in results[0]
+    for result in results[1:]:
+        own = result[EVALUATION_RESULTS][ENV_RUNNER_RESULTS]
+        assert (own[EPISODE_RETURN_MEAN], own["num_episodes"]) == (6, 4)
+        assert result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN] == 3
+    algo.stop()
+
+
+class ForgetfulEma(EmaStats):
+    """Starts anew after every report."""
+
+    stats_cls_identifier = "ema"
+
+    def reduce(self, compile=True):
+        result = super().reduce(compile=compile)
+        self._value = np.nan
+        return result
+
+
+@pytest.mark.parametrize(("lookup", "reported"), [({}, [1, 1.5, 2.25]), ({"ema": ForgetfulEma}, [1, 2, 3])])
+def test_a_stats_class_of_ones_own_takes_the_place_of_a_builtin_one(lookup, reported):
+    numbers = iter((1.0, 2.0, 3.0))
+
+    def log(*, metrics_logger, **kwargs):
+        metrics_logger.log_value("number", next(numbers), reduce="ema", ema_coeff=0.5)
+
+    config = ppo(steps=3).callbacks(on_sample_end=log)
+    algo = config.reporting(custom_stats_cls_lookup={**DEFAULT_STATS_CLS_LOOKUP, **lookup}).build_algo()
+    assert [algo.train()[ENV_RUNNER_RESULTS]["number"] for _ in range(3)] == reported
+    algo.stop()
 
 
 def test_modules_of_an_algorithms_package_are_its_attributes():
