@@ -223,24 +223,31 @@ def test_multi_distribution_follows_the_action_space():
     assert cls.required_input_dim(space) == 3 + 4 + 4
     assert cls.required_input_dim(space, as_list=True) == [4, 4, 3]
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=(5, 11)), jnp.float32)
-    dist = cls.from_logits(inputs)
-    value, logp = dist.sample_and_logp(key=KEY)
+
+    @jax.jit
+    def terms(inputs):
+        dist = cls.from_logits(inputs)
+        value, logp = dist.sample_and_logp(key=KEY)
+        # Dict entries in sorted order: "a" before "z".
+        expected = (
+            DiagGaussian.from_logits(inputs[:, :4]).logp(value["a"][0])
+            + MultiCategorical.from_logits(inputs[:, 4:8], [2, 2]).logp(value["a"][1])
+            + Categorical(inputs[:, 8:]).logp(value["z"])
+        )
+        deterministic = dist.to_deterministic()
+        greedy = deterministic.sample(key=KEY)
+        log_probs = (expected, logp, dist.logp(value))
+        return value, log_probs, dist.entropy(), dist.kl(dist), greedy, deterministic.logp(greedy), dist.sample(key=KEY)
+
+    value, (expected, logp, logp_of_value), entropy, kl, greedy, logp_of_greedy, draw = terms(inputs)
     assert jax.tree.map(jnp.shape, value) == {"a": ((5, 2), (5, 2)), "z": (5,)}
-    # Dict entries in sorted order: "a" before "z".
-    expected = (
-        DiagGaussian.from_logits(inputs[:, :4]).logp(value["a"][0])
-        + MultiCategorical.from_logits(inputs[:, 4:8], [2, 2]).logp(value["a"][1])
-        + Categorical(inputs[:, 8:]).logp(value["z"])
-    )
     np.testing.assert_allclose(logp, expected, rtol=1e-5)
-    np.testing.assert_allclose(dist.logp(value), expected, rtol=1e-5)
-    assert dist.entropy().shape == (5,)
-    np.testing.assert_allclose(dist.kl(dist), 0.0, atol=1e-6)
-    greedy = dist.to_deterministic()
-    np.testing.assert_array_equal(greedy.sample(key=KEY)["z"], inputs[:, 8:].argmax(-1))
-    assert greedy.logp(greedy.sample(key=KEY)).shape == (5,)
-    first = jax.tree.map(lambda leaf: np.asarray(leaf[0]), dist.sample(key=KEY))
-    assert space["z"].contains(np.int64(first["z"]))
+    np.testing.assert_allclose(logp_of_value, expected, rtol=1e-5)
+    assert entropy.shape == (5,)
+    np.testing.assert_allclose(kl, 0.0, atol=1e-6)
+    np.testing.assert_array_equal(greedy["z"], inputs[:, 8:].argmax(-1))
+    assert logp_of_greedy.shape == (5,)
+    assert space["z"].contains(np.int64(draw["z"][0]))
     with pytest.raises(ValueError, match="the width must be 11"):
         cls.from_logits(inputs[:, :10])
 
