@@ -7,7 +7,7 @@ import functools
 import pickle
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import gymnasium as gym
 import gymnax
@@ -105,40 +105,59 @@ def test_the_list_of_ids_is_gymnaxs():
     assert list(GYMNAX_IDS) == gymnax.registered_envs
 
 
+class RecordedEnv(GymnaxEnv):
+    """Hands out what a program that trains on it sees: the first observations of episodes, and all steps."""
+
+    first: ClassVar[list[np.ndarray]] = []
+    steps: ClassVar[list[JaxStep]] = []
+
+    def reset(self, key, params):
+        obs, state = super().reset(key, params)
+        jax.debug.callback(self.first.append, obs)
+        return obs, state
+
+    def step_batch(self, keys, state, action, params):
+        after = super().step_batch(keys, state, action, params)
+        jax.debug.callback(self.steps.append, after._replace(state=None, info={}))
+        return after
+
+
 @pytest.mark.parametrize("env_id", GYMNAX_IDS)
-def test_every_gymnax_env_runs_and_keeps_its_spaces(env_id):
-    env = GymnaxEnv(env_id)
+def test_every_gymnax_env_can_be_trained_on_and_keeps_its_spaces(env_id):
+    """In the program itself the parameters are constants, other than in the tests that hand them over."""
+    RecordedEnv.first.clear()
+    RecordedEnv.steps.clear()
+    env = RecordedEnv(env_id)
     check_jax_env(env)
-    obs, steps = unroll(env, env.step, env.reset)
+    batch = NUM_ENVS * NUM_STEPS
+    config = (
+        PPOConfig()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=NUM_ENVS)
+        .training(train_batch_size_per_learner=batch, minibatch_size=batch, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+    )
+    algo = config.build_algo()
+    results = [algo.train() for _ in range(2)]
+    jax.effects_barrier()
+    assert results[-1]["num_env_steps_sampled_lifetime"] == 2 * batch
+    assert np.isfinite([result["learners"]["default_policy"]["total_loss"] for result in results]).all()
+
+    obs = np.stack(RecordedEnv.first)
+    steps = jax.tree.map(lambda *x: np.stack(x), *RecordedEnv.steps)
     space = env.observation_space
-    assert spaces.validate_batch(space, obs) == (NUM_ENVS,)
-    assert spaces.validate_batch(space, steps.obs) == (NUM_STEPS, NUM_ENVS)
-    assert spaces.validate_batch(space, steps.final_obs) == (NUM_STEPS, NUM_ENVS)
+    assert spaces.validate_batch(space, obs) == (len(obs),) and len(obs) > 0  # once where all are the same
+    assert spaces.validate_batch(space, steps.obs) == (2 * NUM_STEPS, NUM_ENVS)
+    assert spaces.validate_batch(space, steps.final_obs) == (2 * NUM_STEPS, NUM_ENVS)
     assert obs.dtype == steps.obs.dtype == spaces.dtype_of(space)
     assert (steps.reward.dtype, steps.terminated.dtype, steps.truncated.dtype) == (jnp.float32, bool, bool)
     assert np.isfinite(steps.reward).all()
     ended = steps.terminated | steps.truncated
     np.testing.assert_array_equal(steps.final_obs[~ended], steps.obs[~ended])
-    seen = np.concatenate([obs, *steps.obs, *steps.final_obs])
     if env_id not in OUTSIDE_OF_THEIR_SPACE:
         low, high = (0, space.n - 1) if isinstance(space, Discrete) else (space.low, space.high)
-        assert (seen >= np.asarray(low) - 1e-5).all() and (seen <= np.asarray(high) + 1e-5).all()
-
-
-@pytest.mark.parametrize("env_id", GYMNAX_IDS)
-def test_every_gymnax_env_can_be_trained_on(env_id):
-    """In the program itself the parameters are constants, other than in the tests that hand them over."""
-    config = (
-        PPOConfig()
-        .environment(f"gymnax/{env_id}")
-        .env_runners(num_envs_per_env_runner=2)
-        .training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [8]})
-    )
-    algo = config.build_algo()
-    results = [algo.train() for _ in range(2)]
-    assert results[-1]["num_env_steps_sampled_lifetime"] == 16
-    assert np.isfinite([result["learners"]["default_policy"]["total_loss"] for result in results]).all()
+        for seen in (obs, steps.obs, steps.final_obs):
+            assert (seen >= np.asarray(low) - 1e-5).all() and (seen <= np.asarray(high) + 1e-5).all()
 
 
 @pytest.mark.parametrize(
