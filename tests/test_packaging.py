@@ -321,6 +321,7 @@ def test_top_level_folders_are_imported_by_nobody_in_the_package():
         ("models.torch.torch_action_dist", "jax_distribution.Categorical"),
         ("models.torch.torch_distributions", "jaxrl_stack.core.distribution"),
         ("models.catalog", "core.models.catalog.Catalog"),
+        ("connectors.agent", "env_to_module"),
         ("core.rl_module.marl_module", "MultiRLModuleSpec"),
         ("core.testing.bc_algorithm", "RLModule of your own"),
         ("utils.nested_dict", "nested dicts, with jax.tree"),

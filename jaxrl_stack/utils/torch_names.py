@@ -23,6 +23,11 @@ _JAX_CLASSES = {
 """Beginning of a path below ``ray.rllib`` -> what to import instead, below ``jaxrl_stack``."""
 
 _OLD_MODULES = {
+    "connectors.action": "the pipeline in jaxrl_stack.connectors.module_to_env",
+    "connectors.agent": "the pipeline in jaxrl_stack.connectors.env_to_module, and learner connectors for rewards",
+    "connectors.connector": "ConnectorV2 (jaxrl_stack.connectors.connector_v2)",
+    "connectors.registry": "ConnectorV2 objects in env_runners(env_to_module_connector=...)",
+    "connectors.util": "ConnectorV2 objects in env_runners(env_to_module_connector=...)",
     "core.models.specs": "spaces of an RLModule and Columns; modules are checked when they are built",
     "core.rl_module.marl_module": "jaxrl_stack.core.rl_module.multi_rl_module (MultiRLModule, MultiRLModuleSpec)",
     "core.testing": "a small RLModule of your own, and the environments in jaxrl_stack.examples.envs.classes",

@@ -1,0 +1,5 @@
+"""RLlib's path of WriteObservationsToEpisodes: importing that says why it is not here."""
+
+from jaxrl_stack.connectors.common.absent import absent
+
+__getattr__ = absent(__name__)
