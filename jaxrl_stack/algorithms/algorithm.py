@@ -287,7 +287,11 @@ class Algorithm(Checkpointable):
             "time_since_restore": self._time_total - self._restored_at.time_total,
             "iterations_since_restore": self._iteration - self._restored_at.iteration,
         }
-        merge_nested(result, self.metrics.compile())
+        logged = self.metrics.compile()
+        # A training step of the user's own has its episodes there.
+        if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
+            result["env_runners"] |= _returns_by_member(logged[ENV_RUNNER_RESULTS]["episode_return_mean"])
+        merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
         result["config"] = dict(self._reported_config)
@@ -368,9 +372,7 @@ class Algorithm(Checkpointable):
             member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
             result["env_runners"][f"num_{kind}_steps_sampled"] = {member: sampled}
             result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = {member: self.driver.num_env_steps}
-            # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
-            for name in (f"{kind}_episode_return_mean", f"{kind}_episode_returns_mean"):
-                result["env_runners"][name] = {member: result["env_runners"]["episode_return_mean"]}
+        result["env_runners"] |= _returns_by_member(result["env_runners"]["episode_return_mean"])
         merge_nested(result["learners"], self.driver.learner_results(self.driver.num_updates - updates_before))
         result |= {
             "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
@@ -817,6 +819,16 @@ class Algorithm(Checkpointable):
     def cleanup(self) -> None:
         """Free what `setup` made."""
         self.driver.stop()
+
+
+def _returns_by_member(mean: float) -> dict[str, dict[str, float]]:
+    """Mean returns of the only agent and the only module."""
+    # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
+    return {
+        f"{kind}_episode_{name}_mean": {member: mean}
+        for kind, member in (("agent", "default_agent"), ("module", DEFAULT_MODULE_ID))
+        for name in ("return", "returns")
+    }
 
 
 class _Beside:

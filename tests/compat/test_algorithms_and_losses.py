@@ -301,6 +301,8 @@ def test_an_algorithm_of_ones_own(env):
     assert runners["num_env_steps_sampled_lifetime"] == result["num_env_steps_sampled_lifetime"] == 120
     assert runners["num_episodes_lifetime"] == 24 and algo.num_env_steps_sampled_lifetime == 120
     assert runners["episode_len_mean"] == 5.0 and result["steps_win100"] == 20.0
+    for name in ("agent_episode_returns_mean", "module_episode_return_mean"):
+        assert list(runners[name].values()) == [runners["episode_return_mean"]]
     # What the learners report is there, adds up over the iteration, and goes on.
     learned, total = result["learners"][DEFAULT_MODULE_ID], result["learners"]["__all_modules__"]
     assert learned["num_module_steps_trained"] == total["num_env_steps_trained"] == 60
