@@ -46,11 +46,17 @@ def test_explained_variance():
 
 @pytest.mark.parametrize(("rows", "n", "m"), [((32,), 64, 64), ((32,), 4, 64), ((32,), 64, 2), ((4, 8), 20, 30)])
 def test_dense_has_the_gradients_of_autodiff(rows, n, m):
-    keys = jax.random.split(jax.random.key(0), 4)
-    x, kernel = jax.random.normal(keys[0], (*rows, n)), jax.random.normal(keys[1], (n, m))
-    bias, cotangent = jax.random.normal(keys[2], (m,)), jax.random.normal(keys[3], (*rows, m))
-    out, pullback = jax.vjp(dense, x, kernel, bias)
-    expected, expected_pullback = jax.vjp(lambda x, w, b: x @ w + b, x, kernel, bias)
+    rng = np.random.default_rng(0)
+    shapes = ((*rows, n), (n, m), (m,), (*rows, m))
+    *arguments, cotangent = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+
+    @jax.jit
+    def both(arguments, cotangent):
+        out, pullback = jax.vjp(dense, *arguments)
+        expected, expected_pullback = jax.vjp(lambda x, w, b: x @ w + b, *arguments)
+        return (out, pullback(cotangent)), (expected, expected_pullback(cotangent))
+
+    (out, gradients), (expected, expected_gradients) = both(arguments, cotangent)
     np.testing.assert_array_equal(out, expected)
-    for ours, theirs in zip(pullback(cotangent), expected_pullback(cotangent), strict=True):
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)

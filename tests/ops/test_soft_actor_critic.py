@@ -71,22 +71,30 @@ def test_gradients_reach_only_what_each_loss_trains():
     log_probs = jax.nn.log_softmax(jnp.asarray(rng.normal(size=(8, 3)), jnp.float32))
     q_values = jnp.asarray(rng.normal(size=(2, 8, 3)), jnp.float32)
 
-    def which(function, **arguments):
-        gradients = jax.jit(jax.grad(lambda given: jnp.sum(function(**given))))(arguments)
-        return {name for name, gradient in gradients.items() if np.any(gradient)}
-
     box = {"q": q, "q_twin": twin, "logp": logp, "log_alpha": LOG_ALPHA}
     discrete = {"q": q_values[0], "q_twin": q_values[1], "log_probs": log_probs, "log_alpha": LOG_ALPHA}
-    assert which(sac.soft_values, **box) == set()
-    assert which(sac.soft_values_discrete, **discrete) == set()
-    assert which(sac.actor_rows, **box) == {"q", "q_twin", "logp"}
-    assert which(sac.actor_rows_discrete, **discrete) == {"log_probs"}
     target = {"log_alpha": LOG_ALPHA, "target_entropy": jnp.float32(-1.0)}
-    assert which(sac.temperature_rows, logp=logp, **target) == {"log_alpha"}
-    assert which(sac.temperature_rows_discrete, log_probs=log_probs, **target) == {"log_alpha"}
-    assert which(lambda **x: sac.critic_rows(**x).loss, q=q, q_twin=twin, targets=targets) == {"q"}
-    assert which(lambda **x: sac.critic_rows(**x).twin_loss, q=q, q_twin=twin, targets=targets) == {"q_twin"}
-    assert which(lambda **x: sac.critic_rows(**x).td_error, q=q, q_twin=twin, targets=targets) == set()
+    critic = {"q": q, "q_twin": twin, "targets": targets}
+    cases = [
+        (sac.soft_values, box, set()),
+        (sac.soft_values_discrete, discrete, set()),
+        (sac.actor_rows, box, {"q", "q_twin", "logp"}),
+        (sac.actor_rows_discrete, discrete, {"log_probs"}),
+        (sac.temperature_rows, {"logp": logp, **target}, {"log_alpha"}),
+        (sac.temperature_rows_discrete, {"log_probs": log_probs, **target}, {"log_alpha"}),
+        (lambda **x: sac.critic_rows(**x).loss, critic, {"q"}),
+        (lambda **x: sac.critic_rows(**x).twin_loss, critic, {"q_twin"}),
+        (lambda **x: sac.critic_rows(**x).td_error, critic, set()),
+    ]
+    functions, arguments, expected = zip(*cases, strict=True)
+
+    @jax.jit
+    def gradients(arguments):
+        sums = [lambda given, f=function: jnp.sum(f(**given)) for function in functions]
+        return [jax.grad(total)(given) for total, given in zip(sums, arguments, strict=True)]
+
+    found = [{name for name, gradient in own.items() if np.any(gradient)} for own in gradients(arguments)]
+    assert found == list(expected)
 
 
 def test_discrete_equals_a_loop():
