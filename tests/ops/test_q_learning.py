@@ -316,19 +316,19 @@ def test_one_key_is_one_draw():
 
 # -------------------------------------------------------------------------------------- target networks
 def test_target_update_is_due_after_that_many_sampled_steps():
-    frequency = 500
+    frequency, is_due = 500, jax.jit(ql.target_update_due)
     for start in (0, 2**32 - 700, 2**40):
         last, updates = counters.from_int(start), []
         for steps in range(start, start + 2001, 100):
-            due = bool(ql.target_update_due(counters.from_int(steps), last, frequency))
+            due = bool(is_due(counters.from_int(steps), last, frequency))
             if due:
                 last = counters.from_int(steps)
                 updates.append(steps - start)
         assert updates == [500, 1000, 1500, 2000]
     # A gap of more than 2**32 steps, and of less than that across the word's end.
-    assert ql.target_update_due(counters.from_int(2**33 + 5), counters.from_int(5), 2**31 - 1)
-    assert not ql.target_update_due(counters.from_int(2**32 + 1), counters.from_int(2**32 - 1), 3)
-    assert ql.target_update_due(counters.from_int(7), counters.from_int(7), 0)
+    assert is_due(counters.from_int(2**33 + 5), counters.from_int(5), 2**31 - 1)
+    assert not is_due(counters.from_int(2**32 + 1), counters.from_int(2**32 - 1), 3)
+    assert is_due(counters.from_int(7), counters.from_int(7), 0)
 
 
 def test_update_target_moves_only_what_is_due():
