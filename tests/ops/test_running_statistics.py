@@ -9,6 +9,8 @@ from jaxrl_stack.ops import running_statistics as rs
 
 RNG = np.random.default_rng(0)
 
+of_batch, update, merge = jax.jit(rs.of_batch), jax.jit(rs.update), jax.jit(rs.merge)
+
 
 def expected(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = rows.astype(np.float64)
@@ -31,7 +33,7 @@ def test_updates_match_the_moments_of_all_rows():
     batches = [RNG.normal(3.0, 2.0, (size, 2, 3)).astype(np.float32) for size in (1, 5, 64, 7)]
     statistics = rs.init((2, 3))
     for batch in batches:
-        statistics = jax.jit(rs.update)(statistics, batch)
+        statistics = update(statistics, batch)
     rows = np.concatenate(batches)
     assert_statistics(statistics, rows)
     np.testing.assert_allclose(rs.standard_deviation(statistics), rows.std(0, ddof=1), rtol=1e-5)
@@ -41,12 +43,12 @@ def test_masked_rows_do_not_count_even_if_they_are_not_numbers():
     batch = RNG.normal(size=(6, 3)).astype(np.float32)
     mask = np.array([False, True, True, False, True, False])
     batch[~mask] = np.nan
-    assert_statistics(rs.update(rs.init((3,)), jnp.asarray(batch), jnp.asarray(mask)), batch[mask])
+    assert_statistics(update(rs.init((3,)), jnp.asarray(batch), jnp.asarray(mask)), batch[mask])
 
 
 def test_a_batch_without_a_valid_row_changes_no_bit():
-    before = rs.update(rs.init((2,)), jnp.asarray(RNG.normal(size=(9, 2)), jnp.float32))
-    after = rs.update(before, jnp.full((4, 2), jnp.nan), jnp.zeros(4, bool))
+    before = update(rs.init((2,)), jnp.asarray(RNG.normal(size=(9, 2)), jnp.float32))
+    after = update(before, jnp.full((4, 2), jnp.nan), jnp.zeros(4, bool))
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
@@ -54,7 +56,7 @@ def test_a_batch_without_a_valid_row_changes_no_bit():
 def test_a_constant_column_has_exactly_its_value_and_no_variance(mask):
     statistics = rs.init(())
     for _ in range(3):
-        statistics = rs.update(statistics, jnp.full((5,), 1.1, jnp.float32), mask)
+        statistics = update(statistics, jnp.full((5,), 1.1, jnp.float32), mask)
     assert statistics.mean == np.float32(1.1)
     assert statistics.variance == 0.0
 
@@ -63,13 +65,13 @@ def test_a_large_mean_does_not_swallow_the_variance():
     rows = (1e4 + RNG.normal(size=(4096, 1))).astype(np.float32)
     statistics = rs.init((1,))
     for batch in np.split(rows, 64):
-        statistics = rs.update(statistics, jnp.asarray(batch))
+        statistics = update(statistics, jnp.asarray(batch))
     np.testing.assert_allclose(statistics.variance, rows.astype(np.float64).var(0), rtol=1e-3)
 
 
 def test_merge_is_associative_and_commutative():
-    a, b, c = (rs.of_batch(jnp.asarray(RNG.normal(i, i + 1, (10 * i + 3, 2)), jnp.float32)) for i in range(3))
-    left, right = rs.merge(rs.merge(a, b), c), rs.merge(c, rs.merge(b, a))
+    a, b, c = (of_batch(jnp.asarray(RNG.normal(i, i + 1, (10 * i + 3, 2)), jnp.float32)) for i in range(3))
+    left, right = merge(merge(a, b), c), merge(c, merge(b, a))
     assert count_of(left) == count_of(right) == 39
     np.testing.assert_allclose(left.mean, right.mean, rtol=1e-5)
     np.testing.assert_allclose(left.variance, right.variance, rtol=1e-5)
@@ -77,27 +79,27 @@ def test_merge_is_associative_and_commutative():
 
 def test_the_count_is_exact_beyond_32_bits():
     old = rs.RunningStatistics(jnp.array([3, 2**32 - 5], jnp.uint32), jnp.zeros(1), jnp.ones(1))
-    new = rs.update(old, jnp.ones((7, 1), jnp.float32))
+    new = update(old, jnp.ones((7, 1), jnp.float32))
     assert count_of(new) == 4 * 2**32 + 2
 
 
 def test_after_billions_of_rows_the_variance_neither_sinks_nor_grows():
     statistics = rs.RunningStatistics(jnp.array([4, 0], jnp.uint32), jnp.zeros(1), jnp.ones(1))
     batch = jnp.asarray([[-1.0], [1.0]])
-    statistics = jax.lax.fori_loop(0, 10_000, lambda _, s: rs.update(s, batch), statistics)
+    statistics = jax.lax.fori_loop(0, 10_000, lambda _, s: update(s, batch), statistics)
     np.testing.assert_allclose(statistics.variance, 1.0, rtol=1e-5)
 
 
 def test_fewer_than_two_rows_leave_the_scale_alone():
     batch = jnp.asarray([[2.0], [4.0]])
     np.testing.assert_array_equal(rs.normalize(rs.init((1,)), batch), batch)
-    one = rs.update(rs.init((1,)), batch[:1])
+    one = update(rs.init((1,)), batch[:1])
     np.testing.assert_array_equal(rs.normalize(one, batch), [[0.0], [2.0]])
 
 
 def test_normalize_switches():
     rows = jnp.asarray(RNG.normal(5.0, 3.0, (50, 2)), jnp.float32)
-    statistics = rs.of_batch(rows)
+    statistics = of_batch(rows)
     mean, std = np.mean(rows, 0), np.std(rows, 0, ddof=1)
     for subtract in (True, False):
         for divide in (True, False):
@@ -114,7 +116,7 @@ def test_merge_over_devices_counts_every_row_once_and_agrees_bit_for_bit():
     mask[1, 0] = False  # one device without a valid row
 
     def iteration(base, rows, mask):
-        delta = rs.update(rs.init((2,)), rows, mask)
+        delta = update(rs.init((2,)), rows, mask)
         return rs.merge_over_axis(base, delta, "devices")
 
     step = jax.pmap(iteration, axis_name="devices")
