@@ -194,7 +194,7 @@ def test_a_filter_learns_from_training_only_and_evaluation_starts_from_it():
 
 
 class HalvedRewards(ConnectorV2):
-    """A host piece of the learner pipeline that rewrites episodes."""
+    """A host connector of the learner pipeline that rewrites episodes."""
 
     seen = 0
 
@@ -205,7 +205,7 @@ class HalvedRewards(ConnectorV2):
         return batch
 
 
-def test_host_pieces_of_the_learner_pipeline_see_the_episodes():
+def test_host_connectors_of_the_learner_pipeline_see_the_episodes():
     HalvedRewards.seen = 0
     algo = config().learners(learner_connector=lambda obs_space, act_space: HalvedRewards()).build_algo()
     result = algo.train()

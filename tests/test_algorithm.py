@@ -501,10 +501,10 @@ def test_sampling_timesteps_continues_running_episodes(algo):
     assert sum(len(e) for e in second) == 3 * NUM_ENVS
     continued = [e for e in second if e.id_ in running]
     assert len(continued) == len(running) > 0
-    for piece in continued:
-        before = running[piece.id_]
-        assert piece.t_started == before.t
-        np.testing.assert_array_equal(piece.get_observations(0), before.get_observations(-1))
+    for connector in continued:
+        before = running[connector.id_]
+        assert connector.t_started == before.t
+        np.testing.assert_array_equal(connector.get_observations(0), before.get_observations(-1))
     # By default a fragment of every environment; a reset drops what runs.
     third = runner.sample(force_reset=True)
     assert sum(len(e) for e in third) == BATCH
@@ -553,7 +553,7 @@ class RecordsRewards(PPOLearner):
 
 
 class Passes(ConnectorV2):
-    """A learner piece that runs on the host, so that training takes episodes."""
+    """A learner connector that runs on the host, so that training takes episodes."""
 
     def __call__(self, *, rl_module, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
@@ -563,7 +563,7 @@ class Passes(ConnectorV2):
 
 @pytest.mark.parametrize(
     ("driver", "clip"),
-    [("device", True), ("blocks", 2.5), ("watched", True), ("complete_episodes", 2.5), ("host_piece", True)],
+    [("device", True), ("blocks", 2.5), ("watched", True), ("complete_episodes", 2.5), ("host_connector", True)],
 )
 def test_rewards_are_clipped_where_the_learner_reads_them(driver, clip):
     expected = np.sign if clip is True else lambda rewards: np.clip(rewards, -clip, clip)
@@ -573,7 +573,7 @@ def test_rewards_are_clipped_where_the_learner_reads_them(driver, clip):
         asked.callbacks(RecordsEpisodes)
     if driver == "complete_episodes":
         asked.env_runners(batch_mode="complete_episodes")
-    if driver == "host_piece":
+    if driver == "host_connector":
         asked.learners(learner_connector=lambda obs_space, action_space: [Passes()])
     if driver != "device":
         asked.env_runners(num_env_runners=0)
@@ -723,19 +723,19 @@ def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_
         for env in range(NUM_ENVS):
             start = 0
             for t in range(num_steps):
-                # A piece ends with its episode, or with its fragment.
+                # A connector ends with its episode, or with its fragment.
                 is_cut = (t + 1) % (num_steps // num_rounds) == 0
                 if not (terminated[t, env] or truncated[t, env] or is_cut):
                     continue
                 kinds.add("terminated" if terminated[t, env] else "truncated" if truncated[t, env] else "cut")
                 next_value = 0.0 if terminated[t, env] else next_values[t, env]
-                piece = range(start, t + 1)
+                connector = range(start, t + 1)
                 following = [*values[start + 1 : t + 1, env], next_value]
                 deltas = [
                     columns["rewards"][i, env] + gamma * v - values[i, env]
-                    for i, v in zip(piece, following, strict=True)
+                    for i, v in zip(connector, following, strict=True)
                 ]
-                for i in piece:
+                for i in connector:
                     weights = (gamma * lambda_) ** np.arange(t + 1 - i)
                     advantages[i, env] = np.dot(weights, deltas[i - start :])
                 start = t + 1

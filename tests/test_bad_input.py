@@ -222,13 +222,13 @@ def env_to_module(function):
     return changed(lambda config: config.env_runners(env_to_module_connector=function))
 
 
-def piece(**members):
+def sampling_connector(**members):
     return env_to_module(lambda env, spaces, device: connector(**members))
 
 
 def applied(function, **members):
-    """A piece with that `apply`."""
-    return piece(apply=lambda self, state, batch, ctx: function(state, batch), **members)
+    """A connector with that `apply`."""
+    return sampling_connector(apply=lambda self, state, batch, ctx: function(state, batch), **members)
 
 
 def unchanged(self, state, batch, ctx):
@@ -631,9 +631,9 @@ CONNECTORS = [
     case("too-many-arguments-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda env, spaces, device: connector(apply=unchanged))), ValueError, "module_to_env_connector", "takes 3 arguments", "env, spaces."),
     case("keyword-only", env_to_module(lambda *, env: MeanStdFilter()), ValueError, "env_to_module_connector", "'env' by keyword only", "before the *"),
     case("function-fails", env_to_module(lambda env, spaces, device: spaces["observation"]), KeyError, "'observation'", "Raised by the function of", "env_to_module_connector"),
-    case("no-apply", piece(), TypeError, "'MyConnector'", "neither `apply` nor `__call__`", "def apply(self, state, batch, ctx)"),
-    case("apply-without-context", piece(apply=lambda self, state, batch: (state, batch)), TypeError, "'MyConnector': apply", "too many positional", "def apply(self, state, batch, ctx)"),
-    case("init-without-number", piece(init=lambda self: (), apply=unchanged), TypeError, "'MyConnector': init", "too many positional", "def init(self, num_envs: int)"),
+    case("no-apply", sampling_connector(), TypeError, "'MyConnector'", "neither `apply` nor `__call__`", "def apply(self, state, batch, ctx)"),
+    case("apply-without-context", sampling_connector(apply=lambda self, state, batch: (state, batch)), TypeError, "'MyConnector': apply", "too many positional", "def apply(self, state, batch, ctx)"),
+    case("init-without-number", sampling_connector(init=lambda self: (), apply=unchanged), TypeError, "'MyConnector': init", "too many positional", "def init(self, num_envs: int)"),
     case("apply-returns-batch", applied(lambda state, batch: batch), TypeError, "MyConnector", "got dict", "must return the tuple (state, batch)"),
     case("apply-returns-columns", applied(lambda state, batch: (state, batch[POLICY])), TypeError, "MyConnector", "{'obs'", "{module_id: {column: arrays}}"),
     case("state-changes-dtype", applied(lambda state, batch: (state + 0.5, batch), init=lambda self, num_envs: jnp.int32(0)), TypeError, "MyConnector", "got float32[]", "expected int32[]"),
@@ -642,12 +642,12 @@ CONNECTORS = [
     case("removes-observations", applied(lambda state, batch: (state, {POLICY: {}})), ValueError, "MyConnector", "without 'obs'", "keep it"),
     case("renames-module", applied(lambda state, batch: (state, {"p1": batch[POLICY]})), ValueError, "MyConnector", "['p1']", f"keep the ids that came in, ['{POLICY}']"),
     case("changes-shape-silently", applied(lambda state, batch: (state, {POLICY: {"obs": batch[POLICY]["obs"][:, :2]}})), ValueError, "MyConnector", "(7, 2)", "recompute_output_observation_space()"),
-    case("declares-no-space", piece(apply=unchanged, recompute_output_observation_space=lambda self, observation_space, action_space: (4,)), TypeError, "MyConnector", "(4,)", "Supported are"),
+    case("declares-no-space", sampling_connector(apply=unchanged, recompute_output_observation_space=lambda self, observation_space, action_space: (4,)), TypeError, "MyConnector", "(4,)", "Supported are"),
     case("python-if", applied(lambda state, batch: (state, batch if batch[POLICY]["obs"].sum() > 0 else {})), TypeError, "MyConnector", "TracerBoolConversionError", "use jnp.where"),
-    case("host-piece-on-device", piece(__call__=lambda self, **kwargs: kwargs["batch"]), TypeError, "'MyConnector'", "`__call__`", "use a host environment"),
-    case("host-piece-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "ModuleToEnvPipeline", "pure functions"),
-    case("host-piece-of-learner-on-device", changed(lambda c: c.learners(learner_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "LearnerConnectorPipeline", "pure functions"),
-    case("learner-piece-without-apply", changed(lambda c: c.learners(learner_connector=lambda: connector())), TypeError, "'MyConnector'", "neither `apply`", "def apply(self, state, batch, ctx)"),
+    case("host-connector-on-device", sampling_connector(__call__=lambda self, **kwargs: kwargs["batch"]), TypeError, "'MyConnector'", "`__call__`", "use a host environment"),
+    case("host-connector-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "ModuleToEnvPipeline", "pure functions"),
+    case("host-connector-of-learner-on-device", changed(lambda c: c.learners(learner_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "LearnerConnectorPipeline", "pure functions"),
+    case("learner-connector-without-apply", changed(lambda c: c.learners(learner_connector=lambda: connector())), TypeError, "'MyConnector'", "neither `apply`", "def apply(self, state, batch, ctx)"),
     case("actions-are-not-made", setting("env_runners", add_default_connectors_to_module_to_env_pipeline=False), ValueError, "add_default_connectors_to_module_to_env_pipeline=False", "into actions", "module_to_env_connector="),
     case("advantages-are-not-made", changed(lambda c: c.learners(add_default_connectors_to_learner_pipeline=False), then=train), ValueError, "PPOLearner", "'advantages'", "Add a learner connector"),
     case("remove-unknown", lambda: pipeline().remove("MeanStdFilter"), ValueError, "No connector", "'MeanStdFilter'", "['MyConnector']"),
@@ -656,7 +656,7 @@ CONNECTORS = [
     case("append-class", lambda: pipeline().append(MeanStdFilter), TypeError, "MeanStdFilter", "is a class", "MeanStdFilter()"),
     case("append-text", lambda: pipeline().append("MeanStdFilter"), TypeError, "pipeline's connectors", "'MeanStdFilter'", "ConnectorV2 objects"),
     case("same-object-twice", twice_in_a_pipeline, ValueError, "MyConnector", "already", "add a second one"),
-    case("piece-argument-typo", lambda: MeanStdFilter(clip_by_vale=3), TypeError, "MeanStdFilter", "clip_by_vale", "clip_by_value"),
+    case("connector-argument-typo", lambda: MeanStdFilter(clip_by_vale=3), TypeError, "MeanStdFilter", "clip_by_vale", "clip_by_value"),
     case("filter-clip-negative", lambda: MeanStdFilter(clip_by_value=-1), ValueError, "clip_by_value=", "-1", "a positive number"),
     case("stack-of-none", lambda: FrameStackingEnvToModule(num_frames=0), ValueError, "num_frames=", "0", "1 or more"),
     case("previous-actions-negative", lambda: PrevActionsPrevRewards(n_prev_actions=-1), ValueError, "n_prev_actions=", "-1", "0 or more"),

@@ -164,9 +164,9 @@ def test_connectors_and_the_environment(env):
 
 
 @INSPECTED
-def test_statistics_of_training_find_their_piece_by_name(env):
-    pieces = (FrameStackingEnvToModule(num_frames=1), MeanStdFilter())
-    training = config(env, env_to_module_connector=lambda *args: list(pieces))
+def test_statistics_of_training_find_their_connector_by_name(env):
+    connectors = (FrameStackingEnvToModule(num_frames=1), MeanStdFilter())
+    training = config(env, env_to_module_connector=lambda *args: list(connectors))
     training.env_runners(env_to_module_connector=lambda *args: MeanStdFilter())
     algo = training.build_algo()
     algo.train()

@@ -567,7 +567,7 @@ class OnTheHost(ConnectorV2):
         return batch
 
 
-def test_learner_pieces_that_run_on_the_host_are_refused_by_name():
+def test_learner_connectors_that_run_on_the_host_are_refused_by_name():
     asked = config().learners(learner_connector=lambda observation_space, action_space: OnTheHost())
     with pytest.raises(ValueError, match=r"OnTheHost.*apply\(self, state, batch, ctx\)"):
         asked.build_algo()

@@ -78,7 +78,7 @@ def run(tmp_path_factory):
 
 
 def steps_in_python(driver, state, num_training_steps):
-    """The training steps of one call, each of their pieces a program of its own; the last updates' metrics."""
+    """The training steps of one call, each of their parts a program of its own; the last updates' metrics."""
     learner, rollout, replay, config = driver.learner, driver.rollout, driver.replay, driver.config
     settings = jax.tree.map(jnp.asarray, learner.settings())
     num_samples, num_updates = config.rounds_per_training_step
@@ -121,7 +121,7 @@ def steps_in_python(driver, state, num_training_steps):
     return dataclasses.replace(state, runner=dataclasses.replace(state.runner, window=window, key=key)), metrics
 
 
-def test_the_program_does_what_its_pieces_do(run):
+def test_the_program_does_what_its_parts_do(run):
     """Step by step in Python: the same draws, windows, priorities, schedules and targets. Sums that another program
     adds up in another order differ in the last bits."""
     driver = run.algo.driver

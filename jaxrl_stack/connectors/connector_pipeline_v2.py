@@ -184,7 +184,7 @@ class ConnectorPipelineV2(PureConnector):
             )
         if any(connector is place for _, place in self._places):
             raise ValueError(f"This {type(connector).__name__} object is in the pipeline already; add a second one.")
-        before = [place for _, place in self._places[:index] if isinstance(place, Marker) and not place.is_on_episodes]
+        before = [place for _, place in self._places[:index] if isinstance(place, Marker) and place.ends_episodes]
         if connector.is_host_connector and before:
             raise TypeError(
                 f"Host connector {type(connector).__name__!r} comes after {type(before[0]).__name__!r} in this "

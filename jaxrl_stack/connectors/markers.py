@@ -22,10 +22,10 @@ class Marker(ConnectorV2):
         device: See above.
 
     Attributes:
-        is_on_episodes: Whether connectors after it still work on episodes: only then may these be host connectors.
+        ends_episodes: Whether connectors after it get arrays in place of episodes, and so are no host connectors.
     """
 
-    is_on_episodes = False
+    ends_episodes = False
 
     def __init__(
         self,
@@ -45,27 +45,31 @@ class Marker(ConnectorV2):
         return state, batch
 
 
-class AddObservationsFromEpisodesToBatch(Marker):
+class _PlaceOfArrays(Marker):
+    ends_episodes = True
+
+
+class AddObservationsFromEpisodesToBatch(_PlaceOfArrays):
     """Where observations become a batch: runners hand over arrays ``[B, ...]``."""
 
 
-class AddColumnsFromEpisodesToTrainBatch(Marker):
+class AddColumnsFromEpisodesToTrainBatch(_PlaceOfArrays):
     """Where actions, rewards and the module's outputs join a train batch: runners record them."""
 
 
-class AddTimeDimToBatchAndZeroPad(Marker):
+class AddTimeDimToBatchAndZeroPad(_PlaceOfArrays):
     """Where batches get a time axis: recorded ones have it, ``[T, B, ...]``."""
 
 
-class AddStatesFromEpisodesToBatch(Marker):
+class AddStatesFromEpisodesToBatch(_PlaceOfArrays):
     """Where recurrent states join a batch: runners record them."""
 
 
-class BatchIndividualItems(Marker):
+class BatchIndividualItems(_PlaceOfArrays):
     """Where lists of items become arrays: batches are made of arrays from the start."""
 
 
-class NumpyToTensor(Marker):
+class NumpyToTensor(_PlaceOfArrays):
     """Where a batch goes to the module's device: that is the drivers' affair."""
 
 
@@ -87,8 +91,6 @@ class ListifyDataForVectorEnv(Marker):
 
 class AddOneTsToEpisodesAndTruncate(Marker):
     """Where RLlib adds a step to bootstrap from: batches hold FINAL_OBS, and no default pipeline has this marker."""
-
-    is_on_episodes = True
 
 
 ENV_TO_MODULE = (

@@ -28,7 +28,7 @@ FLAT = {"__env_single__": (BOX, DISCRETE)}
 NESTED = {"__env_single__": (gym.spaces.Dict(a=BOX, b=gym.spaces.Discrete(4)), DISCRETE)}
 
 
-class Piece(ConnectorV2):
+class Connector(ConnectorV2):
     """Does nothing."""
 
     def apply(self, state, batch, ctx):
@@ -36,7 +36,7 @@ class Piece(ConnectorV2):
 
 
 def classes(pipeline):
-    return [type(piece) for piece in pipeline]
+    return [type(connector) for connector in pipeline]
 
 
 def test_default_pipelines():
@@ -50,23 +50,27 @@ def test_default_pipelines():
     assert classes(config.build_learner_connector(BOX, DISCRETE)) == [GeneralAdvantageEstimation]
 
 
-def test_custom_pieces_go_where_they_belong():
+def test_custom_connectors_go_where_they_belong():
     config = PPOConfig().env_runners(
-        env_to_module_connector=lambda env, spaces, device: [Piece(), MeanStdFilter()],
-        module_to_env_connector=lambda env, spaces: Piece(),
+        env_to_module_connector=lambda env, spaces, device: [Connector(), MeanStdFilter()],
+        module_to_env_connector=lambda env, spaces: Connector(),
     )
-    config.learners(learner_connector=lambda observation_space, action_space: Piece())
+    config.learners(learner_connector=lambda observation_space, action_space: Connector())
     flat = {"__env_single__": (gym.spaces.Box(0, 255, (3,), np.uint8), DISCRETE)}
     # MeanStdFilter makes floats of these bytes: nothing is left to flatten.
-    assert classes(config.build_env_to_module_connector(spaces=flat)) == [Piece, MeanStdFilter]
-    assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [GetActions, Piece, NormalizeAndClipActions]
-    assert classes(config.build_learner_connector(BOX, DISCRETE)) == [Piece, GeneralAdvantageEstimation]
+    assert classes(config.build_env_to_module_connector(spaces=flat)) == [Connector, MeanStdFilter]
+    assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [
+        GetActions,
+        Connector,
+        NormalizeAndClipActions,
+    ]
+    assert classes(config.build_learner_connector(BOX, DISCRETE)) == [Connector, GeneralAdvantageEstimation]
     config.env_runners(
         add_default_connectors_to_env_to_module_pipeline=False, add_default_connectors_to_module_to_env_pipeline=False
     )
     config.learners(add_default_connectors_to_learner_pipeline=False)
-    assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [Piece]
-    assert classes(config.build_learner_connector(BOX, DISCRETE)) == [Piece]
+    assert classes(config.build_module_to_env_connector(spaces=FLAT)) == [Connector]
+    assert classes(config.build_learner_connector(BOX, DISCRETE)) == [Connector]
 
 
 def test_connector_functions_of_every_arity():
@@ -74,7 +78,7 @@ def test_connector_functions_of_every_arity():
 
     def record(*arguments):
         got.append(arguments)
-        return Piece()
+        return Connector()
 
     def build(function, env="env", device="device"):
         config = PPOConfig().environment(observation_space=BOX, action_space=DISCRETE)
@@ -94,9 +98,9 @@ def test_connector_functions_of_every_arity():
     assert [arguments[2] for arguments in got[:3]] == [2, 3, "device"]
     assert got[3][1] is FLAT
     assert got[8][2] == "device"
-    assert classes(build(Piece)) == [Piece]
+    assert classes(build(Connector)) == [Connector]
     with pytest.raises(ValueError, match="takes 4 arguments"):
-        build(lambda a, b, c, d: Piece())
+        build(lambda a, b, c, d: Connector())
     with pytest.raises(ValueError, match="must return a ConnectorV2"):
         build(lambda env: None)
     with pytest.raises(ValueError, match="function that returns"):

@@ -32,7 +32,7 @@ from jaxrl_stack.utils.results import flatten_result
 
 
 @register_class
-def pieces(env, spaces, device):
+def connectors(env, spaces, device):
     return [
         FrameStackingEnvToModule(num_frames=2),
         MeanStdFilter(),
@@ -185,7 +185,7 @@ def on_device(**env_runners) -> PPOConfig:
 def with_everything() -> PPOConfig:
     """Schedules, histories, statistics, callbacks, and two fragments per train batch."""
     return (
-        on_device(env_to_module_connector=pieces)
+        on_device(env_to_module_connector=connectors)
         .training(
             lr=[[0, 0.01], [2000, 0.001]],
             entropy_coeff=[[0, 0.02], [2000, 0.0]],

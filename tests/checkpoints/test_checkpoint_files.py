@@ -869,8 +869,8 @@ def test_learner_and_group(learner, config, tmp_path):
 
 
 def test_connectors(tmp_path):
-    pieces = [FrameStackingEnvToModule(num_frames=2), MeanStdFilter(), MeanStdFilter()]
-    pipeline = EnvToModulePipeline(OBS, ACTION, connectors=pieces)
+    connectors = [FrameStackingEnvToModule(num_frames=2), MeanStdFilter(), MeanStdFilter()]
+    pipeline = EnvToModulePipeline(OBS, ACTION, connectors=connectors)
     state = jax.tree.map(lambda leaf: np.full_like(leaf, 3), pipeline.get_state())
     pipeline.set_state(state)
     path = Path(pipeline.save_to_path(tmp_path / "pipeline"))
@@ -878,9 +878,9 @@ def test_connectors(tmp_path):
     assert back.names == pipeline.names
     assert_same(back.get_state(), state)
     name = pipeline.names[-1]
-    piece = MeanStdFilter.from_checkpoint(path / name)
-    assert_same(piece.get_state(), state[name])
-    alone = MeanStdFilter.from_checkpoint(piece.save_to_path(tmp_path / "piece"))
+    connector = MeanStdFilter.from_checkpoint(path / name)
+    assert_same(connector.get_state(), state[name])
+    alone = MeanStdFilter.from_checkpoint(connector.save_to_path(tmp_path / "connector"))
     assert_same(alone.get_state(), state[name])
     with pytest.raises(ValueError, match="is of MeanStdFilter, not of FrameStacking"):
         FrameStackingEnvToModule.from_checkpoint(path / name)

@@ -324,7 +324,7 @@ def test_an_own_module_by_its_own_method(own):
     assert type(RLModule.from_checkpoint(folder, allow=cases.Noisy)) is cases.Noisy
 
 
-def test_own_pieces_of_pipelines(own):
+def test_own_connectors_of_pipelines(own):
     folder = own / "env_runner" / "env_to_module_connector"
     with pytest.raises(ValueError, match="Plus"):
         EnvToModulePipeline.from_checkpoint(folder)

@@ -289,9 +289,9 @@ def test_objects_that_say_what_they_are_made_of():
     assert there_and_back(Celsius(20), allow=[Celsius]).degrees == 20
     config = there_and_back(DefaultModelConfig(fcnet_hiddens=[4]))
     assert config.given() == {"fcnet_hiddens": [4]}
-    pieces = there_and_back([FrameStackingEnvToModule(num_frames=3), MeanStdFilter(clip_by_value=None)])
-    assert [type(piece) for piece in pieces] == [FrameStackingEnvToModule, MeanStdFilter]
-    assert pieces[0].num_frames == 3
+    connectors = there_and_back([FrameStackingEnvToModule(num_frames=3), MeanStdFilter(clip_by_value=None)])
+    assert [type(connector) for connector in connectors] == [FrameStackingEnvToModule, MeanStdFilter]
+    assert connectors[0].num_frames == 3
 
 
 def test_classes_and_functions():

@@ -38,7 +38,7 @@ def local(tmp_path_factory):
     """Six iterations at a stretch; three, saved, that another process goes on with."""
     folder = tmp_path_factory.mktemp("local")
     process = cases.OtherProcess()
-    config = cases.on_host(env_to_module_connector=cases.pieces)
+    config = cases.on_host(env_to_module_connector=cases.connectors)
     saving = config.build_algo()
     results = [cases.learned(saving.train()) for _ in range(3)]
     saving.save_to_path(folder / "3")
@@ -82,7 +82,9 @@ def test_an_algorithm_that_has_trained_elsewhere_takes_it_over(local):
 
 
 def test_statistics_alone_leave_running_episodes_as_they_are(local):
-    config = cases.on_host(num_envs_per_env_runner=2, rollout_fragment_length=6, env_to_module_connector=cases.pieces)
+    config = cases.on_host(
+        num_envs_per_env_runner=2, rollout_fragment_length=6, env_to_module_connector=cases.connectors
+    )
     algo = config.training(train_batch_size_per_learner=36, minibatch_size=None).build_algo()
     algo.train()
     before = algo.env_runner.get_state()["env_to_module_connector"]
@@ -97,7 +99,7 @@ def test_statistics_alone_leave_running_episodes_as_they_are(local):
     algo.stop()
 
 
-def test_pieces_that_keep_something_themselves(tmp_path):
+def test_connectors_that_keep_something_themselves(tmp_path):
     """On the host, before the module; and after it."""
     config = cases.on_host(env_to_module_connector=cases.counting_calls, module_to_env_connector=cases.counting_steps)
     algo = config.build_algo()
@@ -164,7 +166,7 @@ def test_runners_whose_statistics_are_not_merged_keep_their_own(tmp_path, ray_wi
         num_env_runners=2,
         num_envs_per_env_runner=2,
         merge_env_runner_states=False,
-        env_to_module_connector=cases.pieces,
+        env_to_module_connector=cases.connectors,
     )
     algo = config.evaluation(evaluation_duration=1, evaluation_force_reset_envs_before_iteration=True).build_algo()
     algo.train()
@@ -200,7 +202,7 @@ def actors(tmp_path_factory, ray_with_cases):
     """Two env runners and a learner in actors; then others that go on with their checkpoint."""
     del ray_with_cases
     path = tmp_path_factory.mktemp("actors") / "checkpoint"
-    runners = {"num_env_runners": 2, "num_envs_per_env_runner": 2, "env_to_module_connector": cases.pieces}
+    runners = {"num_env_runners": 2, "num_envs_per_env_runner": 2, "env_to_module_connector": cases.connectors}
     algo = cases.on_host(**runners).learners(num_learners=1).build_algo()
     for _ in range(3):
         algo.train()
@@ -238,7 +240,7 @@ def test_no_runners_in_place_of_two(actors):
 
 def test_two_runners_in_place_of_none(actors, tmp_path):
     algo = actors.restored
-    source = cases.on_host(env_to_module_connector=cases.pieces).build_algo()
+    source = cases.on_host(env_to_module_connector=cases.connectors).build_algo()
     for _ in range(2):
         source.train()
     path = source.save_to_path(tmp_path / "checkpoint")

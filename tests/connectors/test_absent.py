@@ -22,5 +22,5 @@ def test_connectors_without_a_job_say_why(module, name, reason):
     package = importlib.import_module(f"jaxrl_stack.connectors.{module}")
     with pytest.raises(ImportError, match=f"{name} of RLlib has no counterpart.*{reason}"):
         getattr(package, name)
-    with pytest.raises(AttributeError, match="has no attribute 'NoSuchPiece'"):
-        _ = package.NoSuchPiece
+    with pytest.raises(AttributeError, match="has no attribute 'NoSuchConnector'"):
+        _ = package.NoSuchConnector

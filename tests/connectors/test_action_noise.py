@@ -23,24 +23,24 @@ UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 THETA, SIGMA, LENGTH = 0.1, 0.05, 20
 
 
-def noise_of(piece, num_envs, num_steps, starts=()):
-    """What a piece adds to actions of 0, ``[T, B, ...]``; every episode starts at step 0 and at those of `starts`."""
-    actions = jnp.zeros((num_envs, *piece.input_action_space.shape), jnp.float32)
+def noise_of(connector, num_envs, num_steps, starts=()):
+    """What a connector adds to actions of 0, ``[T, B, ...]``; episodes start at step 0 and at `starts`."""
+    actions = jnp.zeros((num_envs, *connector.input_action_space.shape), jnp.float32)
 
     def step(state, given):
         key, start = given
         ctx = ConnectorContext(key=key, reset=jnp.full((num_envs,), start))
-        state, batch = piece.apply(state, {DEFAULT_MODULE_ID: {"actions": actions}}, ctx)
+        state, batch = connector.apply(state, {DEFAULT_MODULE_ID: {"actions": actions}}, ctx)
         return state, batch[DEFAULT_MODULE_ID]["actions"]
 
     marks = np.isin(np.arange(num_steps), [0, *starts])
-    run = jax.jit(lambda keys: jax.lax.scan(step, piece.init(num_envs), (keys, marks)))
+    run = jax.jit(lambda keys: jax.lax.scan(step, connector.init(num_envs), (keys, marks)))
     return np.asarray(run(jax.random.split(jax.random.key(0), num_steps))[1])
 
 
 def test_ornstein_uhlenbeck_noise_follows_its_equation():
-    piece = OrnsteinUhlenbeckNoise(None, UNBOUNDED, theta=THETA, sigma=SIGMA, mean=0.2, dt=0.5)
-    noise = noise_of(piece, 2000, 40, starts=[30])
+    connector = OrnsteinUhlenbeckNoise(None, UNBOUNDED, theta=THETA, sigma=SIGMA, mean=0.2, dt=0.5)
+    noise = noise_of(connector, 2000, 40, starts=[30])
     before = np.concatenate([np.zeros_like(noise[:1]), noise[:-1]])
     before[30] = 0.0
     draws = (noise - before - THETA * (0.2 - before) * 0.5) / (SIGMA * np.sqrt(0.5))
@@ -52,8 +52,8 @@ def test_ornstein_uhlenbeck_noise_follows_its_equation():
 @pytest.mark.parametrize("beta", [0.5, 1.0, 1.5])
 def test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode(beta):
     num_steps = 256
-    piece = ColoredNoise(None, UNBOUNDED, beta=beta, scale=0.5, horizon=num_steps)
-    noise = noise_of(piece, 2000, 2 * num_steps, starts=[num_steps])
+    connector = ColoredNoise(None, UNBOUNDED, beta=beta, scale=0.5, horizon=num_steps)
+    noise = noise_of(connector, 2000, 2 * num_steps, starts=[num_steps])
     first, second = noise[:num_steps], noise[num_steps:]
     # Unit variance everywhere, after a start, too, across which nothing is remembered.
     np.testing.assert_allclose(noise.std(axis=(1, 2)), 0.5, atol=0.03)
@@ -68,10 +68,10 @@ def test_colored_noise_has_its_spectrum_from_the_first_step_of_an_episode(beta):
 
 def test_actions_are_clipped_to_what_the_environment_takes():
     def applied(space, **arguments):
-        piece = ColoredNoise(None, space, scale=100.0, **arguments)
+        connector = ColoredNoise(None, space, scale=100.0, **arguments)
         columns = {"actions": np.full((64, 2), 0.5, np.float32), "action_logp": np.zeros(64), "other": np.ones(64)}
         ctx = ConnectorContext(key=jax.random.key(0), reset=np.ones(64, bool))
-        out = piece.apply(piece.init(64), {"any_id": columns}, ctx)[1]["any_id"]
+        out = connector.apply(connector.init(64), {"any_id": columns}, ctx)[1]["any_id"]
         assert set(out) == {"actions", "other"}  # the log-probability is that of another action
         return out["actions"].min(axis=0), out["actions"].max(axis=0)
 
@@ -82,22 +82,24 @@ def test_actions_are_clipped_to_what_the_environment_takes():
 
 
 def test_greedy_actions_are_left_alone():
-    piece = OrnsteinUhlenbeckNoise(None, SPACE)
-    state, batch = piece.init(3), {DEFAULT_MODULE_ID: {"actions": np.zeros((3, 2), np.float32)}}
-    assert piece.apply(state, batch, ConnectorContext(explore=False)) == (state, batch)
+    connector = OrnsteinUhlenbeckNoise(None, SPACE)
+    state, batch = connector.init(3), {DEFAULT_MODULE_ID: {"actions": np.zeros((3, 2), np.float32)}}
+    assert connector.apply(state, batch, ConnectorContext(explore=False)) == (state, batch)
 
 
 def test_each_module_has_a_noise_of_its_own():
     spaces = gym.spaces.Dict({"one": SPACE, "two": gym.spaces.Box(-1.0, 1.0, (3,))})
-    piece = OrnsteinUhlenbeckNoise(None, spaces, multi_agent=True)
+    connector = OrnsteinUhlenbeckNoise(None, spaces, multi_agent=True)
     batch = {"one": {"actions": np.zeros((4, 2), np.float32)}, "two": {"actions": np.zeros((4, 3), np.float32)}}
-    state, out = piece.apply(piece.init(4), batch, ConnectorContext(key=jax.random.key(0), reset=np.zeros(4, bool)))
+    state, out = connector.apply(
+        connector.init(4), batch, ConnectorContext(key=jax.random.key(0), reset=np.zeros(4, bool))
+    )
     assert state["two"].shape == (4, 3)
     assert np.abs(out["one"]["actions"] - out["two"]["actions"][:, :2]).min() > 1e-6
 
 
 @pytest.mark.parametrize(
-    ("piece", "arguments", "message"),
+    ("connector", "arguments", "message"),
     [
         (OrnsteinUhlenbeckNoise, {"theta": 2.5}, r"theta=2.5.*theta \* dt below 2"),
         (OrnsteinUhlenbeckNoise, {"sigma": -1.0}, "sigma=-1.0.*sigma >= 0"),
@@ -105,17 +107,17 @@ def test_each_module_has_a_noise_of_its_own():
         (ColoredNoise, {"horizon": 2}, "horizon=2.*8 steps or more"),
     ],
 )
-def test_numbers_out_of_range_are_named(piece, arguments, message):
+def test_numbers_out_of_range_are_named(connector, arguments, message):
     with pytest.raises(ValueError, match=message):
-        piece(**arguments)
+        connector(**arguments)
 
 
 def test_what_cannot_be_noisy_is_named():
     with pytest.raises(ValueError, match=r"needs a Box of floats, but the action space is Discrete\(2\)"):
         OrnsteinUhlenbeckNoise(None, gym.spaces.Discrete(2)).init(1)
-    piece, batch = OrnsteinUhlenbeckNoise(None, SPACE), {DEFAULT_MODULE_ID: {"actions": np.zeros((1, 2))}}
+    connector, batch = OrnsteinUhlenbeckNoise(None, SPACE), {DEFAULT_MODULE_ID: {"actions": np.zeros((1, 2))}}
     with pytest.raises(ValueError, match="needs `ctx.key` and `ctx.reset` when exploring"):
-        piece.apply(piece.init(1), batch, ConnectorContext())
+        connector.apply(connector.init(1), batch, ConnectorContext())
 
 
 # ------------------------------------------------------------------------------------------------------ both drivers
@@ -148,11 +150,11 @@ class Still(DefaultSACRLModule):
         return {"actions": jnp.zeros((*batch["obs"].shape[:-1], 2), jnp.float32)}
 
 
-def sac(env, piece):
+def sac(env, connector):
     return (
         SACConfig()
         .environment(env)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=2, module_to_env_connector=piece)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2, module_to_env_connector=connector)
         .training(
             train_batch_size_per_learner=8,
             num_steps_sampled_before_learning_starts=20,

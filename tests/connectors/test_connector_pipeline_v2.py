@@ -95,8 +95,8 @@ def run(pipeline, state=None, batch=None, ctx=None):
     return jax.jit(pipeline.apply)(state, nested(obs=OBS) if batch is None else batch, ctx or context())
 
 
-def pipeline_of(*pieces, cls=ConnectorPipelineV2):
-    return cls(BOX, ACTIONS, connectors=pieces)
+def pipeline_of(*connectors, cls=ConnectorPipelineV2):
+    return cls(BOX, ACTIONS, connectors=connectors)
 
 
 # Members
@@ -134,9 +134,9 @@ def test_a_name_stays_with_its_connector_when_a_namesake_is_inserted_in_front():
 
 
 def test_wrong_members_are_refused():
-    piece = Scale()
+    connector = Scale()
     with pytest.raises(ValueError, match="in the pipeline already"):
-        pipeline_of(piece, piece)
+        pipeline_of(connector, connector)
     with pytest.raises(TypeError, match=r"Scale is a class.*Scale\(\)"):
         pipeline_of(Scale)
     with pytest.raises(TypeError, match="ConnectorV2 objects, got 3"):

@@ -23,10 +23,10 @@ BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 NESTED = gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3, start=1), BOX])})
 
 
-def apply(piece, state, obs, module_id=DEFAULT_MODULE_ID, reset=None, **fields):
+def apply(connector, state, obs, module_id=DEFAULT_MODULE_ID, reset=None, **fields):
     size = len(jax.tree.leaves(obs)[0])
     ctx = ConnectorContext(reset=np.zeros(size, bool) if reset is None else np.asarray(reset), **fields)
-    state, batch = jax.jit(piece.apply)(state, {module_id: {"obs": obs}}, ctx)
+    state, batch = jax.jit(connector.apply)(state, {module_id: {"obs": obs}}, ctx)
     return state, batch[module_id]["obs"]
 
 
@@ -34,21 +34,21 @@ def apply(piece, state, obs, module_id=DEFAULT_MODULE_ID, reset=None, **fields):
 
 
 def test_flatten_is_what_gymnasium_does():
-    piece = FlattenObservations(NESTED)
+    connector = FlattenObservations(NESTED)
     items = [NESTED.sample() for _ in range(4)]
     obs = jax.tree.map(lambda *leaves: np.stack(leaves), *items)
-    _, out = apply(piece, piece.init(4), obs)
+    _, out = apply(connector, connector.init(4), obs)
     assert out.dtype == jnp.float32
     np.testing.assert_allclose(out, np.stack([gym.spaces.flatten(NESTED, item) for item in items]))
-    assert piece.observation_space.shape == out.shape[1:]
+    assert connector.observation_space.shape == out.shape[1:]
 
 
 def test_flatten_can_drop_keys():
-    piece = FlattenObservations(NESTED, keys_to_remove=["b"])
+    connector = FlattenObservations(NESTED, keys_to_remove=["b"])
     obs = {"a": np.ones((2, 2), np.float32), "b": (np.ones(2, np.int32), np.zeros((2, 2), np.float32))}
-    _, out = apply(piece, piece.init(2), obs)
+    _, out = apply(connector, connector.init(2), obs)
     np.testing.assert_array_equal(out, np.ones((2, 2)))
-    assert piece.observation_space == BOX
+    assert connector.observation_space == BOX
     with pytest.raises(ValueError, match=r"the space has no \['c'\], only \['a', 'b'\]"):
         _ = FlattenObservations(NESTED, keys_to_remove=["c"]).observation_space
     with pytest.raises(ValueError, match="needs a Dict space"):
@@ -58,15 +58,15 @@ def test_flatten_can_drop_keys():
 
 
 def test_flatten_in_a_learner_pipeline_takes_raw_and_flattened_columns():
-    piece = FlattenObservations(NESTED, as_learner_connector=True)
+    connector = FlattenObservations(NESTED, as_learner_connector=True)
     raw = jax.tree.map(lambda leaf: np.stack([leaf] * 3), {
         "a": np.ones((4, 2), np.float32), "b": (np.full(4, 2), np.zeros((4, 2), np.float32))
     })  # fmt: skip
     batch = {DEFAULT_MODULE_ID: {"obs": raw, "final_obs": raw, "rewards": np.zeros((3, 4))}}
-    _, out = piece.apply((), batch, ConnectorContext())
+    _, out = connector.apply((), batch, ConnectorContext())
     flat = out[DEFAULT_MODULE_ID]
     assert flat["obs"].shape == flat["final_obs"].shape == (3, 4, 7)
-    _, again = piece.apply((), out, ConnectorContext())
+    _, again = connector.apply((), out, ConnectorContext())
     assert again[DEFAULT_MODULE_ID]["obs"] is flat["obs"]
 
 
@@ -74,9 +74,9 @@ def test_flatten_in_a_learner_pipeline_takes_raw_and_flattened_columns():
 
 
 def test_frames_are_stacked_oldest_first_and_zero_before_the_episode():
-    piece = FrameStackingEnvToModule(gym.spaces.Box(0, 255, (2, 1), np.uint8), num_frames=3)
-    assert piece.observation_space == gym.spaces.Box(0, 255, (2, 3), np.uint8)
-    state = piece.init(2)
+    connector = FrameStackingEnvToModule(gym.spaces.Box(0, 255, (2, 1), np.uint8), num_frames=3)
+    assert connector.observation_space == gym.spaces.Box(0, 255, (2, 3), np.uint8)
+    state = connector.init(2)
     resets = [[True, True], [False, False], [False, True], [False, False]]
     expected = [  # frames seen by env 0 and env 1; frame t holds the number t + 1
         [[0, 0, 1], [0, 0, 1]],
@@ -85,41 +85,41 @@ def test_frames_are_stacked_oldest_first_and_zero_before_the_episode():
         [[2, 3, 4], [0, 3, 4]],
     ]
     for t, (reset, frames) in enumerate(zip(resets, expected, strict=True)):
-        state, out = apply(piece, state, np.full((2, 2, 1), t + 1, np.uint8), reset=reset)
+        state, out = apply(connector, state, np.full((2, 2, 1), t + 1, np.uint8), reset=reset)
         assert out.dtype == jnp.uint8
         np.testing.assert_array_equal(out[:, 0], frames)
         np.testing.assert_array_equal(out[:, 1], frames)
 
 
 def test_frames_of_vectors_are_concatenated():
-    piece = FrameStackingEnvToModule(gym.spaces.Box(1.0, 2.0, (2,), np.float32), num_frames=2)
-    state, _ = apply(piece, piece.init(1), np.array([[1.0, 2.0]], np.float32), reset=[True])
-    _, out = apply(piece, state, np.array([[3.0, 4.0]], np.float32))
+    connector = FrameStackingEnvToModule(gym.spaces.Box(1.0, 2.0, (2,), np.float32), num_frames=2)
+    state, _ = apply(connector, connector.init(1), np.array([[1.0, 2.0]], np.float32), reset=[True])
+    _, out = apply(connector, state, np.array([[3.0, 4.0]], np.float32))
     np.testing.assert_array_equal(out, [[1.0, 2.0, 3.0, 4.0]])
-    np.testing.assert_array_equal(piece.observation_space.low, np.zeros(4))  # zero frames lie outside [1, 2]
+    np.testing.assert_array_equal(connector.observation_space.low, np.zeros(4))  # zero frames lie outside [1, 2]
 
 
 def test_the_final_observation_is_stacked_with_the_frames_before_the_reset():
-    piece = FrameStackingEnvToModule(gym.spaces.Box(-9, 9, (1,), np.float32), num_frames=2)
-    state, _ = apply(piece, piece.init(1), np.array([[1.0]], np.float32), reset=[True])
-    _, final = apply(piece, state, np.array([[2.0]], np.float32), update_statistics=False)
-    _, first = apply(piece, state, np.array([[7.0]], np.float32), reset=[True])
+    connector = FrameStackingEnvToModule(gym.spaces.Box(-9, 9, (1,), np.float32), num_frames=2)
+    state, _ = apply(connector, connector.init(1), np.array([[1.0]], np.float32), reset=[True])
+    _, final = apply(connector, state, np.array([[2.0]], np.float32), update_statistics=False)
+    _, first = apply(connector, state, np.array([[7.0]], np.float32), reset=[True])
     np.testing.assert_array_equal(final, [[1.0, 2.0]])
     np.testing.assert_array_equal(first, [[0.0, 7.0]])
 
 
 def test_fresh_environments_get_fresh_frames():
-    piece = FrameStackingEnvToModule(BOX, num_frames=2)
-    state, _ = apply(piece, piece.init(1), np.ones((1, 2), np.float32), reset=[True])
-    assert piece.rebatch(state, 3)[DEFAULT_MODULE_ID].shape == (3, 2)
-    assert not np.any(piece.rebatch(state, 3)[DEFAULT_MODULE_ID])
+    connector = FrameStackingEnvToModule(BOX, num_frames=2)
+    state, _ = apply(connector, connector.init(1), np.ones((1, 2), np.float32), reset=[True])
+    assert connector.rebatch(state, 3)[DEFAULT_MODULE_ID].shape == (3, 2)
+    assert not np.any(connector.rebatch(state, 3)[DEFAULT_MODULE_ID])
 
 
 def test_one_frame_changes_nothing():
-    piece = FrameStackingEnvToModule(BOX)
+    connector = FrameStackingEnvToModule(BOX)
     obs = np.ones((3, 2), np.float32)
-    state, out = apply(piece, piece.init(3), obs)
-    assert state == () and piece.observation_space == BOX
+    state, out = apply(connector, connector.init(3), obs)
+    assert state == () and connector.observation_space == BOX
     np.testing.assert_array_equal(out, obs)
 
 
@@ -140,8 +140,8 @@ def test_spaces_without_an_axis_to_stack_along_are_refused_with_a_remedy(space):
 
 def test_previous_actions_and_rewards_are_those_of_this_episode():
     actions = gym.spaces.Discrete(3, start=5)  # the module counts from 0
-    piece = PrevActionsPrevRewards(BOX, actions, n_prev_actions=2, n_prev_rewards=3)
-    state, obs = piece.init(2), np.zeros((2, 2), np.float32)
+    connector = PrevActionsPrevRewards(BOX, actions, n_prev_actions=2, n_prev_rewards=3)
+    state, obs = connector.init(2), np.zeros((2, 2), np.float32)
     steps = [  # action, reward, reset
         ([0, 0], [9.0, 9.0], [True, True]),
         ([0, 2], [1.0, 10.0], [False, False]),
@@ -150,7 +150,7 @@ def test_previous_actions_and_rewards_are_those_of_this_episode():
     ]
     for action, reward, reset in steps:
         state, out = apply(
-            piece,
+            connector,
             state,
             obs,
             reset=reset,
@@ -160,16 +160,16 @@ def test_previous_actions_and_rewards_are_those_of_this_episode():
     np.testing.assert_array_equal(out["prev_n_rewards"], [[1.0, 2.0, 3.0], [0.0, 0.0, 30.0]])
     np.testing.assert_array_equal(out["prev_n_actions"], [[0, 1, 0, 0, 0, 1], [0, 0, 0, 0, 1, 0]])
     np.testing.assert_array_equal(out["_orig_obs"], obs)
-    space = piece.observation_space
+    space = connector.observation_space
     assert list(space) == ["_orig_obs", "prev_n_actions", "prev_n_rewards"]
     assert space.contains(jax.tree.map(lambda leaf: np.asarray(leaf[0]), out))
 
 
 def test_an_action_zero_is_no_action_after_a_reset():
-    piece = PrevActionsPrevRewards(BOX, gym.spaces.Discrete(2))
+    connector = PrevActionsPrevRewards(BOX, gym.spaces.Discrete(2))
     _, out = apply(
-        piece,
-        piece.init(1),
+        connector,
+        connector.init(1),
         np.zeros((1, 2), np.float32),
         reset=[True],
         prev_actions={DEFAULT_MODULE_ID: np.zeros(1, np.int32)},
@@ -180,10 +180,10 @@ def test_an_action_zero_is_no_action_after_a_reset():
 
 def test_previous_actions_of_any_space_and_module_name():
     actions = gym.spaces.Dict({"move": gym.spaces.Box(0, 9, (2,)), "kind": gym.spaces.MultiDiscrete([2, 2])})
-    piece = PrevActionsPrevRewards(BOX, actions, n_prev_rewards=0)
+    connector = PrevActionsPrevRewards(BOX, actions, n_prev_rewards=0)
     previous = {"move": np.array([[-0.5, 0.5]], np.float32), "kind": np.array([[1, 0]])}
     state, out = apply(
-        piece, piece.init(1), np.zeros((1, 2), np.float32), module_id="p0", prev_actions={"p0": previous}
+        connector, connector.init(1), np.zeros((1, 2), np.float32), module_id="p0", prev_actions={"p0": previous}
     )
     np.testing.assert_array_equal(out["prev_n_actions"], [[0, 1, 1, 0, -0.5, 0.5]])
     assert list(out) == ["_orig_obs", "prev_n_actions"]
@@ -255,9 +255,9 @@ def test_an_episode_with_a_default_leaves_the_connector_pure():
         def preprocess(self, observation, episode=None):
             return -observation
 
-    piece = Optional(BOX)
-    assert not piece.is_host_connector
-    np.testing.assert_array_equal(apply(piece, (), np.ones((1, 2), np.float32))[1], [[-1.0, -1.0]])
+    connector = Optional(BOX)
+    assert not connector.is_host_connector
+    np.testing.assert_array_equal(apply(connector, (), np.ones((1, 2), np.float32))[1], [[-1.0, -1.0]])
 
 
 # Whole pipelines

@@ -150,11 +150,11 @@ def rollout(envs, pipeline, num_steps):
 
 @pytest.mark.parametrize("decoder", [DecodeMessage, DecodeInPlace])
 def test_decoding_in_front_equals_an_environment_that_needs_none(decoder):
-    def pieces():
+    def connectors():
         return [PrevActionsPrevRewards(n_prev_actions=2), MeanStdFilter()]
 
-    decoded = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=[decoder(), *pieces()])
-    plain = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=pieces())
+    decoded = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=[decoder(), *connectors()])
+    plain = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=connectors())
     assert decoded.observation_space == plain.observation_space
     envs = [MessageEnv(3, 1.0), MessageEnv(5, -2.0)]
     got, episodes = rollout(envs, decoded, 8)
@@ -247,7 +247,7 @@ def test_connectors_share_a_dict_and_get_the_arguments():
     ("name", "expected"),
     [
         ("MeanStdFilter", "mean_std_filter"),
-        ("HTTPPiece2D", "http_piece2_d"),
+        ("HTTPConnector2D", "http_connector2_d"),
         ("Mean_StdFilterV2", "mean_std_filter_v2"),
     ],
 )
@@ -285,8 +285,8 @@ def test_observations_that_do_not_fit_name_the_connector_and_the_remedy(function
     def nothing(batch, episodes):
         return batch
 
-    pieces = [HostOnly(nothing), HostOnly(function, PHYSICS), HostOnly(nothing)]
-    pipeline = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=pieces)
+    connectors = [HostOnly(nothing), HostOnly(function, PHYSICS), HostOnly(nothing)]
+    pipeline = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=connectors)
     with pytest.raises(
         ValueError, match="(?s)^Host connector 'HostOnly_1' left observations.*recompute_output_observation_space"
     ):

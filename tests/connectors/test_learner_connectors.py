@@ -23,8 +23,8 @@ def test_returns_to_go_match_a_loop_over_episodes():
     terminateds, truncateds = (rng.random((12, 3)) < 0.15 for _ in range(2))
     mask = rng.random((12, 3)) < 0.85
     columns = {"rewards": rewards, "terminateds": terminateds, "truncateds": truncateds, "loss_mask": mask}
-    piece = ComputeReturnsToGo(gamma=0.9)
-    out = jax.jit(piece.apply)((), {DEFAULT_MODULE_ID: columns}, ConnectorContext())[1][DEFAULT_MODULE_ID]
+    connector = ComputeReturnsToGo(gamma=0.9)
+    out = jax.jit(connector.apply)((), {DEFAULT_MODULE_ID: columns}, ConnectorContext())[1][DEFAULT_MODULE_ID]
     expected = np.zeros((12, 3))
     for env in range(3):
         after = 0.0

@@ -24,9 +24,9 @@ def nested(**columns):
     return {DEFAULT_MODULE_ID: columns}
 
 
-def filtered(piece, state, obs, mask=None, **fields):
+def filtered(connector, state, obs, mask=None, **fields):
     columns = {"obs": obs} if mask is None else {"obs": obs, "loss_mask": mask}
-    state, batch = jax.jit(piece.apply)(state, nested(**columns), ConnectorContext(**fields))
+    state, batch = jax.jit(connector.apply)(state, nested(**columns), ConnectorContext(**fields))
     return state, batch[DEFAULT_MODULE_ID]["obs"]
 
 
@@ -49,12 +49,12 @@ def assert_seen(state, rows, path="obs"):
 
 
 def test_observations_are_counted_before_they_are_normalised():
-    piece = MeanStdFilter(BOX, clip_by_value=None)
-    state, seen = piece.init(5), np.zeros((0, 3), np.float32)
+    connector = MeanStdFilter(BOX, clip_by_value=None)
+    state, seen = connector.init(5), np.zeros((0, 3), np.float32)
     for _ in range(4):
         obs = RNG.normal(4.0, 2.0, (5, 3)).astype(np.float32)
         seen = np.concatenate([seen, obs])
-        state, out = filtered(piece, state, obs)
+        state, out = filtered(connector, state, obs)
         expected = (obs - seen.mean(0)) / (seen.std(0, ddof=1) + 1e-8)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
     assert_seen(state, seen)
@@ -71,11 +71,11 @@ def test_observations_are_counted_before_they_are_normalised():
     ],
 )
 def test_settings(settings, expected):
-    piece = MeanStdFilter(BOX, **settings)
+    connector = MeanStdFilter(BOX, **settings)
     obs = RNG.normal(100.0, 30.0, (40, 3)).astype(np.float32)
-    _, out = filtered(piece, piece.init(40), obs)
+    _, out = filtered(connector, connector.init(40), obs)
     np.testing.assert_allclose(out, expected(obs, obs.mean(0), obs.std(0, ddof=1)), rtol=1e-3, atol=1e-4)
-    assert piece.observation_space.contains(np.asarray(out[0]))
+    assert connector.observation_space.contains(np.asarray(out[0]))
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0])
@@ -86,9 +86,9 @@ def test_a_bound_that_is_not_positive_is_refused(clip):
 
 def test_frozen_statistics():
     obs = RNG.normal(2.0, 1.0, (6, 3)).astype(np.float32)
-    piece = MeanStdFilter(BOX)
-    state, _ = filtered(piece, piece.init(6), obs)
-    frozen, by_context = filtered(piece, state, obs + 5.0, update_statistics=False)
+    connector = MeanStdFilter(BOX)
+    state, _ = filtered(connector, connector.init(6), obs)
+    frozen, by_context = filtered(connector, state, obs + 5.0, update_statistics=False)
     jax.tree.map(np.testing.assert_array_equal, frozen, state)
     frozen, by_setting = filtered(MeanStdFilter(BOX, update_stats=False), state, obs + 5.0)
     jax.tree.map(np.testing.assert_array_equal, frozen, state)
@@ -99,54 +99,54 @@ def test_frozen_statistics():
 def test_masked_rows_are_normalised_but_not_counted():
     obs = RNG.normal(2.0, 1.0, (6, 3)).astype(np.float32)
     mask = np.array([True, False, True, True, False, True])
-    piece = MeanStdFilter(BOX, clip_by_value=None)
-    state, out = filtered(piece, piece.init(6), obs, mask)
+    connector = MeanStdFilter(BOX, clip_by_value=None)
+    state, out = filtered(connector, connector.init(6), obs, mask)
     assert_seen(state, obs[mask])
     kept = obs[mask]
     np.testing.assert_allclose(out, (obs - kept.mean(0)) / kept.std(0, ddof=1), rtol=1e-4, atol=1e-5)
 
 
 def test_nested_spaces_keep_their_discrete_parts():
-    piece = MeanStdFilter(NESTED)
+    connector = MeanStdFilter(NESTED)
     obs = {
         "x": RNG.normal(size=(5, 2)).astype(np.float32),
         "y": (np.arange(5) % 4, RNG.integers(0, 255, 5).astype(np.uint8)),
     }
-    state, out = filtered(piece, piece.init(5), obs)
+    state, out = filtered(connector, connector.init(5), obs)
     np.testing.assert_array_equal(out["y"][0], obs["y"][0])
     assert out["y"][0].dtype == jnp.int32 and out["y"][1].dtype == jnp.float32
     pixels = obs["y"][1].astype(np.float64)
     np.testing.assert_allclose(out["y"][1], (pixels - pixels.mean()) / pixels.std(ddof=1), rtol=1e-4)
     assert set(state[DEFAULT_MODULE_ID]["base"]) == {"obs/x", "obs/y/1"}
-    assert piece.observation_space.contains(
+    assert connector.observation_space.contains(
         jax.tree.map(lambda leaf: np.asarray(leaf[0]), out) | {"y": (int(out["y"][0][0]), np.asarray(out["y"][1][0]))}
     )
 
 
 def test_constant_observations_come_out_as_zero():
-    piece = MeanStdFilter(BOX)
-    state = piece.init(7)
+    connector = MeanStdFilter(BOX)
+    state = connector.init(7)
     for mask in (None, np.array([False, True, True, False, True, True, True])):
-        state, out = filtered(piece, state, np.full((7, 3), 0.1, np.float32), mask)
+        state, out = filtered(connector, state, np.full((7, 3), 0.1, np.float32), mask)
         np.testing.assert_array_equal(out, np.zeros((7, 3)))
-        state = piece.merge(state, None)
+        state = connector.merge(state, None)
 
 
 def test_merging_on_one_device_moves_the_delta_into_the_base():
-    piece = MeanStdFilter(BOX)
+    connector = MeanStdFilter(BOX)
     obs = RNG.normal(size=(8, 3)).astype(np.float32)
-    state, _ = filtered(piece, piece.init(8), obs)
-    merged = piece.merge(state, None)
+    state, _ = filtered(connector, connector.init(8), obs)
+    merged = connector.merge(state, None)
     assert_seen(merged, obs)
     assert not np.any(merged[DEFAULT_MODULE_ID]["delta"]["obs"].count)
-    jax.tree.map(np.testing.assert_array_equal, piece.merge(merged, None), merged)
-    assert piece.rebatch(merged, 3) is merged
+    jax.tree.map(np.testing.assert_array_equal, connector.merge(merged, None), merged)
+    assert connector.rebatch(merged, 3) is merged
 
 
 def test_devices_agree_bit_for_bit_and_nothing_counts_twice():
     num_devices, per_device, steps = jax.local_device_count(), 3, 4
     assert num_devices > 1
-    piece = MeanStdFilter(BOX)
+    connector = MeanStdFilter(BOX)
     rows = RNG.normal(5.0, 3.0, (3, num_devices, steps, per_device, 3)).astype(np.float32)
     mask = RNG.random((3, num_devices, steps, per_device)) < 0.7
     mask[0, 1] = False
@@ -155,13 +155,13 @@ def test_devices_agree_bit_for_bit_and_nothing_counts_twice():
         def step(state, row):
             obs, valid = row
             batch = nested(obs=obs, loss_mask=valid)
-            return piece.apply(state, batch, ConnectorContext(axis_name="devices"))
+            return connector.apply(state, batch, ConnectorContext(axis_name="devices"))
 
         state, _ = jax.lax.scan(step, state, (rows, mask))
-        return piece.merge(state, "devices")
+        return connector.merge(state, "devices")
 
     program = jax.pmap(iteration, axis_name="devices")
-    state = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_devices), piece.init(per_device))
+    state = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_devices), connector.init(per_device))
     for i in range(3):
         state = program(state, rows[i], mask[i])
         on_host = jax.tree.map(np.asarray, state)
@@ -210,9 +210,9 @@ def test_a_runner_that_missed_a_synchronisation_is_not_counted_twice():
 
 def test_several_modules_have_statistics_of_their_own():
     spaces = gym.spaces.Dict({"a": BOX, "b": gym.spaces.Box(-1, 1, (1,), np.float32)})
-    piece = MeanStdFilter(spaces, multi_agent=True)
+    connector = MeanStdFilter(spaces, multi_agent=True)
     batch = {"a": {"obs": np.ones((2, 3), np.float32)}, "b": {"obs": np.zeros((5, 1), np.float32)}}
-    state, _ = piece.apply(piece.init(2), batch, ConnectorContext())
+    state, _ = connector.apply(connector.init(2), batch, ConnectorContext())
     assert state["a"]["delta"]["obs"].count[1] == 2 and state["b"]["delta"]["obs"].count[1] == 5
     with pytest.raises(ValueError, match="multi_agent=True"):
         MeanStdFilter(BOX).apply(MeanStdFilter(BOX).init(2), batch, ConnectorContext())

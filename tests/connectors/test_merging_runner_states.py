@@ -139,16 +139,16 @@ def test_a_runner_that_misses_a_synchronisation_catches_up_and_counts_nothing_tw
 
 
 def test_merging_on_the_host_takes_numpy_states_and_large_counts():
-    piece = MeanStdFilter(SPACE)
+    connector = MeanStdFilter(SPACE)
     rows = np.random.default_rng(0).normal(3.0, 2.0, (8, 2)).astype(np.float32)
-    state, _ = piece.apply(piece.init(8), {DEFAULT_MODULE_ID: {"obs": jnp.asarray(rows)}}, ConnectorContext())
+    state, _ = connector.apply(connector.init(8), {DEFAULT_MODULE_ID: {"obs": jnp.asarray(rows)}}, ConnectorContext())
     delta = state[DEFAULT_MODULE_ID]["delta"]["obs"]
     large = delta._replace(count=jnp.array([3, 2**32 - 5], jnp.uint32))
     state = {DEFAULT_MODULE_ID: {"base": {"obs": large}, "delta": {"obs": delta}}}
-    piece.state = state  # NumPy arrays from here on
-    merged = piece.merge(piece.state, None)
+    connector.state = state  # NumPy arrays from here on
+    merged = connector.merge(connector.state, None)
     base = merged[DEFAULT_MODULE_ID]["base"]["obs"]
     np.testing.assert_array_equal(base.count, [4, 3])
     np.testing.assert_allclose(base.mean, rows.mean(0), rtol=1e-6)
-    piece.set_state(piece.merge_states([piece.get_state()]))
-    jax.tree.map(np.testing.assert_array_equal, piece.state, jax.tree.map(np.asarray, merged))
+    connector.set_state(connector.merge_states([connector.get_state()]))
+    jax.tree.map(np.testing.assert_array_equal, connector.state, jax.tree.map(np.asarray, merged))

@@ -94,9 +94,9 @@ def test_missing_inputs_are_named(pure):
 
 
 def for_env(space, actions, *, normalize=True, clip=False, columns=None):
-    piece = NormalizeAndClipActions(None, space, normalize_actions=normalize, clip_actions=clip)
+    connector = NormalizeAndClipActions(None, space, normalize_actions=normalize, clip_actions=clip)
     batch = {DEFAULT_MODULE_ID: {"actions": actions, **(columns or {})}}
-    out = jax.jit(piece.apply)((), batch, ConnectorContext())[1][DEFAULT_MODULE_ID]
+    out = jax.jit(connector.apply)((), batch, ConnectorContext())[1][DEFAULT_MODULE_ID]
     jax.tree.map(np.testing.assert_array_equal, out["actions"], actions)
     return out["actions_for_env"]
 
@@ -159,9 +159,9 @@ def test_an_earlier_connector_may_have_written_the_actions_for_the_environment()
 
 
 def test_actions_must_be_there():
-    piece = NormalizeAndClipActions(None, BOUNDED, normalize_actions=True, clip_actions=False)
+    connector = NormalizeAndClipActions(None, BOUNDED, normalize_actions=True, clip_actions=False)
     with pytest.raises(KeyError, match="Put GetActions before"):
-        piece.apply((), {DEFAULT_MODULE_ID: {"obs": 1}}, ConnectorContext())
+        connector.apply((), {DEFAULT_MODULE_ID: {"obs": 1}}, ConnectorContext())
     with pytest.raises(TypeError, match="normalize_actions"):
         NormalizeAndClipActions(None, BOUNDED)
 

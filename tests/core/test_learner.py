@@ -133,10 +133,14 @@ def test_build_twice_changes_nothing():
     with pytest.raises(ValueError, match=r"SquaresLearner.build\(\) must be called"):
         learner.update(batch=rows())
     learner.build()
-    state, pieces, optimizers = (learner.state, list(learner._learner_connector), learner.get_optimizers_for_module())
+    state, microbatches, optimizers = (
+        learner.state,
+        list(learner._learner_connector),
+        learner.get_optimizers_for_module(),
+    )
     learner.build()
     assert learner.state is state
-    assert list(learner._learner_connector) == pieces
+    assert list(learner._learner_connector) == microbatches
     assert learner.get_optimizers_for_module() == optimizers
 
 
@@ -966,7 +970,7 @@ def test_check_nans_names_the_update_the_module_and_the_tensor():
         learner.update(batch=rows())
 
 
-# --------------------------------------------------------------------------------------- PPO: pieces of a minibatch
+# ------------------------------------------------------------------------------------- PPO: microbatches of a minibatch
 
 
 def ppo_config(learner_class=PPOLearner, **training):
@@ -992,7 +996,7 @@ def ppo_rows(n=64, seed=0):
     }
 
 
-def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
+def test_gradients_added_up_over_microbatches_are_the_same(monkeypatch):
     results = []
     for rows_per_microbatch in (None, 8):
         monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
@@ -1002,12 +1006,12 @@ def test_gradients_added_up_over_pieces_are_the_same(monkeypatch):
         )
         metrics = learner.update(batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
         results.append((learner.get_weights(), metrics[DEFAULT_MODULE_ID]))
-    (weights, metrics), (weights_in_pieces, metrics_in_pieces) = results
+    (weights, metrics), (weights_in_microbatches, metrics_in_microbatches) = results
     for ref in weights:
-        np.testing.assert_allclose(weights_in_pieces[ref], weights[ref], rtol=1e-6, atol=1e-6, err_msg=ref)
-    assert metrics.keys() == metrics_in_pieces.keys()
+        np.testing.assert_allclose(weights_in_microbatches[ref], weights[ref], rtol=1e-6, atol=1e-6, err_msg=ref)
+    assert metrics.keys() == metrics_in_microbatches.keys()
     for name in metrics:
-        assert metrics_in_pieces[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
+        assert metrics_in_microbatches[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
 
 
 @pytest.mark.parametrize("rows_per_microbatch", [None, 8])
@@ -1075,7 +1079,7 @@ def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypa
 
 
 class NotLinear(PPOLearner):
-    """A function of a mean, which no sum over pieces can give."""
+    """A function of a mean, which no sum over microbatches can give."""
 
     def compute_loss_for_module(self, **kwargs):
         loss = super().compute_loss_for_module(**kwargs)
@@ -1104,14 +1108,20 @@ class OtherHooks(PPOLearner):
         return super().postprocess_gradients_for_module(**kwargs)
 
 
-def test_an_overridden_loss_is_taken_in_one_piece(monkeypatch):
+def test_an_overridden_loss_is_taken_whole(monkeypatch):
     monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 8)
 
-    def pieces(learner_class):
+    def microbatches(learner_class):
         return ppo_config(learner_class).build_learner()._microbatches_per_minibatch({DEFAULT_MODULE_ID: 64}, 1)
 
-    assert pieces(PPOLearner) == pieces(OtherHooks) == pieces(LinearAndSaysSo) == pieces(StillLinear) == 8
-    assert pieces(NotLinear) == pieces(OtherLosses) == 1
+    assert (
+        microbatches(PPOLearner)
+        == microbatches(OtherHooks)
+        == microbatches(LinearAndSaysSo)
+        == microbatches(StillLinear)
+        == 8
+    )
+    assert microbatches(NotLinear) == microbatches(OtherLosses) == 1
     batch = ppo_rows()
     metrics = ppo_config(NotLinear).build_learner().update(batch=batch)[DEFAULT_MODULE_ID]
     mean = batch["advantages"][batch["loss_mask"]].mean()
@@ -1138,7 +1148,7 @@ class PerOptimizer(LinearPerOptimizer):
     loss_is_linear_in_means = False
 
 
-def test_losses_per_optimizer_in_pieces(monkeypatch):
+def test_losses_per_optimizer_in_microbatches(monkeypatch):
     monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 16)
     weights = []
     for learner_class in (LinearPerOptimizer, PerOptimizer):

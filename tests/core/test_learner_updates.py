@@ -1,4 +1,4 @@
-"""How data gets into a Learner's update: blocks, any number of rows, host pieces, counters."""
+"""How data gets into a Learner's update: blocks, any number of rows, host connectors, counters."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_episodes_are_rows_and_their_numbers_compile_nothing(num_devices):
 
 
 class DoublesRewards(ConnectorV2):
-    """Host piece that rewrites the episodes."""
+    """Host connector that rewrites the episodes."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         assert batch == {} and set(rl_module) == {DEFAULT_MODULE_ID}
@@ -288,7 +288,7 @@ class DoublesRewards(ConnectorV2):
 
 
 class AddsWeights(ConnectorV2):
-    """Host piece that adds a column."""
+    """Host connector that adds a column."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         for found in self.single_agent_episode_iterator(episodes):
@@ -317,12 +317,12 @@ class Weighted(Regression):
         return loss, {"weighted": weighted}
 
 
-def pieces(observation_space, action_space):
+def connectors(observation_space, action_space):
     return [DoublesRewards(), AddsWeights(), KeepsColumns()]
 
 
-def test_host_pieces_run_on_the_episodes_first():
-    learner = config_of(Weighted, learner_connector=pieces).build_learner()
+def test_host_connectors_run_on_the_episodes_first():
+    learner = config_of(Weighted, learner_connector=connectors).build_learner()
     assert learner.has_host_connectors
     assert learner.host_connector_names == ["DoublesRewards", "AddsWeights"]
     # The second one is a later chunk of the first one's episode.
@@ -343,7 +343,7 @@ def test_host_pieces_run_on_the_episodes_first():
         learner.check_connector_is_pure()
 
 
-def test_without_host_pieces():
+def test_without_host_connectors():
     learner = config_of(learner_connector=lambda obs, act: []).build_learner()
     assert not learner.has_host_connectors and learner.host_connector_names == []
 

@@ -250,17 +250,17 @@ def test_two_devices_make_the_step_of_one(learner_class, learner, step):
         np.testing.assert_allclose(metrics[MID, "smallest"], np.min(error), rtol=1e-5)
 
 
-def test_pieces_of_a_minibatch_add_up(monkeypatch):
-    """Gradients over pieces that fit the cache, with a mask; sums and extremes go over all of them."""
+def test_microbatches_of_a_minibatch_add_up(monkeypatch):
+    """Gradients over microbatches that fit the cache, with a mask; sums and extremes go over all of them."""
     batch = rows(8) | {Columns.LOSS_MASK: np.array([True] * 5 + [False] * 3)}
-    whole, pieces = (learner_of(learner_class=Linear, target_network_update_freq=0) for _ in range(2))
+    whole, microbatches = (learner_of(learner_class=Linear, target_network_update_freq=0) for _ in range(2))
     expected = whole.update(batch={MID: batch}, minibatch_size=8)[MID]
     monkeypatch.setattr("jaxrl_stack.core.learner.traced_update.gradient_rows_per_microbatch", lambda devices: 2)
-    got = pieces.update(batch={MID: batch}, minibatch_size=8)[MID]
+    got = microbatches.update(batch={MID: batch}, minibatch_size=8)[MID]
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-5, err_msg=name)
     for ref, value in whole.get_weights().items():
-        np.testing.assert_allclose(pieces.get_weights()[ref], value, rtol=1e-5)
+        np.testing.assert_allclose(microbatches.get_weights()[ref], value, rtol=1e-5)
 
 
 def test_a_value_per_row_must_be_one(learner):

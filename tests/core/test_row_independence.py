@@ -176,9 +176,9 @@ def test_values_of_a_block_are_those_of_one_forward_pass(module_class, is_split,
         "truncateds": flags,
     }
     # With gamma 0 and no rewards, advantages are minus the values, standardised.
-    piece = GeneralAdvantageEstimation(gamma=0.0, lambda_=1.0)
+    microbatch = GeneralAdvantageEstimation(gamma=0.0, lambda_=1.0)
     ctx = ConnectorContext(params=pure.params, rest=pure.rest, pure=pure)
-    out = jax.jit(piece.apply)((), {DEFAULT_MODULE_ID: columns}, ctx)[1][DEFAULT_MODULE_ID]
+    out = jax.jit(microbatch.apply)((), {DEFAULT_MODULE_ID: columns}, ctx)[1][DEFAULT_MODULE_ID]
     module = pure.bind(pure.params, pure.rest)[DEFAULT_MODULE_ID]
     values = np.asarray(module.compute_values({Columns.OBS: columns["obs"].reshape(-1, 3)})).reshape(4, 4)
     expected = -(values - values.mean()) / values.std()

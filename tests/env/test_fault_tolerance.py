@@ -98,11 +98,11 @@ def test_episodes_of_a_failed_environment_do_not_go_on_in_another_one(watched):
     if watched:
         asked.callbacks(on_episode_step=lambda **kwargs: None)
     runner = SingleAgentEnvRunner(config=asked)
-    pieces = [episode for _ in range(10) for episode in runner.sample(num_timesteps=8)]
+    parts = [episode for _ in range(10) for episode in runner.sample(num_timesteps=8)]
     by_id = {}
-    for piece in pieces:
-        by_id.setdefault(piece.id_, []).append(piece)
-    steps = [np.concatenate([np.asarray(piece.get_rewards()) for piece in own]) for own in by_id.values()]
+    for part in parts:
+        by_id.setdefault(part.id_, []).append(part)
+    steps = [np.concatenate([np.asarray(part.get_rewards()) for part in own]) for own in by_id.values()]
     assert all(own[0].t_started == 0 for own in by_id.values())
     done = [own[-1].is_done for own in by_id.values()]
     # Of environment 1: two episodes, four steps of which only a part was handed out before the failure, then new ones.
@@ -139,8 +139,8 @@ def test_whole_episodes_are_as_many_as_wanted_although_an_environment_fails(tmp_
     assert runner.take_ended_episodes().lengths.tolist() == [30] * 6
     # Two chunks of 64 steps, in which one environment finishes 4 episodes, and the one that failed 3.
     assert runner.metrics.reduce()["ended"].peek() == 7
-    # The second chunk has five rows of the episode that was left out.
-    assert runner.get_state("num_env_steps_sampled_lifetime")["num_env_steps_sampled_lifetime"] == 2 + 2 * 128 - 5
+    # Steps that count are those of the episodes that are returned.
+    assert runner.get_state("num_env_steps_sampled_lifetime")["num_env_steps_sampled_lifetime"] == 2 + 6 * 30
     runner.stop()
 
 

@@ -304,7 +304,7 @@ def test_environments_that_are_made_anew_have_other_seeds_and_a_reset_takes_thei
 
 
 class Doubled(ConnectorV2):
-    """A host piece: doubles the newest observation of every episode, in place."""
+    """A host connector: doubles the newest observation of every episode, in place."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
@@ -312,11 +312,11 @@ class Doubled(ConnectorV2):
         return batch
 
 
-def test_host_pieces_run_once_per_observation_and_in_front_of_the_pure_ones():
-    def pieces(env, spaces, device):
+def test_host_connectors_run_once_per_observation_and_in_front_of_the_pure_ones():
+    def connectors(env, spaces, device):
         return [Doubled(), MeanStdFilter()]
 
-    runner = SingleAgentEnvRunner(config=config_for(env_to_module_connector=pieces))
+    runner = SingleAgentEnvRunner(config=config_for(env_to_module_connector=connectors))
     runner.sample_block(num_steps=3)
     state = runner.sample_block(num_steps=3).connector_state
     doubled = 2 * np.concatenate([[[0, t // 4, t % 4], [1, t // 5, t % 5]] for t in range(6)])
@@ -337,7 +337,7 @@ def test_host_pieces_run_once_per_observation_and_in_front_of_the_pure_ones():
 
 
 class Tenfold(ConnectorV2):
-    """A host piece: ten copies of the newest observation in the place of one."""
+    """A host connector: ten copies of the newest observation in the place of one."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(-1.0, 1e6, (30,), np.float32)
@@ -360,9 +360,11 @@ def next_step_config(**env_runners):
     return config_for("resets_in_the_next_step", gym_env_vectorize_mode="vector_entry_point", **env_runners)
 
 
-@pytest.mark.parametrize(("piece", "factor"), [(Doubled, 2), (Tenfold, 1)])
-def test_host_pieces_pass_over_rows_that_only_reset(piece, factor):
-    runner = SingleAgentEnvRunner(config=next_step_config(env_to_module_connector=lambda env, spaces, device: piece()))
+@pytest.mark.parametrize(("connector", "factor"), [(Doubled, 2), (Tenfold, 1)])
+def test_host_connectors_pass_over_rows_that_only_reset(connector, factor):
+    runner = SingleAgentEnvRunner(
+        config=next_step_config(env_to_module_connector=lambda env, spaces, device: connector())
+    )
     # The 5th row of environment 0 only resets it, the 6th row of environment 1; a block ends with one of them.
     columns = {}
     for number_of_steps in (5, 6):

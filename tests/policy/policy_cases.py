@@ -119,7 +119,7 @@ class RecordedEnv(gym.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-class RecordingHostPiece(ConnectorV2):
+class RecordingHostConnector(ConnectorV2):
     """RLlib's form of a connector: adds the number of the step and the last action to the observation."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
@@ -133,7 +133,7 @@ class RecordingHostPiece(ConnectorV2):
         return batch
 
 
-class CountingHostPiece(ConnectorV2):
+class CountingHostConnector(ConnectorV2):
     """Counts its calls, and keeps the count in a state of its own."""
 
     calls = 0
@@ -204,17 +204,17 @@ class Memory(RLModule):
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.STATE_OUT: {"sum": total}}
 
 
-def policy(module_class: Any = Net, action_space: Any = None, pieces: Any = None, **kwargs: Any) -> Policy:
+def policy(module_class: Any = Net, action_space: Any = None, connectors: Any = None, **kwargs: Any) -> Policy:
     """A policy that was never trained, by default with a history, statistics and a discrete action space."""
     action_space = gym.spaces.Discrete(2) if action_space is None else action_space
-    if pieces is None:
-        pieces = [
+    if connectors is None:
+        connectors = [
             FrameStackingEnvToModule(num_frames=2),
             MeanStdFilter(),
             PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=2),
             FlattenObservations(),
         ]
-    env_to_module = EnvToModulePipeline(OBSERVATIONS, action_space, connectors=pieces)
+    env_to_module = EnvToModulePipeline(OBSERVATIONS, action_space, connectors=connectors)
     module_to_env = ModuleToEnvPipeline(
         OBSERVATIONS,
         action_space,

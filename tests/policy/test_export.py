@@ -57,7 +57,7 @@ def test_an_episode_with_history_is_the_same(policy, exported, num_envs):
 
 
 def test_a_recurrent_state_is_part_of_it(tmp_path):
-    policy = cases.policy(cases.Memory, pieces=[])
+    policy = cases.policy(cases.Memory, connectors=[])
     exported = load_exported(policy.export(tmp_path / "policy"))
     rows = np.ones((2, 3), np.float32)
     _, state, outputs = exported.compute_actions(rows)
@@ -70,7 +70,7 @@ def test_nested_spaces_are_the_same(tmp_path):
     space = gym.spaces.Dict(
         {"move": gym.spaces.Discrete(3, start=2), "at": gym.spaces.Box(-1.0, 1.0, (2,), np.float32)}
     )
-    policy = cases.policy(cases.Nested, action_space=space, pieces=[])
+    policy = cases.policy(cases.Nested, action_space=space, connectors=[])
     exported = load_exported(policy.export(tmp_path / "policy"))
     rows = cases.observations(1, 4)[0]
     expected, actions = policy.compute_actions(rows)[0], exported.compute_actions(rows)[0]
@@ -94,7 +94,7 @@ def test_exploring_programs_take_keys(policy, tmp_path):
 
 
 def test_a_fixed_batch_size(tmp_path):
-    policy = cases.policy(cases.KnowsItsBatch, pieces=[])
+    policy = cases.policy(cases.KnowsItsBatch, connectors=[])
     with pytest.raises(Exception) as error:  # noqa: PT011 - whatever JAX raises: the note is what matters
         policy.export(tmp_path / "policy")
     assert "policy.export(path, batch_size=1)" in "".join(error.value.__notes__)
@@ -106,7 +106,7 @@ def test_a_fixed_batch_size(tmp_path):
 
 
 def test_only_what_acting_reads_is_written(tmp_path):
-    policy = cases.policy(cases.WithCritic, pieces=[])
+    policy = cases.policy(cases.WithCritic, connectors=[])
     policy.export(tmp_path / "policy")
     about = json.loads((tmp_path / "policy" / "policy.json").read_text())
     assert [weight["name"] for weight in about["weights"]] == [

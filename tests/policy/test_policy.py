@@ -96,7 +96,7 @@ def test_a_single_action_of_the_algorithm_is_that_of_the_policy(on_device):
 
 def test_host_connectors_see_episodes_as_in_evaluation():
     config = cases.config(cases.RecordedEnv, {"id": "CartPole-v1"}).env_runners(
-        env_to_module_connector=lambda *args, **kwargs: [cases.RecordingHostPiece(), MeanStdFilter()]
+        env_to_module_connector=lambda *args, **kwargs: [cases.RecordingHostConnector(), MeanStdFilter()]
     )
     algo = config.build_algo()
     algo.train()
@@ -122,7 +122,7 @@ def test_host_connectors_see_episodes_as_in_evaluation():
     policy.compute_single_action(first[0][0], used)
     with pytest.raises(ValueError, match="used in another call already"):
         policy.compute_single_action(first[0][0], used)
-    with pytest.raises(ValueError, match=r"\['RecordingHostPiece'\].*override __call__"):
+    with pytest.raises(ValueError, match=r"\['RecordingHostConnector'\].*override __call__"):
         policy.export("somewhere")
     algo.stop()
 
@@ -174,7 +174,7 @@ def test_the_last_rewards_reach_the_connectors(policy):
 
 
 def test_a_recurrent_module_gets_its_state_back():
-    policy = cases.policy(cases.Memory, pieces=[])
+    policy = cases.policy(cases.Memory, connectors=[])
     rows = np.ones((2, 3), np.float32)
     _, state, outputs = policy.compute_actions(rows)
     np.testing.assert_array_equal(outputs[Columns.STATE_OUT]["sum"], np.full((2, 3), 1.5))
@@ -340,8 +340,8 @@ def test_parts_that_do_not_fit_are_named():
         Policy(module, EnvToModulePipeline(connectors=[FlattenObservations()]), module_to_env)
     with pytest.raises(ValueError, match=r"module_id='other'.*\['default_policy'\]"):
         Policy(module.as_multi_rl_module(), EnvToModulePipeline(space, actions), module_to_env, module_id="other")
-    host = ModuleToEnvPipeline(space, actions, connectors=[cases.RecordingHostPiece()])
-    with pytest.raises(TypeError, match="RecordingHostPiece"):
+    host = ModuleToEnvPipeline(space, actions, connectors=[cases.RecordingHostConnector()])
+    with pytest.raises(TypeError, match="RecordingHostConnector"):
         Policy(module, EnvToModulePipeline(space, actions), host)
 
 

@@ -88,13 +88,13 @@ def test_a_policy_saves_itself(tmp_path):
 
 
 def test_host_connectors_keep_their_states(tmp_path):
-    policy = cases.policy(pieces=[cases.CountingHostPiece(), MeanStdFilter()])
+    policy = cases.policy(connectors=[cases.CountingHostConnector(), MeanStdFilter()])
     for _ in range(3):
         policy.compute_single_action(np.zeros(3))
     path = policy.save_to_path(tmp_path / "policy")
-    loaded = Policy.from_checkpoint(path, allow=[cases.Net, cases.CountingHostPiece])
+    loaded = Policy.from_checkpoint(path, allow=[cases.Net, cases.CountingHostConnector])
     state = loaded.get_state("env_to_module_connector")["env_to_module_connector"]
-    assert state["CountingHostPiece"] == {"calls": 3}
+    assert state["CountingHostConnector"] == {"calls": 3}
 
 
 def test_checkpoints_that_are_none_of_a_policy(trained, tmp_path):

@@ -246,12 +246,12 @@ def test_the_pipeline_leaves_the_mask_alone():
         action_mask=gym.spaces.Box(0, 1, (3,), np.int8), observations=gym.spaces.Dict(a=BOX, b=DISCRETE)
     )
     pipeline = config.build_env_to_module_connector(spaces={"__env_single__": (nested, DISCRETE)})
-    assert [type(piece).__name__ for piece in pipeline] == ["FlattenBesideActionMask"]
+    assert [type(connector).__name__ for connector in pipeline] == ["FlattenBesideActionMask"]
     assert pipeline.observation_space["observations"].shape == (7,)
     assert pipeline.observation_space["action_mask"] == nested["action_mask"]
-    (piece,) = pipeline
+    (connector,) = pipeline
     obs = {"action_mask": MASK, "observations": {"a": OBS, "b": np.arange(ROWS) % 3}}
-    _, batch = piece.apply(None, {"default_policy": {"obs": obs}}, None)
+    _, batch = connector.apply(None, {"default_policy": {"obs": obs}}, None)
     out = batch["default_policy"]["obs"]
     np.testing.assert_array_equal(out["action_mask"], MASK)
     np.testing.assert_allclose(out["observations"], np.concatenate([OBS, np.eye(3)[np.arange(ROWS) % 3]], axis=1))
