@@ -102,8 +102,8 @@ def entries(category: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield facts["config_class"], {}
             yield facts["algorithm_class"], {}
     elif category == "connectors":
-        for parts in FACTS["connectors"]["parts"].values():
-            for name, facts in parts.items():
+        for pieces in FACTS["connectors"]["pieces"].values():
+            for name, facts in pieces.items():
                 yield f"{facts['exported_from']}.{name}", {"constructor": facts.get("constructor", ())}
     else:
         for name, facts in FACTS["classes"].get(category, {}).items():
