@@ -317,7 +317,7 @@ class HostPolicy:
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
         """What is acted with: weights are ``(params, rest, settings)``, the settings as of this time."""
         params, rest, settings = weights
-        values = schedules.values_at(settings, timesteps)
+        values = schedules.values_at(settings, timesteps, together=False)
         current = {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}
         return self._step.context(params, rest, current, timesteps, **static)
 

@@ -260,7 +260,6 @@ class FaultTolerantEnvs:
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
     """Whether what was made for environments of the one form serves the other."""
-    # Bounds of actions are what actions are scaled to.
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.
     return (num_envs, actions) == (other_num_envs, other_actions) and (

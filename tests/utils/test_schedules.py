@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.live_inputs import inputs_that_matter
 from jaxrl_stack.utils.schedules import (
     ConstantSchedule,
     ExponentialSchedule,
@@ -63,6 +66,14 @@ def test_schedules_of_all_sizes_in_a_tree_are_what_each_is_alone():
     compiled = [_values_at.lower([encode(0.1)] * n, counters.zero()).compile().as_text() for n in (2, 6)]
     few, more = (text.count(" = ") for text in compiled)
     assert more < 1.5 * few
+
+
+def test_a_value_needs_no_other_schedule_where_each_is_evaluated_alone():
+    settings = {"epsilon": encode([[0, 1.0], [50, 0.1]]), "lr": encode(0.5)}
+    alone = functools.partial(values_at, together=False)
+    assert jax.tree.map(float, alone(settings, counters.from_int(25))) == {"epsilon": np.float32(0.55), "lr": 0.5}
+    needed = inputs_that_matter(lambda given, time: alone(given, time)["epsilon"], settings, counters.zero())
+    assert needed == [True, True, False, False, True]
 
 
 def test_constants_and_schedules_share_one_structure():

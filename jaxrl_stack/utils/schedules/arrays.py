@@ -107,19 +107,23 @@ def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCH
     )
 
 
-def values_at(settings: Any, counter: Any) -> Any:
+def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
     """A pytree with every schedule in it replaced by its value at a counter (``uint32[2]``).
 
-    Schedules of a size are evaluated together: a program has a dozen, and one after the other they are a sixth of it.
+    Args:
+        settings: Pytree with `ScheduleArrays` among its leaves.
+        counter: The time.
+        together: Evaluate schedules of a size at once: a program has a dozen, and one after the other they are a sixth
+            of it. False for a program that takes only the arrays that it looks at: one value needs all of them then.
     """
     leaves, treedef = jax.tree.flatten(settings, is_leaf=lambda leaf: isinstance(leaf, ScheduleArrays))
-    by_size: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, ScheduleArrays):
-            by_size.setdefault(leaf.values.shape[0], []).append(i)
-    for places in by_size.values():
-        together = ScheduleArrays(*(jnp.stack(arrays) for arrays in zip(*(leaves[i] for i in places), strict=True)))
-        values = value_at(together, counter)
+            groups.setdefault(leaf.values.shape[0] if together else i, []).append(i)
+    for places in groups.values():
+        stacked = ScheduleArrays(*(jnp.stack(arrays) for arrays in zip(*(leaves[i] for i in places), strict=True)))
+        values = value_at(stacked, counter)
         for place, i in enumerate(places):
             leaves[i] = values[place]
     return jax.tree.unflatten(treedef, leaves)
