@@ -134,6 +134,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit() -> str | None:
+    """The commit that is measured, with "-dirty" where files differ from it; None outside of a git checkout."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    return done.stdout.strip() or None
+
+
 def report_of(module: str, *arguments: str) -> dict[str, Any]:
     """The JSON report of a benchmark that runs in a process of its own (its peak memory is then its own, too).
 

@@ -7,6 +7,9 @@
     python -m bench.learning --only DQN:CartPole-v1,DQN:gymnax/CartPole-v1,SAC:Pendulum-v1,SAC:gymnax/Pendulum-v1
     python -m bench.learning --compare-drivers
 
+With ``--json FILE`` every run is appended to FILE as a line of JSON, with its commit, as soon as it is done; runs
+that stand there already are not run again, so that a later day goes on where this one stopped.
+
 A seed passes if ``env_runners/episode_return_mean`` (the last 100 finished episodes; for SAC the last 5, as in
 RLlib's example: all of its training is 100 episodes) reaches the target within that many env steps. Exits with 1
 unless all but one seed pass (one must). ``--compare-drivers`` trains CartPole-v1 compiled on the device and through
@@ -19,12 +22,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from bench import harness
 from jaxrl_stack.cli.experiment import tuned_settings
 
 
@@ -61,6 +67,37 @@ REPORTING: dict[str, dict[str, Any]] = {
 DRIVERS = ("gymnax/CartPole-v1", "CartPole-v1")
 # Over 300,000 steps the area of one seed varies by 4 %, so the means of five seeds tell 10 % apart.
 DRIVERS_WITHIN, LARGEST_DIFFERENCE = 300_000, 0.10
+
+
+@dataclasses.dataclass(frozen=True)
+class Journal:
+    """Runs that are done, a line of JSON each.
+
+    Args:
+        path: The file; None keeps nothing.
+        commit: What runs are made with from now on.
+    """
+
+    path: Path | None = None
+    commit: str | None = None
+
+    def once(self, run: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """What a run measured, from the file if it stands there.
+
+        Args:
+            run: What tells it from other runs; JSON.
+            measure: Makes it.
+        """
+        for line in self.path.read_text().splitlines() if self.path and self.path.exists() else ():
+            done = json.loads(line)
+            if done["run"] == run:
+                return {**run, **done["measured"], "commit": done["commit"]}
+        measured = measure()
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(json.dumps({"commit": self.commit, "run": run, "measured": measured}) + "\n")
+        return {**run, **measured, "commit": self.commit}
 
 
 def host_settings() -> dict[str, dict[str, Any]]:
@@ -128,7 +165,6 @@ def run_seed(
             steps = int(result["num_env_steps_sampled_lifetime"])
         seconds = time.perf_counter() - started
     return {
-        "seed": seed,
         "reached": best >= target and steps <= within,
         "best_return": round(best, 2),
         "env_steps": steps,
@@ -168,13 +204,22 @@ def area(points: Sequence[tuple[int, float]], within: int) -> float:
     raise AssertionError("unreachable: the last point lies at or after `within`")
 
 
-def compare_drivers(seeds: int, settings: Mapping[str, Any], within: int) -> dict[str, Any]:
+def area_of(env: str, seed: int, settings: Mapping[str, Any], within: int) -> dict[str, float]:
+    """The area under the learning curve of a seed."""
+    return {"area": area(curve(env, seed, settings, within), within)}
+
+
+def compare_drivers(
+    seeds: int, settings: Mapping[str, Any], within: int, journal: Journal = Journal(), run: Mapping[str, Any] = {}
+) -> dict[str, Any]:
     """Areas under the learning curves of both drivers, and how much their means over the seeds differ.
 
     Args:
         seeds: Number of seeds.
         settings: Of both.
         within: Env steps.
+        journal: Where each area is kept.
+        run: What tells these areas from others there.
 
     Returns:
         ``{"areas": {env: [area of each seed]}, "difference": of the means, relative to the device driver's}``.
@@ -182,7 +227,8 @@ def compare_drivers(seeds: int, settings: Mapping[str, Any], within: int) -> dic
     areas: dict[str, list[float]] = {env: [] for env in DRIVERS}
     for seed in range(seeds):
         for env, mine in areas.items():
-            mine.append(area(curve(env, seed, settings, within), within))
+            key = {"env": env, "seed": seed, "within": within, "of": "area", **run}
+            mine.append(journal.once(key, functools.partial(area_of, env, seed, settings, within))["area"])
         print({"seed": seed, **{env: round(mine[-1], 2) for env, mine in areas.items()}}, flush=True)
     device, host = (statistics.mean(areas[env]) for env in DRIVERS)
     return {"areas": areas, "difference": abs(host - device) / abs(device)}
@@ -204,47 +250,52 @@ def ray_for(settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 def run_all_seeds(
-    algorithm: str, env: str, args: argparse.Namespace, settings: Mapping[str, Any]
-) -> tuple[bool, list[dict[str, Any]]]:
-    """Every seed against the criterion: whether enough of them pass, and what each did."""
+    algorithm: str, env: str, args: argparse.Namespace, settings: Mapping[str, Any], journal: Journal
+) -> bool:
+    """Every seed against the criterion: whether enough of them pass."""
     criterion = CRITERIA[algorithm].get(env)
     target = args.target if args.target is not None else criterion.target if criterion else None
     within = args.within or (criterion.within if criterion else None)
     if target is None or within is None:
         raise SystemExit(f"--env {env}: give --target and --within.")
-    results = []
+    passed = 0
     for seed in range(args.seeds):
-        result = run_seed(env, seed, settings, target, within, algorithm)
-        results.append({"algorithm": algorithm, "env": env, **result})
-        print(results[-1], flush=True)
-    passed = sum(result["reached"] for result in results)
+        run = {"algorithm": algorithm, "env": env, "seed": seed, "target": target, "within": within, **overrides(args)}
+        result = journal.once(run, functools.partial(run_seed, env, seed, settings, target, within, algorithm))
+        print(result, flush=True)
+        passed += result["reached"]
     print(f"{algorithm} on {env}: {passed} of {args.seeds} seeds reach {target:g} within {within:,} steps")
-    return passed >= max(1, args.seeds - 1), results
+    return passed >= max(1, args.seeds - 1)
 
 
-def run_criteria(
-    criteria: Sequence[tuple[str, str]], args: argparse.Namespace, overrides: Mapping[str, Any]
-) -> tuple[bool, list[dict[str, Any]]]:
-    """Several criteria, one after the other: whether all of them are met, and what each seed did."""
-    all_passed, all_results = True, []
+def run_criteria(criteria: Sequence[tuple[str, str]], args: argparse.Namespace, journal: Journal) -> bool:
+    """Several criteria, one after the other: whether all of them are met."""
+    all_passed = True
     for algorithm, env in criteria:
-        settings = {**settings_of(env, algorithm), **overrides}
+        settings = {**settings_of(env, algorithm), **overrides(args)}
         with ray_for(settings):
-            passed, results = run_all_seeds(algorithm, env, args, settings)
-        all_passed, all_results = all_passed and passed, all_results + results
-    return all_passed, all_results
+            all_passed &= run_all_seeds(algorithm, env, args, settings, journal)
+    return all_passed
 
 
-def run_comparison(args: argparse.Namespace, settings: dict[str, Any]) -> tuple[bool, Any]:
-    """Both drivers: whether their areas agree, and the areas."""
+def run_comparison(args: argparse.Namespace, journal: Journal) -> bool:
+    """Both drivers: whether their areas agree."""
+    settings = settings_of("CartPole-v1") | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides(args)
     within = args.within or DRIVERS_WITHIN
-    results = compare_drivers(args.seeds, settings, within)
+    with ray_for(settings):
+        results = compare_drivers(args.seeds, settings, within, journal, overrides(args))
     means = ", ".join(f"{env} {statistics.mean(areas):.1f}" for env, areas in results["areas"].items())
     print(
         f"mean return over the first {within:,} steps, {args.seeds} seeds: {means}; "
         f"they differ by {results['difference']:.1%}"
     )
-    return results["difference"] < LARGEST_DIFFERENCE, results
+    return results["difference"] < LARGEST_DIFFERENCE
+
+
+def overrides(args: argparse.Namespace) -> dict[str, int]:
+    """Settings of the command line."""
+    given = {"num_env_runners": args.env_runners, "num_envs_per_env_runner": args.envs}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def criterion_names(text: str) -> list[tuple[str, str]]:
@@ -277,24 +328,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare-drivers", action="store_true", help="compare " + " and ".join(DRIVERS) + " instead")
     parser.add_argument("--env-runners", type=int, metavar="N", help="override num_env_runners")
     parser.add_argument("--envs", type=int, metavar="N", help="override num_envs_per_env_runner")
-    parser.add_argument("--json", help="also write the results here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it holds")
     args = parser.parse_args(arguments)
 
-    overrides = {
-        name: value
-        for name, value in (("num_env_runners", args.env_runners), ("num_envs_per_env_runner", args.envs))
-        if value is not None
-    }
+    journal = Journal(args.json, harness.commit())
     if args.compare_drivers:
-        settings = settings_of("CartPole-v1") | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides
-        with ray_for(settings):
-            passed, results = run_comparison(args, settings)
+        passed = run_comparison(args, journal)
     else:
         alone = (args.algorithm, args.env or next(iter(CRITERIA[args.algorithm])))
-        passed, results = run_criteria(args.only or [alone], args, overrides)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({**vars(args), "results": results}, file, indent=2)
+        passed = run_criteria(args.only or [alone], args, journal)
     return 0 if passed else 1
 
 

@@ -446,16 +446,34 @@ def test_learning_judges_seeds_by_target_and_limit(tmp_path: Path, target: float
     path = tmp_path / "report.json"
     arguments = f"--env CartPole-v1 --env-runners 0 --envs 8 --seeds 1 --within 4000 --json {path}"
     assert learning.main([*arguments.split(), "--target", str(target)]) == status
-    (result,) = json.loads(path.read_text())["results"]
-    assert result["reached"] == bool(passed) and result["env_steps"] >= 4000
+    (line,) = path.read_text().splitlines()
+    measured = json.loads(line)["measured"]
+    assert measured["reached"] == bool(passed) and measured["env_steps"] >= 4000
+
+
+def test_learning_goes_on_where_a_journal_ends(tmp_path: Path):
+    measured: list[int] = []
+
+    def measure() -> dict[str, Any]:
+        measured.append(1)
+        return {"reached": True}
+
+    first = learning.Journal(tmp_path / "runs" / "ppo.jsonl", "abc")
+    later = learning.Journal(tmp_path / "runs" / "ppo.jsonl", "def")
+    assert first.once({"seed": 0}, measure) == {"seed": 0, "reached": True, "commit": "abc"}
+    assert later.once({"seed": 0}, measure) == {"seed": 0, "reached": True, "commit": "abc"}
+    assert later.once({"seed": 1}, measure) == {"seed": 1, "reached": True, "commit": "def"}
+    assert len(measured) == 2
+    learning.Journal().once({"seed": 0}, measure)
+    assert len(measured) == 3
 
 
 def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):
     path = tmp_path / "report.json"
     arguments = f"--only DQN:CartPole-v1,DQN:gymnax/CartPole-v1 --seeds 1 --within 2000 --target 5 --json {path}"
     assert learning.main(arguments.split()) == 0
-    results = json.loads(path.read_text())["results"]
-    assert [(each["algorithm"], each["env"], each["reached"]) for each in results] == [
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["run"]["algorithm"], each["run"]["env"], each["measured"]["reached"]) for each in lines] == [
         ("DQN", "CartPole-v1", True),
         ("DQN", "gymnax/CartPole-v1", True),
     ]
