@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_stack.ops import packing
+from jaxrl_stack.ops import masks, packing
 from jaxrl_stack.utils import counters
 
 
@@ -64,7 +64,7 @@ class EpisodeWindow:
         total = running[-1]
         # Entry j of the new window is the (total - W + 1 + j)-th new episode; below 1 an old entry moves down.
         rank = total - size + 1 + jnp.arange(size, dtype=jnp.int32)
-        row = jnp.searchsorted(running, rank, side="left")
+        row = masks.rows_of(running, rank)
         is_new = rank >= 1
         kept = jnp.clip(rank + size - 1, 0, size - 1)
 

@@ -58,15 +58,23 @@ class RunningEpisodes:
         Returns:
             ``(the episodes running after it, statistics [T, B])``.
         """
-        first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])  # whether a step is the first of its episode
-        begun, returns, lengths = jax.lax.associative_scan(
-            _joined, (first, rewards.astype(jnp.float32), jnp.ones(ended.shape, jnp.int32))
-        )
+        num_steps = ended.shape[0]
+        # Of the last `reach` steps that belong to a step's episode: their rewards, and how many there are before it.
+        # What holds for half as many steps at every step gives both; log2 T times, for all steps at once.
+        returns, since_start = rewards.astype(jnp.float32), jnp.logical_not(_shifted(ended, 1, False)).astype(jnp.int32)
+        reach = 1
+        while reach < num_steps:
+            begun = since_start < reach
+            returns += jnp.where(begun, 0.0, _shifted(returns, reach, 0.0))
+            since_start = jnp.where(begun, since_start, reach + _shifted(since_start, reach, reach))
+            reach *= 2
+        begun = since_start < reach  # in this rollout
         total, error = compensated_add(self.episode_return, self.return_error, returns)
+        steps = jnp.arange(1, num_steps + 1, dtype=jnp.int32)[:, None]
         statistics = StepStatistics(
             ended=ended,
             episode_return=jnp.where(begun, returns, total),
-            episode_length=jnp.where(begun, lengths, lengths + self.episode_length),
+            episode_length=jnp.where(begun, since_start + 1, steps + self.episode_length),
         )
         over = ended[-1]
         running = RunningEpisodes(
@@ -77,8 +85,6 @@ class RunningEpisodes:
         return running, statistics
 
 
-def _joined(earlier, later):
-    """Sums over two neighbouring stretches of steps, each ``(an episode begins in it, return, length)`` at its end."""
-    (begun, *sums), (begins, *later_sums) = earlier, later
-    sums = [jnp.where(begins, late, early + late) for early, late in zip(sums, later_sums, strict=True)]
-    return jnp.logical_or(begun, begins), *sums
+def _shifted(x: jax.Array, num_steps: int, first: float) -> jax.Array:
+    """``[T, B]``: what stood so many steps before, `first` where nothing did."""
+    return jnp.concatenate([jnp.full_like(x[:num_steps], first), x[:-num_steps]])

@@ -199,7 +199,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
         host("learner_snapshot_interval", 10, integer(1),
             "Updates (calls of the compiled program, on JAX environments) between two copies of the training state: "
             "as many are lost at most when a Learner actor dies, or when an update fails while it runs. In this "
-            "process copies take 1 % of the time at most: fast updates are copied more seldom.", LEARNER),
+            "process copies take 0.5 % of the time at most: fast updates are copied more seldom.", LEARNER),
         static("num_cpus_per_learner", "auto", number(0, also=("auto",)),
             "CPU devices of a learner on a machine without accelerator; 'auto' is one.", LEARNER),
         static("num_gpus_per_learner", 0, number(0),

@@ -430,8 +430,13 @@ class DeviceDriver(Driver):
     def episode_statistics(self) -> EpisodeStatistics | None:
         if self._window is None:
             return None
-        returns, lengths = last_episodes(self._window)
-        return EpisodeStatistics(returns, lengths, None, num_episodes(self._window))
+        if self._statistics[0] is not self._window:
+            returns, lengths = last_episodes(self._window)
+            statistics = EpisodeStatistics(returns, lengths, None, num_episodes(self._window))
+            self._statistics = (self._window, statistics)
+        return self._statistics[1]
+
+    _statistics: tuple[Any, EpisodeStatistics | None] = (None, None)
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)

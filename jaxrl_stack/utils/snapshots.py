@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
-LARGEST_SHARE = 0.01
+LARGEST_SHARE = 0.005
 """Of the time that copies may take: an update of a small network takes hardly longer than a copy of its state."""
 
 

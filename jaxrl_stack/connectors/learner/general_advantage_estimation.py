@@ -11,7 +11,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.row_independence import can_be_split
-from jaxrl_stack.ops import chunking, reductions, returns
+from jaxrl_stack.ops import chunking, masks, reductions, returns
 
 TRUNCATED_ROWS_PER_PASS = 256
 """How many truncated rows are evaluated at a time; most blocks have fewer, many have none."""
@@ -119,7 +119,7 @@ def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
     def one_pass(carry):
         start, values = carry
         wanted = start + jnp.arange(1, per_pass + 1, dtype=jnp.int32)
-        rows = jnp.searchsorted(running, wanted, side="left")  # num_rows where there is no such row
+        rows = masks.rows_of(running, wanted)  # num_rows where there is no such row
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), observations)
         return start + per_pass, values.at[rows].set(values_of(taken), mode="drop")
 
