@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
-from jaxrl_stack.env.vector.sub_env import RegisteredEnvCreator, SubEnvMaker
+from jaxrl_stack.env.vector.sub_env import make_registered, make_sub_env
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
 from jaxrl_stack.env.vector.vector_env_adapter import VectorEnvAdapter
 
@@ -56,17 +56,11 @@ def make_vector_env(
     """
     num_envs = int(config.num_envs_per_env_runner if num_envs is None else num_envs)
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
-    is_async = mode is gym.VectorizeMode.ASYNC
-    context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
-    return _make(config, mode, context, num_envs, seed)
-
-
-def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: int, seed: int) -> HostVectorEnv:
+    is_async, as_vector = mode is gym.VectorizeMode.ASYNC, mode is gym.VectorizeMode.VECTOR_ENTRY_POINT
     check = not config.disable_env_checking
-    as_vector = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT
+    context = EnvContext(config.env_config, worker_index, 0, is_async, num_workers, recreated_worker)
     # A registered creator may be slow: it is called for the environments that are needed, not to look at one.
     creator = get_env_creator(config.env) if isinstance(config.env, str) else None
-    spec = None
     if creator is None:
         resolved = resolve_env(config.env, context)
         name = resolved.name
@@ -81,9 +75,12 @@ def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: i
             if not resolved.seeded_when_made:
                 return VectorEnvAdapter(make(), name, num_envs, check)
             return VectorEnvAdapter(make(seed), name, num_envs, check, rebuild=make, seed=seed)
-        creator, spec = resolved.creator, resolved.spec
+        creators = [resolved.creator] * num_envs
+        if resolved.spec is not None:
+            # One is enough to find what is wrong with all of them; the checker costs time in every step.
+            creators = [functools.partial(make_registered, resolved.spec, i > 0 or not check) for i in range(num_envs)]
     else:
-        name = config.env
+        name, creators = config.env, [creator] * num_envs
         first = creator(_copy(context, {"num_envs": num_envs} if as_vector else {}))
         if isinstance(first, gym.vector.VectorEnv):
             return VectorEnvAdapter(first, name, num_envs, check)
@@ -93,37 +90,20 @@ def _make(config: Any, mode: gym.VectorizeMode, context: EnvContext, num_envs: i
                 f"has to return a gymnasium.vector.VectorEnv of env_config['num_envs'], but returned {first!r}. "
                 "Use 'sync' for one that returns a gymnasium.Env."
             )
-        if mode is gym.VectorizeMode.ASYNC and isinstance(first, gym.Env):
+        if is_async and isinstance(first, gym.Env):
             first.close()
         else:
-            return SyncHostVectorEnv(_makers(name, creator, context, num_envs, first=first), name, check)
-    if spec is None:
-        makers = _makers(name, creator, context, num_envs)
-    else:
-        # One is enough to find what is wrong with all of them; the checker costs time in every step.
-        checked, unchecked = (RegisteredEnvCreator(spec, disabled) for disabled in (not check, True))
-        makers = _makers(name, unchecked, context, num_envs)
-        makers[0].creator = checked
-    if mode is gym.VectorizeMode.SYNC:
-        return SyncHostVectorEnv(makers, name, check)
-    return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
+            unused, is_async = [first], False
+            creators[0] = lambda context: unused.pop() if unused else creator(context)
+    makers = [
+        functools.partial(make_sub_env, name, own, _copy(context, vector_index=i)) for i, own in enumerate(creators)
+    ]
+    if is_async:
+        return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
+    return SyncHostVectorEnv(makers, name, check)
 
 
-_NOTHING = object()
-
-
-def _makers(
-    name: str, creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, first: Any = _NOTHING
-) -> list[SubEnvMaker]:
-    """One maker per copy; `first`, if it is there already, is the first copy."""
-    makers = [SubEnvMaker(name, creator, _copy(context, vector_index=i)) for i in range(num_envs)]
-    if first is not _NOTHING:
-        unused = [first]
-        makers[0].creator = lambda context: unused.pop() if unused else creator(context)
-    return makers
-
-
-def _make_async(makers: list[SubEnvMaker], name: str) -> AsyncVectorEnv:
+def _make_async(makers: Sequence[Callable[[], gym.Env]], name: str) -> AsyncVectorEnv:
     methods = multiprocessing.get_all_start_methods()
     try:
         return AsyncVectorEnv(

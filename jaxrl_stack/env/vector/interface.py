@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +59,19 @@ def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
     return [int(seed) + i for i in range(num_envs)]
 
 
+def close_failed(env: Any) -> None:
+    """Close an environment that has failed: what that raises is only logged."""
+    try:
+        env.close()
+    except Exception as error:
+        logger.warning("Closing a failed environment raised %s: %s", type(error).__name__, error)
+
+
 class HostVectorEnv(abc.ABC):
     """``B`` environments of the host, stepped together.
+
+    Args:
+        env: The `gymnasium.vector.VectorEnv` of all of them.
 
     Attributes:
         env: The `gymnasium.vector.VectorEnv` that is stepped.
@@ -71,13 +83,17 @@ class HostVectorEnv(abc.ABC):
         resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid`.
     """
 
-    env: gym.vector.VectorEnv
-    num_envs: int
-    single_observation_space: gym.Space
-    single_action_space: gym.Space
-    observation_space: gym.Space
-    action_space: gym.Space
     resets_in_next_step = False
+
+    def __init__(self, env: gym.vector.VectorEnv):
+        self.env: Any = env
+        self.num_envs = env.num_envs
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        # Not the environment's own: envpool's are those of one copy.
+        self.observation_space = batch_space(env.single_observation_space, env.num_envs)
+        self.action_space = batch_space(env.single_action_space, env.num_envs)
+        self._no_infos: list[dict[str, Any]] = [{}] * env.num_envs
 
     @abc.abstractmethod
     def reset(
@@ -138,10 +154,7 @@ class HostVectorEnv(abc.ABC):
 
     def discard(self) -> None:
         """Releases environments of which some failed: what closing them raises is only logged."""
-        try:
-            self.close()
-        except Exception as error:
-            logger.warning("Closing a failed environment raised %s: %s", type(error).__name__, error)
+        close_failed(self)
 
     @abc.abstractmethod
     def close(self) -> None:

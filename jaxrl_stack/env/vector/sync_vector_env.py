@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,10 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_reset, check_spaces, check_step
-from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, one_per_env
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, close_failed, one_per_env
 from jaxrl_stack.env.vector.rows import copy_batch, row_splitter, row_writer
-
-logger = logging.getLogger(__name__)
 
 
 class SyncHostVectorEnv(HostVectorEnv):
@@ -35,8 +32,6 @@ class SyncHostVectorEnv(HostVectorEnv):
         TypeError: A space is missing, or has no fixed shape.
     """
 
-    env: SyncVectorEnv
-
     def __init__(self, makers: Sequence[Callable[[], gym.Env]], name: str, check: bool = True):
         envs: list[gym.Env] = []
         try:
@@ -49,18 +44,12 @@ class SyncHostVectorEnv(HostVectorEnv):
                 env.close()
             raise
         # The environments exist already; gymnasium wants functions that make them.
-        self.env = SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP)
-        self.num_envs = len(envs)
-        self.single_observation_space = self.env.single_observation_space
-        self.single_action_space = self.env.single_action_space
-        self.observation_space = self.env.observation_space
-        self.action_space = self.env.action_space
+        super().__init__(SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP))
         self._name = name
         self._checks_reset = self._checks_step = check
         self._obs = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
         self._write = row_writer(self.single_observation_space, self._obs)
         self._split = row_splitter(self.single_action_space)
-        self._no_infos: list[dict[str, Any]] = [{}] * self.num_envs
         self._makers = list(makers)
         self._failed: int | None = None
 
@@ -69,10 +58,7 @@ class SyncHostVectorEnv(HostVectorEnv):
         if index is None:
             return False
         old = self.env.envs[index]
-        try:
-            old.close()
-        except Exception as error:
-            logger.warning("Closing a failed environment raised %s: %s", type(error).__name__, error)
+        close_failed(old)
         new = self._makers[index]()
         _require_same_spaces(self._name, old, new, index)
         self.env.envs[index] = new

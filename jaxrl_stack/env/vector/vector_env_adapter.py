@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.vector.utils import batch_space, create_empty_array
+from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, one_per_env
@@ -63,14 +63,8 @@ class VectorEnvAdapter(HostVectorEnv):
         except BaseException:
             self.close()
             raise
-        self.num_envs = num_envs
-        self.single_observation_space = env.single_observation_space
-        self.single_action_space = env.single_action_space
-        # Not the environment's own: envpool's are those of one copy.
-        self.observation_space = batch_space(env.single_observation_space, num_envs)
-        self.action_space = batch_space(env.single_action_space, num_envs)
+        super().__init__(env)
         self._ended = np.zeros(num_envs, np.bool_)
-        self._no_infos: list[dict[str, Any]] = [{}] * num_envs
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -185,12 +179,9 @@ class VectorEnvAdapter(HostVectorEnv):
 
 def _resets_in_same_step(env: gym.vector.VectorEnv, name: str) -> bool:
     given = env.metadata.get("autoreset_mode")
-    modes = {mode.value: mode for mode in AutoresetMode}
-    mode = given if isinstance(given, AutoresetMode) else modes.get(str(given))
-    if mode is AutoresetMode.SAME_STEP:
-        return True
-    if mode is AutoresetMode.NEXT_STEP:
-        return False
+    for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+        if given in (mode, mode.value):
+            return mode is AutoresetMode.SAME_STEP
     raise ValueError(
         f"environment({name!r}): {type(env).__name__}.metadata['autoreset_mode'] is {given!r}, but has to be "
         "gymnasium.vector.AutoresetMode.SAME_STEP (with infos['final_obs']) or NEXT_STEP: the environment "
