@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.utils.nested import (
-    batch,
-    batch_size,
-    blank_item,
-    cast_lossless,
-    full_like_item,
-    one_hot,
-    space_struct,
-    take,
-    tree_map,
-    unbatch,
-)
+from jaxrl_stack.utils import nested
+from jaxrl_stack.utils.nested import tree_map
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
@@ -60,13 +50,13 @@ class InfiniteLookbackBuffer:
         # Arrays that may be held elsewhere, too, are copied before the first write.
         self._shared = self.finalized
         self.data: Any = tree_map(np.asarray, data) if self.finalized else list(data or ())
-        self.lookback = min(lookback, batch_size(self.data) if self.finalized else len(self.data))
+        self.lookback = min(lookback, nested.batch_size(self.data) if self.finalized else len(self.data))
         self.space = space
 
     @property
     def space_struct(self) -> Any:
         """The elementary spaces of `space`, nested as dicts and tuples; None without a space."""
-        return None if self.space is None else space_struct(self.space)
+        return None if self.space is None else nested.space_struct(self.space)
 
     def __len__(self) -> int:
         """Number of own items, the look-back excluded."""
@@ -74,7 +64,7 @@ class InfiniteLookbackBuffer:
 
     def len_incl_lookback(self) -> int:
         """Number of all items, the look-back included."""
-        return batch_size(self.data) if self.finalized else len(self.data)
+        return nested.batch_size(self.data) if self.finalized else len(self.data)
 
     def append(self, item: Any) -> None:
         """Add one item at the end; raises RuntimeError after `finalize()`."""
@@ -93,8 +83,8 @@ class InfiniteLookbackBuffer:
             IndexError: if there is no such item.
         """
         self._require_list("pop")
-        position = self._position(index, neg_index_as_lookback=False)
-        if position is None:
+        position = self._absolute(index, neg_index_as_lookback=False)
+        if not self._holds(position):
             raise IndexError(self._range_error(index))
         del self.data[position]
         self.lookback -= position < self.lookback
@@ -109,9 +99,9 @@ class InfiniteLookbackBuffer:
             return
         items = other.get()
         if not self.finalized:
-            self.data.extend(unbatch(items) if other.finalized else items)
+            self.data.extend(nested.unbatch(items) if other.finalized else items)
             return
-        rows = items if other.finalized else batch(items)
+        rows = items if other.finalized else nested.batch(items)
         # The placeholder of an empty, finalized buffer need not have the right structure.
         self.data = (
             tree_map(lambda *parts: np.concatenate(parts), self.data, rows)
@@ -131,9 +121,9 @@ class InfiniteLookbackBuffer:
         if self.finalized:
             return
         if self.data:
-            self.data = batch(self.data)
+            self.data = nested.batch(self.data)
         elif self.space is not None:
-            self.data = take(batch([blank_item(self.space_struct)]), slice(0))
+            self.data = nested.take(nested.batch([nested.blank_item(self.space_struct)]), slice(0))
         else:
             self.data = np.zeros((0,))
         self.finalized = True
@@ -164,21 +154,17 @@ class InfiniteLookbackBuffer:
         """
         if one_hot_discrete and self.space is None:
             raise ValueError("one_hot_discrete=True needs the space of the items; set the buffer's `space`")
-        if isinstance(indices, numbers.Integral):
-            position = self._position(int(indices), neg_index_as_lookback)
-            if position is None:
-                if fill is None:
-                    raise IndexError(self._range_error(indices))
-                return self._fill_item(fill, one_hot_discrete)
-            return self._encode(self._item(position), one_hot_discrete)
-        if indices is None:
-            indices = slice(None)
-        if isinstance(indices, slice):
-            return self._get_slice(indices, neg_index_as_lookback, fill, one_hot_discrete)
-        positions = self._positions(indices, neg_index_as_lookback)
-        if fill is None and None in positions:
+        positions = self._positions(indices, neg_index_as_lookback, cuts=fill is None)
+        is_inside = self._holds(positions)
+        if not is_inside and fill is None:
             raise IndexError(self._range_error(indices))
-        return self._get_list(positions, fill, one_hot_discrete)
+        if isinstance(positions, int):
+            return self._get_item(positions, one_hot_discrete) if is_inside else self._fill_item(fill, one_hot_discrete)
+        if not is_inside:
+            return self._get_filled(positions, fill, one_hot_discrete)
+        if self.finalized:
+            return self._encode(nested.take(self.data, _as_rows(positions)), one_hot_discrete)
+        return [self._encode(self.data[position], one_hot_discrete) for position in positions]
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Overwrite items in place.
@@ -194,36 +180,30 @@ class InfiniteLookbackBuffer:
             IndexError: for an index outside the buffer, or another number of items than is addressed.
             ValueError: if structure, shape or dtype do not fit; nothing is written then.
         """
-        if isinstance(at_indices, numbers.Integral):
-            position = self._position(int(at_indices), neg_index_as_lookback)
-            if position is None:
-                raise IndexError(self._range_error(at_indices))
+        positions = self._positions(at_indices, neg_index_as_lookback, cuts=True)
+        if not self._holds(positions):
+            raise IndexError(self._range_error(at_indices))
+        if isinstance(positions, int):
             if self.finalized:
-                self._assign(position, new_data)
+                self._assign(positions, new_data)
             else:
-                self.data[position] = new_data
+                self.data[positions] = new_data
             return
-        if at_indices is None or isinstance(at_indices, slice):
-            positions = self._clipped(at_indices or slice(None), neg_index_as_lookback)
-        else:
-            positions = self._positions(at_indices, neg_index_as_lookback)
-            if None in positions:
-                raise IndexError(self._range_error(at_indices))
-        size = len(new_data) if isinstance(new_data, list) else batch_size(new_data)
+        size = len(new_data) if isinstance(new_data, list) else nested.batch_size(new_data)
         if size != len(positions):
             raise IndexError(f"at_indices={at_indices} addresses {len(positions)} items, but new_data has {size}")
         if not size:
             return
         if not self.finalized:
-            items = new_data if isinstance(new_data, list) else unbatch(new_data)
+            items = new_data if isinstance(new_data, list) else nested.unbatch(new_data)
             for position, item in zip(positions, items, strict=True):
                 self.data[position] = item
             return
-        rows = batch(new_data) if isinstance(new_data, list) else tree_map(np.asarray, new_data)
+        rows = nested.batch(new_data) if isinstance(new_data, list) else tree_map(np.asarray, new_data)
         if positions == range(self.len_incl_lookback()):
             self.data, self._shared = rows, True
         else:
-            self._assign(_as_slice(positions) if isinstance(positions, range) else positions, rows)
+            self._assign(_as_rows(positions), rows)
 
     def sub_buffer(self, start: int, stop: int, lookback: int) -> InfiniteLookbackBuffer:
         """Return the own items `[start, stop)` with up to `lookback` items before them as look-back.
@@ -237,13 +217,13 @@ class InfiniteLookbackBuffer:
         rows = slice(first, self.lookback + stop)
         if self.finalized:
             self._shared = True
-        data = take(self.data, rows) if self.finalized else self.data[rows]
+        data = nested.take(self.data, rows) if self.finalized else self.data[rows]
         return InfiniteLookbackBuffer(data, self.lookback + start - first, self.space)
 
     def unfinalize(self) -> None:
         """Turn arrays back into a list of items, so that more can be appended."""
         if self.finalized:
-            self.data = unbatch(self.data)
+            self.data = nested.unbatch(self.data)
             self.finalized = self._shared = False
 
     def get_state(self) -> dict[str, Any]:
@@ -272,7 +252,7 @@ class InfiniteLookbackBuffer:
         self.set(value, at_indices=key)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._item(position) for position in range(self.lookback, self.len_incl_lookback()))
+        return (self._get_item(position) for position in range(self.lookback, self.len_incl_lookback()))
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
         """Return a new buffer: more items at the end (list, buffer), or a number added to every item."""
@@ -299,87 +279,79 @@ class InfiniteLookbackBuffer:
         from_start = index >= 0 or neg_index_as_lookback
         return index + (self.lookback if from_start else self.len_incl_lookback())
 
-    def _position(self, index: int, neg_index_as_lookback: bool) -> int | None:
-        """Translate an index into a position in `data`; None if it lies outside."""
-        position = self._absolute(index, neg_index_as_lookback)
-        return position if 0 <= position < self.len_incl_lookback() else None
+    def _positions(self, indices: Any, neg_index_as_lookback: bool, *, cuts: bool) -> int | range | list[int]:
+        """Translate indices into positions in `data`, which may lie outside; those of slices may be cut, as Python's.
 
-    def _positions(self, indices: Any, neg_index_as_lookback: bool) -> list[int | None]:
+        Open ends of slices stop at the own items.
+        """
+        if isinstance(indices, numbers.Integral):
+            return self._absolute(int(indices), neg_index_as_lookback)
         if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and indices.ndim == 1:
             indices = indices.tolist()
-        if not isinstance(indices, list) or not all(isinstance(index, numbers.Integral) for index in indices):
+        if isinstance(indices, list) and all(isinstance(index, numbers.Integral) for index in indices):
+            return [self._absolute(index, neg_index_as_lookback) for index in indices]
+        if not (indices is None or isinstance(indices, slice)):
             raise TypeError(f"indices must be an int, a slice, a list of ints or None, got {indices!r}")
-        return [self._position(index, neg_index_as_lookback) for index in indices]
-
-    def _span(self, slice_: slice, neg_index_as_lookback: bool) -> range:
-        """Translate a slice into positions, also outside `data`. Open ends stop at the own items."""
-        step = 1 if slice_.step is None else slice_.step
+        indices = indices or slice(None)
+        step = 1 if indices.step is None else indices.step
         if step == 0:
             raise ValueError("the step of a slice must not be 0")
-        first, last = self.lookback, self.len_incl_lookback() - 1
-        start, stop = (first, last + 1) if step > 0 else (last, first - 1)
-        if slice_.start is not None:
-            start = self._absolute(slice_.start, neg_index_as_lookback)
-        if slice_.stop is not None:
-            stop = self._absolute(slice_.stop, neg_index_as_lookback)
+        size = self.len_incl_lookback()
+        start, stop = (self.lookback, size) if step > 0 else (size - 1, self.lookback - 1)
+        if indices.start is not None:
+            start = self._absolute(indices.start, neg_index_as_lookback)
+        if indices.stop is not None:
+            stop = self._absolute(indices.stop, neg_index_as_lookback)
+        if cuts:
+            low, high = (0, size) if step > 0 else (-1, size - 1)
+            start, stop = (min(max(end, low), high) for end in (start, stop))
         return range(start, stop, step)
 
-    def _clipped(self, slice_: slice, neg_index_as_lookback: bool) -> range:
-        """As `_span`, cut at both ends of `data` the way Python slices are."""
-        span, size = self._span(slice_, neg_index_as_lookback), self.len_incl_lookback()
-        low, high = (0, size) if span.step > 0 else (-1, size - 1)
-        return range(min(max(span.start, low), high), min(max(span.stop, low), high), span.step)
-
-    def _get_slice(self, slice_: slice, neg_index_as_lookback: bool, fill: Any, one_hot_discrete: bool) -> Any:
-        positions = (self._clipped if fill is None else self._span)(slice_, neg_index_as_lookback)
+    def _holds(self, positions: int | range | list[int]) -> bool:
+        """Whether there is an item at all of these positions."""
         size = self.len_incl_lookback()
-        if not all(0 <= end < size for end in [*positions[:1], *positions[-1:]]):
-            return self._get_list([i if 0 <= i < size else None for i in positions], fill, one_hot_discrete)
-        rows = _as_slice(positions)
-        if self.finalized:
-            return self._encode(take(self.data, rows), one_hot_discrete)
-        return [self._encode(item, one_hot_discrete) for item in self.data[rows]]
+        if isinstance(positions, int):
+            return 0 <= positions < size
+        ends = positions if isinstance(positions, list) else [*positions[:1], *positions[-1:]]
+        return all(0 <= position < size for position in ends)
 
-    def _get_list(self, positions: list[int | None], fill: Any, one_hot_discrete: bool) -> Any:
-        filler = self._fill_item(fill, one_hot_discrete) if None in positions else None
+    def _get_filled(self, positions: range | list[int], fill: Any, one_hot_discrete: bool) -> Any:
+        """The items at some positions, not all of which there are."""
+        filler, size = self._fill_item(fill, one_hot_discrete), self.len_incl_lookback()
         if not self.finalized:
-            return [
-                filler if position is None else self._encode(self.data[position], one_hot_discrete)
-                for position in positions
-            ]
-        if None in positions and not self.len_incl_lookback():
-            return batch([filler] * len(positions))
-        valid = np.array([position for position in positions if position is not None], np.int64)
-        rows = self._encode(take(self.data, valid), one_hot_discrete)
-        if None not in positions:
-            return rows
-        order = np.full(len(positions), len(valid))
-        order[[position is not None for position in positions]] = np.arange(len(valid))
+            return [self._get_item(i, one_hot_discrete) if 0 <= i < size else filler for i in positions]
+        if not size:
+            return nested.batch([filler] * len(positions))
+        where = np.array(positions, np.int64)
+        is_inside = (where >= 0) & (where < size)
+        rows = self._encode(nested.take(self.data, where[is_inside]), one_hot_discrete)
+        order = np.where(is_inside, np.cumsum(is_inside) - 1, is_inside.sum())
         return tree_map(lambda item, leaf: np.concatenate([leaf, np.asarray(item)[None]])[order], filler, rows)
 
     def _fill_item(self, fill: Any, one_hot_discrete: bool) -> Any:
         if not isinstance(fill, numbers.Number | np.bool_):
             return tree_map(np.asarray, fill) if self.finalized else fill
         if self.len_incl_lookback():
-            reference = self._item(0)
+            reference = self._get_item(0)
         elif self.space is not None:
-            reference = blank_item(self.space_struct)
+            reference = nested.blank_item(self.space_struct)
         else:
             return fill
-        return full_like_item(self._encode(reference, one_hot_discrete), fill)
+        return nested.full_like_item(self._encode(reference, one_hot_discrete), fill)
 
-    def _item(self, position: int) -> Any:
-        return take(self.data, position) if self.finalized else self.data[position]
+    def _get_item(self, position: int, one_hot_discrete: bool = False) -> Any:
+        item = nested.take(self.data, position) if self.finalized else self.data[position]
+        return self._encode(item, one_hot_discrete)
 
     def _encode(self, data: Any, one_hot_discrete: bool) -> Any:
-        return one_hot(data, self.space_struct) if one_hot_discrete else data
+        return nested.one_hot(data, self.space_struct) if one_hot_discrete else data
 
     def _assign(self, where: Any, rows: Any) -> None:
         def fit(leaf: np.ndarray, new: Any) -> np.ndarray:
             new = np.asarray(new)
             if new.shape != leaf[where].shape:
                 raise ValueError(f"new_data has a leaf of shape {new.shape} where {leaf[where].shape} is stored")
-            cast = cast_lossless(new, leaf.dtype)
+            cast = nested.cast_lossless(new, leaf.dtype)
             if cast is None:
                 raise ValueError(
                     f"new_data has a leaf of dtype {new.dtype} with values that the stored {leaf.dtype} "
@@ -399,7 +371,9 @@ class InfiniteLookbackBuffer:
         )
 
 
-def _as_slice(positions: range) -> slice:
-    """The slice that reads `positions` (all of them >= 0) from a list or array."""
+def _as_rows(positions: range | list[int]) -> slice | list[int]:
+    """Positions as an index of arrays; a slice, which makes views, where that is possible."""
+    if isinstance(positions, list):
+        return positions
     stop = positions.stop if positions.stop >= 0 else None
     return slice(positions.start, stop, positions.step) if len(positions) else slice(0, 0)

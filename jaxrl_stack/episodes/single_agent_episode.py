@@ -16,6 +16,9 @@ from jaxrl_stack.utils.nested import equal
 if TYPE_CHECKING:
     import gymnasium as gym
 
+_IDENTITY = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
+_COLUMNS = ("observations", "actions", "rewards", "infos")
+
 
 class SingleAgentEpisode:
     """One agent's observations, actions, rewards, infos and model outputs, with a look-back before them.
@@ -602,14 +605,8 @@ class SingleAgentEpisode:
             TypeError: for a space that has no plain description.
         """
         return {
-            "id_": self.id_,
-            "agent_id": self.agent_id,
-            "module_id": self.module_id,
-            "multi_agent_episode_id": self.multi_agent_episode_id,
-            "observations": self.observations.get_state(),
-            "actions": self.actions.get_state(),
-            "rewards": self.rewards.get_state(),
-            "infos": self.infos.get_state(),
+            **self._identity(),
+            **{name: getattr(self, name).get_state() for name in _COLUMNS},
             "extra_model_outputs": {key: column.get_state() for key, column in self.extra_model_outputs.items()},
             "is_terminated": self.is_terminated,
             "is_truncated": self.is_truncated,
@@ -627,19 +624,14 @@ class SingleAgentEpisode:
             ValueError: if the state contradicts itself.
         """
         column = InfiniteLookbackBuffer.from_state
+        columns: dict[str, Any] = {name: column(state[name]) for name in _COLUMNS}
         episode = SingleAgentEpisode(
-            state["id_"],
-            observations=column(state["observations"]),
-            infos=column(state["infos"]),
-            actions=column(state["actions"]),
-            rewards=column(state["rewards"]),
+            **{name: state[name] for name in _IDENTITY},
+            **columns,
             extra_model_outputs={key: column(values) for key, values in state["extra_model_outputs"].items()},
             terminated=state["is_terminated"],
             truncated=state["is_truncated"],
             t_started=state["t_started"],
-            agent_id=state["agent_id"],
-            module_id=state["module_id"],
-            multi_agent_episode_id=state["multi_agent_episode_id"],
         )
         episode.t = state["t"]
         episode.validate()
@@ -661,6 +653,9 @@ class SingleAgentEpisode:
             f"SingleAgentEpisode({self.id_}, t={self.t_started}..{self.t}, return={self.get_return():g}, "
             f"{' and '.join(end) or 'running'})"
         )
+
+    def _identity(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _IDENTITY}
 
     def _array_columns(self) -> list[InfiniteLookbackBuffer]:
         """All columns that can be arrays: infos cannot."""
@@ -686,7 +681,7 @@ class SingleAgentEpisode:
         if lookback < 0:
             raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
         chunk = SingleAgentEpisode(
-            self.id_,
+            **self._identity(),
             observations=self.observations.sub_buffer(start, stop + 1, lookback),
             infos=self.infos.sub_buffer(start, stop + 1, lookback),
             actions=self.actions.sub_buffer(start, stop, lookback),
@@ -695,9 +690,6 @@ class SingleAgentEpisode:
                 key: column.sub_buffer(start, stop, lookback) for key, column in self.extra_model_outputs.items()
             },
             t_started=self.t_started + start,
-            agent_id=self.agent_id,
-            module_id=self.module_id,
-            multi_agent_episode_id=self.multi_agent_episode_id,
         )
         chunk._custom_data.update(self._custom_data)
         return chunk
