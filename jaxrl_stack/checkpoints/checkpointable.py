@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +20,9 @@ from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, CLASS_AND_CTO
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, Decoder, Encoder, code_named_by
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.notices import notice_once
+
+Parts: TypeAlias = str | Collection[str] | None
+"""Names of parts of a state: one, several, or None for all (in ``not_components``: for none)."""
 
 _WEIGHTS = ("rl_module", "optimizer")
 
@@ -42,13 +45,7 @@ class Checkpointable:
 
     # ------------------------------------------------------------------------------------------- what classes override
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The state: nested dicts with string keys, of arrays and plain values.
 
         Args:
@@ -310,12 +307,7 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
         }
 
 
-def selected(
-    names: Sequence[str],
-    components: str | Collection[str] | None,
-    not_components: str | Collection[str] | None,
-    owner: str,
-) -> list[str]:
+def selected(names: Collection[str], components: Parts, not_components: Parts, owner: str) -> list[str]:
     """The names that ``get_state(components, not_components=...)`` asks for.
 
     Args:
@@ -334,7 +326,7 @@ def selected(
     return [n for n in names if (wanted is None or n in wanted) and not (unwanted and n in unwanted)]
 
 
-def _as_names(components: str | Collection[str] | None) -> set[str] | None:
+def _as_names(components: Parts) -> set[str] | None:
     if components is None:
         return None
     return {components} if isinstance(components, str) else set(components)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import selected
+from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.connector_v2 import (
     CONTEXT_FIELDS,
     PURE_SIGNATURE,
@@ -517,13 +517,7 @@ class ConnectorPipelineV2(PureConnector):
         args, kwargs = super().get_ctor_args_and_kwargs()
         return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
         """``{name: the connector's state}``.
 
         Args:

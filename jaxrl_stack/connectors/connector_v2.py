@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.checkpoints.plain_data import Constructible
 from jaxrl_stack.connectors import batch_items
 from jaxrl_stack.connectors.states import as_dict, restore, shape_problem, to_host
@@ -386,13 +386,7 @@ class ConnectorV2(Checkpointable, Constructible):
     def _resize(self, num_envs: int, all_reset: bool) -> None:
         """Make the host state fit a batch of ``num_envs``."""
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
         """The host copy of the state as nested dicts of NumPy arrays; empty for a connector without state."""
         del components, not_components, kwargs
         return as_dict(self.state)

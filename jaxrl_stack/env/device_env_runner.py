@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -18,7 +18,7 @@ from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.acting.running_episodes import StepStatistics
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
-from jaxrl_stack.checkpoints.checkpointable import selected
+from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation
@@ -36,16 +36,6 @@ if TYPE_CHECKING:
 
 EVALUATION_CHUNK = 128
 """Vector steps per call of the evaluation program; between calls the host can stop it."""
-
-
-STATE_COMPONENTS = (
-    COMPONENT_RL_MODULE,
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    "weights_seq_no",
-    "running_evaluation",
-)
-"""Parts of what `DeviceEnvRunner.get_state` returns."""
 
 
 class DeviceEnvRunner(EnvRunner):
@@ -161,17 +151,11 @@ class DeviceEnvRunner(EnvRunner):
     def get_metrics(self) -> dict[str, Any]:
         return self.metrics.reduce()
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The learner's weights, the connectors' states as of the first device, and counters.
 
         Args:
-            components: Only these of `STATE_COMPONENTS`; None for all.
+            components: Only these; None for all.
             not_components: Leave these out.
             **kwargs: None.
         """
@@ -185,7 +169,7 @@ class DeviceEnvRunner(EnvRunner):
                 str(num_envs): named_leaves(jax.device_get(state)) for num_envs, state in self._evaluated.items()
             },
         }
-        return {n: make[n]() for n in selected(STATE_COMPONENTS, components, not_components, "an EnvRunner")}
+        return {n: make[n]() for n in selected(make, components, not_components, "an EnvRunner")}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Weights and statistics belong to the training state on this driver.
@@ -465,41 +449,36 @@ class _Counting:
 
     def __init__(self, num_envs: int, num_episodes: int | None, num_timesteps: int | None):
         self._quota = None if num_episodes is None else np.array(episode_quota(num_episodes, num_envs))
-        self._most_steps = num_timesteps
+        self._most_steps = num_timesteps or 0
         self.per_env = np.zeros(num_envs, int)
         self.num_steps = 0
-        self._returns: list[np.ndarray] = []
-        self._lengths: list[np.ndarray] = []
+        self._taken: list[tuple[np.ndarray, np.ndarray]] = []
 
     @property
     def is_done(self) -> bool:
         """Whether it is enough."""
-        if self._quota is not None:
-            return bool((self.per_env >= self._quota).all())
-        return self._most_steps is not None and self.num_steps >= self._most_steps
+        return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, statistics: StepStatistics) -> np.ndarray:
         """Take in some steps, ``[T, B]``; bool ``[T, B]``, which of them count."""
-        all_ended, returns, lengths = (
-            np.asarray(x) for x in (statistics.ended, statistics.episode_return, statistics.episode_length)
-        )
-        counts = np.zeros(all_ended.shape, bool)
-        for t, ended in enumerate(all_ended):
-            if self._quota is None and self.is_done:
-                break
-            counts[t] = True if self._quota is None else self.per_env < self._quota
-            self.num_steps += int(counts[t].sum())
-            take = ended & counts[t]
-            self.per_env += take
-            self._returns.append(returns[t][take])
-            self._lengths.append(lengths[t][take])
+        ended = np.asarray(statistics.ended)
+        if self._quota is None:
+            steps_before = self.num_steps + ended.shape[1] * np.arange(len(ended))[:, None]
+            counts = np.broadcast_to(steps_before < self._most_steps, ended.shape)
+        else:
+            ended_before = self.per_env + np.cumsum(ended, axis=0) - ended
+            counts = ended_before < self._quota
+        take = ended & counts
+        self.per_env += take.sum(axis=0)
+        self.num_steps += int(counts.sum())
+        self._taken.append((np.asarray(statistics.episode_return)[take], np.asarray(statistics.episode_length)[take]))
         return counts
 
     def episodes(self, seconds_per_step: float) -> EndedEpisodes:
         """The episodes that counted."""
-        lengths = np.concatenate(self._lengths, dtype=np.int64)
-        returns = np.concatenate(self._returns, dtype=np.float64)
-        return EndedEpisodes(returns, lengths, lengths * seconds_per_step)
+        returns, lengths = map(np.concatenate, zip(*self._taken, strict=True))
+        lengths = lengths.astype(np.int64)
+        return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
 
 
 def call_episode_hook(

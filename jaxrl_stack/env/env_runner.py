@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError as StepFailedRecreateEnvError  # RLlib's path, too
 from jaxrl_stack.utils.spaces import validate_batch
@@ -84,13 +84,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         return self.get_spaces()
 
     @abc.abstractmethod
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """State as nested dicts of NumPy arrays."""
 
     @abc.abstractmethod

@@ -10,7 +10,6 @@ import numpy as np
 
 from jaxrl_stack.acting.host_policy import Mode
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
-from jaxrl_stack.env.vector.interface import VectorStep
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
@@ -43,30 +42,17 @@ class HostConnectors:
             metrics=self._metrics,
         )
 
-    def start(self, episodes: list[SingleAgentEpisode], mode: Mode) -> None:
-        """Begin with new episodes everywhere."""
-        self.batch = self.run(episodes, mode)
-
-    def after_step(self, step: VectorStep, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
-        """The batch after a step, before any reset. Where a step only reset, connectors have seen the observation."""
-        if step.valid is None:
-            self.batch = self.run(episodes, mode)
-        else:
-            self._update_rows(step.valid, episodes, mode)
-        return self.batch
-
-    def after_reset(self, step: VectorStep, episodes: list[SingleAgentEpisode], mode: Mode) -> None:
-        """Take in the first observations of the episodes that began."""
-        self._update_rows(step.resets, episodes, mode)
-
-    def _update_rows(self, where: np.ndarray, episodes: list[SingleAgentEpisode], mode: Mode) -> None:
-        rows = np.flatnonzero(where)
-        if not len(rows):
-            return
+    def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
+        """The new `batch`, with the last observations of the environments of a mask ``[B]``; None: of all."""
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
             leaf = leaf.copy()
-            leaf[rows] = new
+            leaf[where] = new
             return leaf
 
-        self.batch = jax.tree.map(replaced, self.batch, self.run([episodes[row] for row in rows], mode))
+        if where is None:
+            self.batch = self.run(episodes, mode)
+        elif where.any():
+            new = self.run([episodes[row] for row in np.flatnonzero(where)], mode)
+            self.batch = jax.tree.map(replaced, self.batch, new)
+        return self.batch

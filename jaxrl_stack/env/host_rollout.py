@@ -83,7 +83,7 @@ class HostRollout:
         for index in range(num_envs):
             self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
         if self._host_connectors is not None:
-            self._host_connectors.start(self.live.episodes, mode)
+            self._host_connectors.update(self.live.episodes, mode)
 
     def record(
         self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
@@ -203,7 +203,8 @@ class HostRollout:
         live.append(step, columns, next_obs, weights_seq_no)
         host = self._host_connectors
         if host is not None:
-            next_obs = host.after_step(step, live.episodes, mode)[Columns.OBS]
+            # Where a step only reset, connectors have seen the observation.
+            next_obs = host.update(live.episodes, mode, step.valid)[Columns.OBS]
         inputs = None
         if is_last or ended.any():
             rewards = np.asarray(step.rewards, np.float32)
@@ -212,7 +213,7 @@ class HostRollout:
         self._envs.reset_ended(step)
         live.begin(step)
         if host is not None:
-            host.after_reset(step, live.episodes, mode)
+            host.update(live.episodes, mode, step.resets)
         return step, inputs
 
     def _final_inputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -16,7 +16,7 @@ from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.policy_step import PolicyStep
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
-from jaxrl_stack.checkpoints.checkpointable import selected
+from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
@@ -46,16 +46,6 @@ if TYPE_CHECKING:
 
 EPISODE_CHUNK = 64
 """Vector steps that are recorded at a time while whole episodes are sampled."""
-STATE_COMPONENTS = (
-    "rl_module",
-    "env_to_module_connector",
-    "module_to_env_connector",
-    "weights_seq_no",
-    "num_env_steps_sampled_lifetime",
-    "random",
-    "metrics_logger",
-)
-"""Parts of what `SingleAgentEnvRunner.get_state` returns."""
 
 
 class SingleAgentEnvRunner(EnvRunner):
@@ -540,23 +530,21 @@ class SingleAgentEnvRunner(EnvRunner):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
 
         The environments' own states are not among it: nothing in gymnasium's interface gives them.
 
         Args:
-            components: Only these of `STATE_COMPONENTS`; None for all.
+            components: Only these; None for all.
             not_components: Leave these out.
             **kwargs: None.
         """
-        make: dict[str, Callable[[], Any]] = {
+        make = self._parts_of_state()
+        return {name: make[name]() for name in selected(make, components, not_components, "an EnvRunner")}
+
+    def _parts_of_state(self) -> dict[str, Callable[[], Any]]:
+        return {
             "rl_module": lambda: dict(zip(("params", "rest"), self._policy.get_weights(), strict=True)),
             "env_to_module_connector": self._connectors.get_env_to_module,
             "module_to_env_connector": self._connectors.get_module_to_env,
@@ -565,7 +553,6 @@ class SingleAgentEnvRunner(EnvRunner):
             "random": self._policy.get_random_state,
             "metrics_logger": self.metrics.get_state,
         }
-        return {n: make[n]() for n in selected(STATE_COMPONENTS, components, not_components, "an EnvRunner")}
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """The modules, without current weights, and both pipelines, without current states."""
@@ -595,9 +582,7 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             ValueError: For unknown parts.
         """
-        unknown = sorted(set(state) - set(STATE_COMPONENTS))
-        if unknown:
-            raise ValueError(f"Unknown components {unknown} of an EnvRunner; it has {list(STATE_COMPONENTS)}.")
+        selected(self._parts_of_state(), state, None, "an EnvRunner")  # raises for unknown ones
         if "rl_module" in state:
             self._policy.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
         self._connectors.set_env_to_module(
