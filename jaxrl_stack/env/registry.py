@@ -21,47 +21,23 @@ from gymnasium.envs.registration import load_env_creator
 
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
-from jaxrl_stack.env.vector.suites import (
-    ALE_PREFIX,
-    ENVPOOL_PREFIX,
-    import_ale,
-    import_envpool,
-    make_atari,
-    make_envpool,
-)
+from jaxrl_stack.env.vector import suites
 from jaxrl_stack.utils.class_paths import register_class
 from jaxrl_stack.utils.signatures import call_problem
 
 EnvCreator = Callable[[EnvContext], Any]
+VectorCreator = Callable[[EnvContext, int, int | None], Any]
+"""``(config, number of copies, seed where it is fixed when they are made) -> gymnasium.vector.VectorEnv``."""
 
 # The ids that gymnax 1.0 registers, for checks and suggestions that must not import it.
+_GYMNAX_SUITES = {
+    "MinAtar": "Asterix Breakout Freeway Seaquest SpaceInvaders",
+    "bsuite": "Catch DeepSea MemoryChain UmbrellaChain DiscountingChain MNISTBandit SimpleBandit",
+    "misc": "FourRooms MetaMaze PointRobot BernoulliBandit GaussianBandit Reacher Swimmer Pong FrozenLake",
+}
 GYMNAX_IDS = (
-    "CartPole-v1",
-    "Pendulum-v1",
-    "Acrobot-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Asterix-MinAtar",
-    "Breakout-MinAtar",
-    "Freeway-MinAtar",
-    "Seaquest-MinAtar",
-    "SpaceInvaders-MinAtar",
-    "Catch-bsuite",
-    "DeepSea-bsuite",
-    "MemoryChain-bsuite",
-    "UmbrellaChain-bsuite",
-    "DiscountingChain-bsuite",
-    "MNISTBandit-bsuite",
-    "SimpleBandit-bsuite",
-    "FourRooms-misc",
-    "MetaMaze-misc",
-    "PointRobot-misc",
-    "BernoulliBandit-misc",
-    "GaussianBandit-misc",
-    "Reacher-misc",
-    "Swimmer-misc",
-    "Pong-misc",
-    "FrozenLake-misc",
+    *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"),
+    *(f"{name}-{suite}" for suite, names in _GYMNAX_SUITES.items() for name in names.split()),
 )
 
 _creators: dict[str, EnvCreator] = {}
@@ -91,15 +67,12 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
             f"register_env({name!r}, {env_creator!r}): the creator must be callable with one argument, the "
             f"env_config ({problem})."
         )
-    if name.startswith(GYMNAX_PREFIX):
-        raise ValueError(
-            f"register_env({name!r}): names that start with {GYMNAX_PREFIX!r} belong to gymnax. Choose "
-            "another name, or register the environment with gymnax.register."
-        )
-    if name.startswith(ENVPOOL_PREFIX):
-        raise ValueError(
-            f"register_env({name!r}): names that start with {ENVPOOL_PREFIX!r} belong to envpool. Choose another name."
-        )
+    for prefix, or_else in ((GYMNAX_PREFIX, ", or register it with gymnax.register"), (suites.ENVPOOL_PREFIX, "")):
+        if name.startswith(prefix):
+            raise ValueError(
+                f"register_env({name!r}): names that start with {prefix!r} belong to {prefix.removesuffix('/')}. "
+                f"Choose another name{or_else}."
+            )
     _creators[name] = env_creator
     if isinstance(env_creator, type):
         with contextlib.suppress(ValueError):  # defined inside a function, which no checkpoint can name
@@ -140,9 +113,7 @@ class ResolvedEnv:
     is_vector: bool = False
     seeded_when_made: bool = False
     creator: EnvCreator = dataclasses.field(repr=False, kw_only=True)
-    _vector_creator: Callable[[EnvContext, int, int | None], Any] | None = dataclasses.field(
-        default=None, repr=False, kw_only=True
-    )
+    _vector_creator: VectorCreator | None = dataclasses.field(default=None, repr=False, kw_only=True)
 
     def make(self, context: EnvContext | None = None) -> Any:
         """The environment: a `JaxEnv`, a `gymnasium.Env`, or, where `is_vector`, a `gymnasium.vector.VectorEnv`.
@@ -247,19 +218,15 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
         if name.removeprefix(GYMNAX_PREFIX) not in GYMNAX_IDS:
             GymnaxEnv(name, context)  # raises, unless gymnax has more ids than this file knows
         return ResolvedEnv(name, True, context, creator=lambda ctx: GymnaxEnv(name, ctx))
-    if name.startswith(ENVPOOL_PREFIX):
-        import_envpool()
-        return ResolvedEnv(
-            name,
-            False,
-            context,
-            is_vector=True,
-            seeded_when_made=True,
-            creator=lambda ctx: make_envpool(name, ctx, 1, 0),
-            _vector_creator=lambda ctx, num_envs, seed: make_envpool(name, ctx, num_envs, seed or 0),
-        )
-    if name.startswith(ALE_PREFIX):
-        import_ale()
+    if name.startswith(suites.ENVPOOL_PREFIX):
+        suites.import_envpool()
+
+        def make(ctx: EnvContext, num_envs: int, seed: int | None) -> Any:
+            return suites.make_envpool(name, ctx, num_envs, seed or 0)
+
+        return _vector_env(name, context, make, seeded_when_made=True)
+    if name.startswith(suites.ALE_PREFIX):
+        suites.import_ale()
     if ":" in name:
         module_name, _, attribute = name.partition(":")
         try:
@@ -302,14 +269,21 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
     )
 
 
-def _vector_creator(spec: Any) -> Callable[[EnvContext, int, int | None], Any] | None:
+def _vector_creator(spec: Any) -> VectorCreator | None:
     """What makes the vector version of a gymnasium id; None if it has none."""
     if spec.vector_entry_point is None:
         return None
-    if spec.namespace == ALE_PREFIX.removesuffix("/"):
-        return lambda ctx, num_envs, seed: make_atari(spec, ctx, num_envs)
+    if spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
+        return lambda ctx, num_envs, seed: suites.make_atari(spec, ctx, num_envs)
     mode = gym.VectorizeMode.VECTOR_ENTRY_POINT
     return lambda ctx, num_envs, seed: gym.make_vec(spec, num_envs, vectorization_mode=mode, **ctx)
+
+
+def _vector_env(name: str, context: EnvContext, make: VectorCreator, **more: Any) -> ResolvedEnv:
+    """An environment that makes all its copies at once, in every mode."""
+    return ResolvedEnv(
+        name, False, context, is_vector=True, creator=lambda ctx: make(ctx, 1, None), _vector_creator=make, **more
+    )
 
 
 def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
@@ -318,14 +292,7 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
     if issubclass(env, (gym.Env, gym.vector.VectorEnv, JaxEnv)):
         _check_class(env)
     if issubclass(env, gym.vector.VectorEnv):
-        return ResolvedEnv(
-            name,
-            False,
-            context,
-            is_vector=True,
-            creator=lambda ctx: env(_with_num_envs(ctx, 1)),  # type: ignore[call-arg]
-            _vector_creator=lambda ctx, num_envs, seed: env(_with_num_envs(ctx, num_envs)),  # type: ignore[call-arg]
-        )
+        return _vector_env(name, context, lambda ctx, num_envs, seed: env(_with_num_envs(ctx, num_envs)))  # type: ignore[call-arg]
     if issubclass(env, (JaxEnv, gym.Env)):
         return ResolvedEnv(name, issubclass(env, JaxEnv), context, creator=env)
     if hasattr(env, "comes_later"):
@@ -358,7 +325,7 @@ def _check_class(env: type) -> None:
 
 def _check_arguments(spec: Any, context: EnvContext) -> None:
     """Raises a ValueError for items of the env_config that a gymnasium id does not take as arguments."""
-    if not context or spec.namespace == ALE_PREFIX.removesuffix("/"):
+    if not context or spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
         return
     known: dict[str, inspect.Parameter] = {}
     for entry_point in (spec.entry_point, spec.vector_entry_point):
@@ -389,15 +356,12 @@ def _with_num_envs(context: EnvContext, num_envs: int) -> EnvContext:
 def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> ResolvedEnv:
     try:
         made = creator(context)
-    except KeyError as error:
-        # Written for all copies at once, it asks how many.
-        if error.args != ("num_envs",):
-            error.add_note(_raised_by(name, context))
-            raise
-        made = creator(_with_num_envs(context, 1))
     except Exception as error:
-        error.add_note(_raised_by(name, context))
-        raise
+        if not (isinstance(error, KeyError) and error.args == ("num_envs",)):
+            error.add_note(f"Raised by the creator registered as {name!r}, called with env_config={dict(context)}.")
+            raise
+        # Written for all copies at once, it asks how many.
+        made = creator(_with_num_envs(context, 1))
     jax_env = as_jax_env(made)
     if jax_env is not None:
         # It is stateless: the one that is made already serves.
@@ -406,14 +370,7 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
         )
     if isinstance(made, gym.vector.VectorEnv):
         made.close()
-        return ResolvedEnv(
-            name,
-            False,
-            context,
-            is_vector=True,
-            creator=lambda ctx: creator(_with_num_envs(ctx, 1)),
-            _vector_creator=lambda ctx, num_envs, seed: creator(_with_num_envs(ctx, num_envs)),
-        )
+        return _vector_env(name, context, lambda ctx, num_envs, seed: creator(_with_num_envs(ctx, num_envs)))
     if isinstance(made, gym.Env):
         made.close()
         return ResolvedEnv(name, False, context, creator=creator)
@@ -421,10 +378,6 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
         f"the creator registered as {name!r} returned {made!r}, which is neither a JaxEnv, nor a gymnax "
         "environment, nor a gymnasium.Env, nor a gymnasium.vector.VectorEnv."
     )
-
-
-def _raised_by(name: str, context: EnvContext) -> str:
-    return f"Raised by the creator registered as {name!r}, called with env_config={dict(context)}."
 
 
 def _gymnax_ids() -> list[str]:
