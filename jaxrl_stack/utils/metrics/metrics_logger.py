@@ -111,11 +111,7 @@ class MetricsLogger:
                 differently before.
             TypeError: If the value is no number, but the reduction needs one.
         """
-        _warn_of_old_arguments(
-            clear_on_reduce=clear_on_reduce,
-            throughput_ema_coeff=throughput_ema_coeff,
-            reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
-        )
+        _warn_of_old_arguments(clear_on_reduce, throughput_ema_coeff, reduce_per_index_on_aggregate)
         stats = self._stats_of(
             key,
             reduce,
@@ -160,11 +156,7 @@ class MetricsLogger:
             throughput_ema_coeff: Without effect.
             reduce_per_index_on_aggregate: Without effect.
         """
-        _warn_of_old_arguments(
-            clear_on_reduce=clear_on_reduce,
-            throughput_ema_coeff=throughput_ema_coeff,
-            reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
-        )
+        _warn_of_old_arguments(clear_on_reduce, throughput_ema_coeff, reduce_per_index_on_aggregate)
         for path, value in nested_leaves(value_dict, () if key is None else _path(key)):
             self.log_value(
                 path,
@@ -202,11 +194,7 @@ class MetricsLogger:
             throughput_ema_coeff: Without effect.
             reduce_per_index_on_aggregate: Without effect.
         """
-        _warn_of_old_arguments(
-            clear_on_reduce=clear_on_reduce,
-            throughput_ema_coeff=throughput_ema_coeff,
-            reduce_per_index_on_aggregate=reduce_per_index_on_aggregate,
-        )
+        _warn_of_old_arguments(clear_on_reduce, throughput_ema_coeff, reduce_per_index_on_aggregate)
         return self._stats_of(
             key, reduce, window=window, ema_coeff=ema_coeff, percentiles=percentiles, with_throughput=with_throughput
         )
@@ -436,14 +424,11 @@ class MetricsLogger:
 
     def activate_tensor_mode(self, *args: Any, **kwargs: Any) -> None:
         """Without effect."""
-        warnings.warn(_TENSOR_MODE, DeprecationWarning, stacklevel=2)
+        message = "There is no tensor mode: compiled code returns its metrics, this logger only sees numbers."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
 
-    def deactivate_tensor_mode(self, *args: Any, **kwargs: Any) -> None:
-        """Without effect."""
-        warnings.warn(_TENSOR_MODE, DeprecationWarning, stacklevel=2)
+    deactivate_tensor_mode = activate_tensor_mode
 
-
-_TENSOR_MODE = "There is no tensor mode: compiled code returns its metrics, this logger only sees numbers."
 
 _OLD_ARGUMENTS = {
     "clear_on_reduce": (
@@ -455,10 +440,11 @@ _OLD_ARGUMENTS = {
 }
 
 
-def _warn_of_old_arguments(**arguments: Any) -> None:
-    for name, value in arguments.items():
+def _warn_of_old_arguments(*values: Any) -> None:
+    """Say that those of `_OLD_ARGUMENTS` that were passed do nothing; their values come in the order of that table."""
+    for (name, reason), value in zip(_OLD_ARGUMENTS.items(), values, strict=True):
         if value is not NotProvided:
-            warnings.warn(f"`{name}` has no effect any more: {_OLD_ARGUMENTS[name]}.", DeprecationWarning, stacklevel=3)
+            warnings.warn(f"`{name}` has no effect any more: {reason}.", DeprecationWarning, stacklevel=3)
 
 
 def _path(key: Any) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ import copy
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ class StatsBase(ABC):
     """Names the class in checkpoints."""
     setting_names: tuple[str, ...] = ("is_root", "is_leaf")
     """The constructor's arguments, each an attribute of the same name."""
+    with_throughput = False
 
     def __init__(self, is_root: bool = False, is_leaf: bool = True):
         self.is_root = is_root
@@ -71,7 +71,7 @@ class StatsBase(ABC):
     @property
     def has_throughputs(self) -> bool:
         """Whether it also measures values per second."""
-        return False
+        return self.with_throughput
 
     def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure none)
         """Count throughput from `time` (of ``time.perf_counter()``) on, if throughput is measured."""
@@ -128,9 +128,15 @@ class ReportingStats(StatsBase):
     snapshot of everything, as it is not merged.
     """
 
+    value_names: tuple[str, ...] = ()
+    """What a state and a report hold besides the settings, each an attribute of this name with an underscore."""
+
     def __init__(self, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
         self._latest_merged: ReportingStats | None = None
+
+    def __len__(self) -> int:
+        return 1
 
     @abstractmethod
     def _absorb(self, reports: list[Any]) -> None:
@@ -140,9 +146,12 @@ class ReportingStats(StatsBase):
     def _show(self, compile: bool) -> Any:
         """What `peek` returns."""
 
-    @abstractmethod
-    def _report(self) -> StatsBase:
+    def _report(self) -> Any:
         """What came in since the last `reduce`, as statistics of the same kind."""
+        report = self.clone()
+        for name in self.value_names:
+            setattr(report, f"_{name}", getattr(self, f"_{name}"))
+        return report
 
     @abstractmethod
     def _start_interval(self) -> None:
@@ -178,52 +187,17 @@ class ReportingStats(StatsBase):
         self._start_interval()
         return result
 
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), **{name: getattr(self, f"_{name}") for name in self.value_names}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        for name in self.value_names:
+            setattr(self, f"_{name}", state[name])
+
     def __repr__(self) -> str:
         settings = [f"{k}={v!r}" for k, v in self.settings.items() if k not in ("is_root", "is_leaf")]
         return f"{type(self).__name__}({', '.join([repr(self.peek()), *settings])})"
-
-
-class RecentValues:
-    """The newest values of a metric.
-
-    Attributes:
-        shown: The last `window` values, or without a window those of this interval; oldest first.
-        new: Those of `shown` that came in during this interval.
-
-    Args:
-        window: How many values to keep over intervals. None or infinity: those of the interval, all of them.
-    """
-
-    def __init__(self, window: float | None):
-        self.window = as_window(window)
-        self.shown: deque[Any] = deque(maxlen=self.window)
-        # Without a window both are the same and live equally long.
-        self.new: deque[Any] = self.shown if self.window is None else deque(maxlen=self.window)
-
-    def extend(self, values: Iterable[Any]) -> None:
-        """Add values, the oldest first."""
-        for value in values:
-            self.shown.append(value)
-            if self.new is not self.shown:
-                self.new.append(value)
-
-    def start_interval(self) -> None:
-        """Nothing is new any more; without a window nothing is left."""
-        self.new.clear()
-
-    def get_state(self) -> dict[str, Any]:
-        """Window and values."""
-        return {"window": self.window, "values": list(self.shown), "num_new": len(self.new)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> RecentValues:
-        """The values that `get_state` returned."""
-        recent = cls(state["window"])
-        values, num_old = state["values"], len(state["values"]) - state["num_new"]
-        recent.extend(values[:num_old])
-        recent.start_interval()
-        recent.extend(values[num_old:])
-        return recent
 
 
 def as_window(window: float | None) -> int | None:

@@ -24,6 +24,7 @@ class EmaStats(ReportingStats):
 
     stats_cls_identifier = "ema"
     setting_names = (*ReportingStats.setting_names, "ema_coeff")
+    value_names = ("value", "num_new")
 
     def __init__(self, ema_coeff: float = 0.01, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
@@ -32,9 +33,6 @@ class EmaStats(ReportingStats):
         self.ema_coeff = ema_coeff
         self._value = float("nan")
         self._num_new = 0
-
-    def __len__(self) -> int:
-        return 1
 
     def push(self, value: Any) -> None:
         value = float(as_number(value))
@@ -54,17 +52,5 @@ class EmaStats(ReportingStats):
     def _show(self, compile: bool) -> Any:
         return self._value if compile else [self._value]
 
-    def _report(self) -> EmaStats:
-        report: Any = self.clone()
-        report._value, report._num_new = self._value, self._num_new
-        return report
-
     def _start_interval(self) -> None:
         self._num_new = 0
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "value": self._value, "num_new": self._num_new}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self._value, self._num_new = state["value"], state["num_new"]

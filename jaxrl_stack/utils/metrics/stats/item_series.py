@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
 
-from jaxrl_stack.utils.metrics.stats.base import RecentValues, ReportingStats, interleave
+from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_window, interleave
 
 
 class RecentStats(ReportingStats):
@@ -18,33 +20,47 @@ class RecentStats(ReportingStats):
 
     def __init__(self, window: float | None = None, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
-        self._recent = RecentValues(window)
+        self.window = as_window(window)
+        self._forget()
 
-    @property
-    def window(self) -> int | None:
-        """Number of values kept over intervals."""
-        return self._recent.window
+    def _forget(self) -> None:
+        self._shown: deque[Any] = deque(maxlen=self.window)
+        # What is still to be reported. Without a window both are the same and live equally long.
+        self._new: deque[Any] = self._shown if self.window is None else deque(maxlen=self.window)
 
     def __len__(self) -> int:
-        return len(self._recent.shown)
+        return len(self._shown)
+
+    def _extend(self, values: Iterable[Any]) -> None:
+        """Add values, the oldest first."""
+        for value in values:
+            self._shown.append(value)
+            if self._new is not self._shown:
+                self._new.append(value)
 
     def _absorb(self, reports: list[Any]) -> None:
-        self._recent.extend(interleave([report._recent.shown for report in reports]))
+        self._extend(interleave([report._shown for report in reports]))
 
-    def _report(self) -> Self:
-        report: Any = self.clone()
-        report._recent.extend(self._recent.new)
+    def _report(self) -> Any:
+        report = super()._report()
+        report._extend(self._new)
         return report
 
     def _start_interval(self) -> None:
-        self._recent.start_interval()
+        self._new.clear()
 
     def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "recent": self._recent.get_state()}
+        recent = {"window": self.window, "values": list(self._shown), "num_new": len(self._new)}
+        return {**super().get_state(), "recent": recent}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._recent = RecentValues.from_state(state["recent"])
+        self.window, values = state["recent"]["window"], state["recent"]["values"]
+        num_old = len(values) - state["recent"]["num_new"]
+        self._forget()
+        self._extend(values[:num_old])
+        self._new.clear()
+        self._extend(values[num_old:])
 
 
 class ItemSeriesStats(RecentStats):
@@ -58,7 +74,7 @@ class ItemSeriesStats(RecentStats):
 
     # RLlib names the argument so.
     def push(self, item: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._recent.extend([item])
+        self._extend([item])
 
     def _show(self, compile: bool) -> list[Any]:
-        return list(self._recent.shown)
+        return list(self._shown)

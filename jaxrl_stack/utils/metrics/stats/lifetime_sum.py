@@ -17,6 +17,7 @@ class LifetimeSumStats(ReportingStats):
 
     stats_cls_identifier = "lifetime_sum"
     setting_names = (*ReportingStats.setting_names, "with_throughput")
+    value_names = ("total", "new")
 
     def __init__(self, with_throughput: bool = False, is_root: bool = False, is_leaf: bool = True):
         super().__init__(is_root, is_leaf)
@@ -26,18 +27,11 @@ class LifetimeSumStats(ReportingStats):
         self._restored_total: float = 0
         self._restore_time = self._reduce_time = clock.perf_counter()
 
-    def __len__(self) -> int:
-        return 1
-
     def push(self, value: Any) -> None:
         value = as_number(value)
         if value == value:
             self._total += value
             self._new += value
-
-    @property
-    def has_throughputs(self) -> bool:
-        return self.with_throughput
 
     @property
     def throughputs(self) -> dict[str, float]:
@@ -67,8 +61,8 @@ class LifetimeSumStats(ReportingStats):
     def _show(self, compile: bool) -> Any:
         return self._total if compile else [self._total]
 
-    def _report(self) -> LifetimeSumStats:
-        report: Any = self.clone()
+    def _report(self) -> Any:
+        report = self.clone()
         report.push(self._new)
         return report
 
@@ -76,11 +70,7 @@ class LifetimeSumStats(ReportingStats):
         self._new = 0
         self._reduce_time = clock.perf_counter()
 
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "total": self._total, "new": self._new}
-
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._total, self._new = state["total"], state["new"]
         self._restored_total = self._total
         self._restore_time = self._reduce_time = clock.perf_counter()

@@ -44,10 +44,10 @@ class PercentilesStats(RecentStats):
         raise TypeError("Percentiles cannot be added: merge the statistics instead.")
 
     def push(self, value: Any) -> None:
-        self._recent.extend([as_number(value)])
+        self._extend([as_number(value)])
 
     def _show(self, compile: bool) -> Any:
-        values = list(self._recent.shown)
+        values = list(self._shown)
         if not compile:
             return values
         if not values:

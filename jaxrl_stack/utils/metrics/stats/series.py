@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any
 
 from jaxrl_stack.utils.metrics.stats.base import as_number, interleave
 from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
@@ -19,6 +19,7 @@ class SeriesStats(RecentStats):
         window: Number of values; None or infinity: all since the last `reduce`.
     """
 
+    value_names = ("running", "count")
     value_of_nothing: float = float("nan")
     """What `peek` shows if there are no values."""
 
@@ -43,16 +44,16 @@ class SeriesStats(RecentStats):
 
     def _values(self) -> list[Any]:
         if self.window is not None:
-            return list(self._recent.shown)
+            return list(self._shown)
         return [self._running] if self._count else []
 
     def __len__(self) -> int:
-        return self._count if self.window is None else len(self._recent.shown)
+        return self._count if self.window is None else len(self._shown)
 
     def push(self, value: Any) -> None:
         value = as_number(value)
         if self.window is not None:
-            self._recent.extend([value])
+            self._extend([value])
         elif value == value:
             self._combine(value, 1)
 
@@ -62,7 +63,7 @@ class SeriesStats(RecentStats):
 
     def _absorb(self, reports: list[Any]) -> None:
         if self.window is not None:
-            self._recent.extend(interleave([report._values() for report in reports]))
+            self._extend(interleave([report._values() for report in reports]))
             return
         for report in reports:
             if report.window is not None:
@@ -74,18 +75,6 @@ class SeriesStats(RecentStats):
     def _show(self, compile: bool) -> Any:
         return self.window_reduce()[0] if compile else self._values()
 
-    def _report(self) -> Self:
-        report: Any = super()._report()
-        report._running, report._count = self._running, self._count
-        return report
-
     def _start_interval(self) -> None:
         super()._start_interval()
         self._running, self._count = None, 0
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "running": self._running, "count": self._count}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self._running, self._count = state["running"], state["count"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from typing import Any, Self
+from typing import Any
 
 from jaxrl_stack.utils.metrics.stats.base import as_number
 from jaxrl_stack.utils.metrics.stats.series import SeriesStats
@@ -32,10 +32,6 @@ class SumStats(SeriesStats):
         return sum(values)
 
     @property
-    def has_throughputs(self) -> bool:
-        return self.with_throughput
-
-    @property
     def throughputs(self) -> float:
         """What was added per second since the last `reduce`."""
         return self._added / max(clock.perf_counter() - self._reference_time, 1e-9)
@@ -53,8 +49,8 @@ class SumStats(SeriesStats):
         super()._absorb(reports)
         self._added += sum(report._added for report in reports)
 
-    def _report(self) -> Self:
-        report: Any = super()._report()
+    def _report(self) -> Any:
+        report = super()._report()
         report._added = self._added
         return report
 
