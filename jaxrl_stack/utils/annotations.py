@@ -106,16 +106,3 @@ def Deprecated(
         return call
 
     return decorate
-
-
-__all__ = [
-    "Deprecated",
-    "DeveloperAPI",
-    "ExperimentalAPI",
-    "OldAPIStack",
-    "OverrideToImplementCustomLogic",
-    "OverrideToImplementCustomLogic_CallToSuperRecommended",
-    "PublicAPI",
-    "is_overridden",
-    "override",
-]

@@ -17,6 +17,3 @@ class MultiAgentEnvError(Exception):
 
 class NotSerializable(Exception):
     """An object that cannot be sent to another process."""
-
-
-__all__ = ["EnvError", "MultiAgentEnvError", "NotSerializable", "UnsupportedSpaceException"]

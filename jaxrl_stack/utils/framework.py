@@ -107,6 +107,3 @@ class _Absent:
             raise ImportError(f"{cls.__name__} is a {self.__name__}.{name}, and {_NO_TORCH}")
 
         return type(name, (), {"__module__": self.__name__, "__new__": refuse})
-
-
-__all__ = ["convert_to_tensor", "try_import_jax", "try_import_tf", "try_import_tfp", "try_import_torch"]

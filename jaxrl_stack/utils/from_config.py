@@ -80,6 +80,3 @@ def _constructor(cls: Any, kind: Any) -> Any:
         raise ValueError(
             f"from_config: there is no {kind!r}. Give a class, 'module.Class', or a class in the module of {cls!r}."
         ) from error
-
-
-__all__ = ["NotProvided", "from_config"]

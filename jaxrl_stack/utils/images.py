@@ -72,6 +72,3 @@ def __getattr__(name: str) -> Any:
     return absent_or_renamed(
         __name__, name, absent={"imread": "np.asarray(PIL.Image.open(file), np.float32), channels in the order RGB"}
     )
-
-
-__all__ = ["is_package_installed", "resize", "rgb2gray"]

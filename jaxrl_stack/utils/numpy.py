@@ -180,22 +180,3 @@ def softmax(x: Any, axis: int = -1, epsilon: float | None = None) -> np.ndarray:
     x = np.asarray(x)
     powers = np.exp(x - x.max(axis, keepdims=True))
     return np.maximum(powers / powers.sum(axis, keepdims=True), epsilon or SMALL_NUMBER)
-
-
-__all__ = [
-    "LARGE_INTEGER",
-    "MAX_LOG_NN_OUTPUT",
-    "MIN_LOG_NN_OUTPUT",
-    "SMALL_NUMBER",
-    "convert_to_numpy",
-    "fc",
-    "flatten_inputs_to_1d_tensor",
-    "huber_loss",
-    "l2_loss",
-    "make_action_immutable",
-    "one_hot",
-    "one_hot_multidiscrete",
-    "relu",
-    "sigmoid",
-    "softmax",
-]

@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.error import NotSerializable
-from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
 NOT_SERIALIZABLE = "__not_serializable__"
 
-gym_space_to_dict = space_to_dict
-gym_space_from_dict = space_from_dict
+space_to_dict = gym_space_to_dict = spaces.space_to_dict
+space_from_dict = gym_space_from_dict = spaces.space_from_dict
 
 
 def convert_numpy_to_python_primitives(obj: Any) -> Any:
@@ -72,16 +72,3 @@ def deserialize_type(module: str | type, error: bool = False) -> Any:
                 "path?"
             ) from reason
         return module
-
-
-__all__ = [
-    "NOT_SERIALIZABLE",
-    "check_if_args_kwargs_serializable",
-    "convert_numpy_to_python_primitives",
-    "deserialize_type",
-    "gym_space_from_dict",
-    "gym_space_to_dict",
-    "serialize_type",
-    "space_from_dict",
-    "space_to_dict",
-]

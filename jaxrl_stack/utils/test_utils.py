@@ -141,6 +141,3 @@ def __getattr__(name: str) -> Any:
         "check_reproducibilty": "check for what two algorithms with the same debugging(seed=...) return",
     }
     return absent_or_renamed(__name__, name, absent=absent)
-
-
-__all__ = ["check", "check_learning_achieved", "check_train_results_new_api_stack"]

@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
 from jaxrl_stack.utils import nested
-from jaxrl_stack.utils.nested import space_struct as get_base_struct_from_space
 from jaxrl_stack.utils.nested import tree_leaves, tree_map
+
+get_base_struct_from_space = nested.space_struct
 
 
 class BatchedNdArray(np.ndarray):
@@ -189,20 +190,3 @@ def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
 def _map_boxes(function: Callable[[Any, Box], Any], action: Any, space: Any) -> Any:
     struct = get_base_struct_from_space(space) if isinstance(space, Space) else space
     return tree_map(lambda leaf, a: function(np.asarray(a), leaf) if isinstance(leaf, Box) else a, struct, action)
-
-
-__all__ = [
-    "BatchedNdArray",
-    "batch",
-    "clip_action",
-    "convert_element_to_space_type",
-    "flatten_space",
-    "flatten_to_single_ndarray",
-    "get_base_struct_from_space",
-    "get_dummy_batch_for_space",
-    "get_original_space",
-    "is_composite_space",
-    "normalize_action",
-    "unbatch",
-    "unsquash_action",
-]
