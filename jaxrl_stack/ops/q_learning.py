@@ -398,31 +398,3 @@ def target_update_due(num_steps: Any, last_update: Any, target_network_update_fr
     borrow = (num_steps[..., 1] < last_update[..., 1]).astype(jnp.uint32)
     high = num_steps[..., 0] - last_update[..., 0] - borrow
     return (high > 0) | (low >= jnp.asarray(target_network_update_freq).astype(jnp.uint32))
-
-
-def update_target(
-    online: Any,
-    target: Any,
-    *,
-    num_steps: jax.Array,
-    last_update: jax.Array,
-    target_network_update_freq: jax.Array | int,
-    tau: jax.Array | float,
-) -> tuple[Any, jax.Array, jax.Array]:
-    """The target network after a gradient step: updated if it is due.
-
-    Args:
-        online: Pytree of arrays.
-        target: Pytree of the same structure, shapes and dtypes.
-        num_steps: ``uint32[2]``, environment steps sampled so far.
-        last_update: ``uint32[2]``, the same at the last update.
-        target_network_update_freq: Sampled environment steps between updates; 0: after every gradient step.
-        tau: Weight of ``online``.
-
-    Returns:
-        ``(target, last_update, due)``: the new target, the counter at the newest update, and bool whether this was one.
-    """
-    due = target_update_due(num_steps, last_update, target_network_update_freq)
-    updated = soft_update(online, target, tau)
-    target = jax.tree.map(lambda new, old: jnp.where(due, new, old), updated, target)
-    return target, jnp.where(due, num_steps, last_update), due

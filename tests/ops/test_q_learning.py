@@ -331,17 +331,10 @@ def test_target_update_is_due_after_that_many_sampled_steps():
     assert is_due(counters.from_int(7), counters.from_int(7), 0)
 
 
-def test_update_target_moves_only_what_is_due():
+def test_soft_update_averages_floats_and_copies_integers():
     online = {"w": jnp.array([1.0, jnp.inf]), "n": jnp.array(7)}
     target = {"w": jnp.array([3.0, 5.0]), "n": jnp.array(2)}
-    update = jax.jit(ql.update_target)
-    settings = {"target_network_update_freq": 10, "tau": 0.25}
-    kept, last, due = update(online, target, num_steps=counters.from_int(9), last_update=counters.zero(), **settings)
-    assert not due and counters.to_int(last) == 0
-    np.testing.assert_array_equal(kept["w"], [3.0, 5.0])
-    assert kept["n"] == 2
-    moved, last, due = update(online, target, num_steps=counters.from_int(10), last_update=counters.zero(), **settings)
-    assert due and counters.to_int(last) == 10
+    moved = jax.jit(ql.soft_update)(online, target, 0.25)
     np.testing.assert_array_equal(moved["w"], [2.5, np.inf])
     assert moved["n"] == 7
 
