@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
@@ -373,18 +372,12 @@ def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: b
         raise ValueError(f"{where} is {kinds[0]}, and should be {kinds[1]}.")
 
 
-def _check_not_nan(state: Mapping[str, Any], path: str, is_weights: bool) -> None:
-    for name, leaf in _weights(state, (), is_weights):
-        if jnp.issubdtype(leaf.dtype, np.inexact) and np.isnan(leaf).any():
-            raise ValueError(
-                f"The checkpoint at {path} holds NaN in {name}: it was written after an update that went wrong, or "
-                f"was changed since. Use an earlier one."
-            )
-
-
-def _weights(tree: Any, names: tuple[str, ...], is_weights: bool) -> Iterator[tuple[str, np.ndarray]]:
+def _check_not_nan(tree: Any, path: str, is_weights: bool, names: tuple[str, ...] = ()) -> None:
     if isinstance(tree, Mapping):
         for name, item in tree.items():
-            yield from _weights(item, (*names, str(name)), is_weights or name in _WEIGHTS)
-    elif is_weights and isinstance(tree, np.ndarray):
-        yield "/".join(names), tree
+            _check_not_nan(item, path, is_weights or name in _WEIGHTS, (*names, str(name)))
+    elif is_weights and isinstance(tree, np.ndarray) and np.isnan(tree).any():
+        raise ValueError(
+            f"The checkpoint at {path} holds NaN in {'/'.join(names)}: it was written after an update that went wrong, "
+            f"or was changed since. Use an earlier one."
+        )

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, selected
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import Decoder
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -273,13 +273,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         self.set_state({COMPONENT_RL_MODULE: dict(weights)})
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Weights, statistics and settings as nested dicts of NumPy arrays.
 
         Args:

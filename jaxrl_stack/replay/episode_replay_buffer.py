@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
@@ -792,13 +792,7 @@ class EpisodeReplayBuffer(Checkpointable):
             "seed": self._seed,
         }
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """All that sampling and adding go on from, bit for bit; metrics that were not asked for are left out.
 
         Args:
