@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +128,8 @@ def write(
         )
     place = place_of(path, filesystem)
     if isinstance(place, Remote):
-        task: Callable[[], None] = lambda: place.send(lambda local: _write_local(local, folders))  # noqa: E731
-        shown = str(path)
-        saves.run(shown, task, blocking)
-        return shown
+        saves.run(str(path), lambda: place.send(lambda local: _write_local(local, folders)), blocking)
+        return str(path)
     # A link stays one: what it points to is replaced.
     target = Path(os.path.realpath(place))
     check_target(target)
