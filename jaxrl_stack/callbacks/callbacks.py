@@ -329,5 +329,4 @@ class MemoryTrackingCallbacks(RLlibCallback):
             metrics_logger.log_value(("tracemalloc", *key), value, window=1)
 
 
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, renamed={"DefaultCallbacks": RLlibCallback})
+__getattr__ = absent_or_renamed(__name__, renamed={"DefaultCallbacks": RLlibCallback})

@@ -20,16 +20,17 @@ class SampleBatch(Columns):
         raise TypeError("SampleBatch(...): a batch is a dict {module_id: {Columns.OBS: array, ...}} here.")
 
 
-def __getattr__(name: str) -> Any:
-    batch = "a dict {DEFAULT_MODULE_ID: {Columns.OBS: array, ...}}"
-    absent = {
-        "MultiAgentBatch": batch,
-        "concat_samples": f"np.concatenate for each column of {batch}",
-        "concat_samples_into_ma_batch": batch,
-        "convert_ma_batch_to_sample_batch": f"batch[DEFAULT_MODULE_ID] of {batch}",
+_BATCH = "a dict {DEFAULT_MODULE_ID: {Columns.OBS: array, ...}}"
+__getattr__ = absent_or_renamed(
+    __name__,
+    absent={
+        "MultiAgentBatch": _BATCH,
+        "concat_samples": f"np.concatenate for each column of {_BATCH}",
+        "concat_samples_into_ma_batch": _BATCH,
+        "convert_ma_batch_to_sample_batch": f"batch[DEFAULT_MODULE_ID] of {_BATCH}",
         "attempt_count_timesteps": "len(batch[DEFAULT_MODULE_ID][Columns.OBS])",
-    }
-    return absent_or_renamed(__name__, name, absent=absent)
+    },
+)
 
 
 __all__ = ["DEFAULT_POLICY_ID", "SampleBatch"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,6 @@ def is_package_installed(package_name: str) -> bool:
     return True
 
 
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(
-        __name__, name, absent={"imread": "np.asarray(PIL.Image.open(file), np.float32), channels in the order RGB"}
-    )
+__getattr__ = absent_or_renamed(
+    __name__, absent={"imread": "np.asarray(PIL.Image.open(file), np.float32), channels in the order RGB"}
+)

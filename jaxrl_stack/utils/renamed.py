@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
 def absent_or_renamed(
-    module: str, name: str, *, absent: Mapping[str, str] | None = None, renamed: Mapping[str, Any] | None = None
-) -> Any:
-    """The body of a module's `__getattr__`.
+    module: str, *, absent: Mapping[str, str] | None = None, renamed: Mapping[str, Any] | None = None
+) -> Callable[[str], Any]:
+    """The `__getattr__` of a module, which is asked for the attributes that the module does not have.
+
+    It raises an ImportError that names the replacement for a name in `absent`, and an AttributeError for an unknown
+    one.
 
     Args:
-        module: The `__name__` of the module that was asked.
-        name: The attribute that it does not have.
+        module: The `__name__` of the module.
         absent: RLlib's names that do not exist here -> what to import instead.
         renamed: Old names -> the object that took their place; returned with a DeprecationWarning.
-
-    Raises:
-        ImportError: For a name in `absent`; the message names the replacement.
-        AttributeError: For an unknown name.
     """
-    if absent and name in absent:
-        raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}.")
-    if renamed and name in renamed:
-        replacement = renamed[name]
-        warnings.warn(
-            f"`{name}` is the old name of `{replacement.__name__}`: use that.", DeprecationWarning, stacklevel=3
-        )
-        return replacement
-    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    def get(name: str) -> Any:
+        if absent and name in absent:
+            raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}.")
+        if renamed and name in renamed:
+            replacement = renamed[name]
+            warnings.warn(
+                f"`{name}` is the old name of `{replacement.__name__}`: use that.", DeprecationWarning, stacklevel=2
+            )
+            return replacement
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return get

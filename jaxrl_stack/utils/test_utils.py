@@ -129,15 +129,20 @@ def _check(x: Any, y: Any, place: str, tolerances: dict[str, float], false: bool
 _MOVED = ("add_rllib_example_script_args", "run_rllib_example_script_experiment", "should_stop")
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MOVED:
-        # Where RLlib had them before; that module needs all of the package.
-        return getattr(importlib.import_module("jaxrl_stack.examples.utils"), name)
-    absent = {
+_not_here = absent_or_renamed(
+    __name__,
+    absent={
         "check_train_results": "check_train_results_new_api_stack",
         "check_compute_single_action": "Algorithm.compute_single_action, or jaxrl_stack.policy.Policy",
         "check_inference_w_connectors": "jaxrl_stack.policy.Policy, which acts with module and connectors",
         "check_same_batch": "check",
         "check_reproducibilty": "check for what two algorithms with the same debugging(seed=...) return",
-    }
-    return absent_or_renamed(__name__, name, absent=absent)
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        # Where RLlib had them before; that module needs all of the package.
+        return getattr(importlib.import_module("jaxrl_stack.examples.utils"), name)
+    return _not_here(name)

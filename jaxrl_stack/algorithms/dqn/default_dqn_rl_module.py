@@ -213,7 +213,4 @@ _ABSENT = {
     name: "`DefaultDQNRLModule`"
     for name in ("DQNRainbowRLModule", "DQNRainbowTorchRLModule", "DefaultDQNTorchRLModule")
 }
-
-
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, absent=_ABSENT)
+__getattr__ = absent_or_renamed(__name__, absent=_ABSENT)

@@ -122,10 +122,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means["loss"]
 
 
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(
-        __name__,
-        name,
-        absent={"DQNRainbowTorchLearner": "`DQNLearner`", "DQNTorchLearner": "`DQNLearner`"},
-        renamed={"DQNRainbowLearner": DQNLearner},
-    )
+__getattr__ = absent_or_renamed(
+    __name__,
+    absent={"DQNRainbowTorchLearner": "`DQNLearner`", "DQNTorchLearner": "`DQNLearner`"},
+    renamed={"DQNRainbowLearner": DQNLearner},
+)

@@ -77,7 +77,4 @@ _ABSENT = {
     name: "`DefaultPPORLModule`"
     for name in ("PPORLModule", "PPOTorchRLModule", "PPOTfRLModule", "DefaultPPOTorchRLModule")
 }
-
-
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, absent=_ABSENT)
+__getattr__ = absent_or_renamed(__name__, absent=_ABSENT)

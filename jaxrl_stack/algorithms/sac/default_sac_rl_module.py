@@ -196,7 +196,4 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 
 _ABSENT = {name: "`DefaultSACRLModule`" for name in ("SACTorchRLModule", "SACRLModule", "DefaultSACTorchRLModule")}
-
-
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, absent=_ABSENT)
+__getattr__ = absent_or_renamed(__name__, absent=_ABSENT)

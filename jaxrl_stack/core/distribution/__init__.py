@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxrl_stack.core.distribution.distribution import Distribution
 from jaxrl_stack.core.distribution.jax_distribution import (
     Categorical,
@@ -29,7 +27,4 @@ __all__ = [
 
 _ABSENT = {f"Torch{name}": f"`jaxrl_stack.core.distribution.{name}`" for name in __all__ if name[0].isupper()}
 _ABSENT["TorchDistribution"] = _ABSENT["torch"] = "the classes of `jaxrl_stack.core.distribution`"
-
-
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, absent=_ABSENT)
+__getattr__ = absent_or_renamed(__name__, absent=_ABSENT)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxrl_stack.core.rl_module import rl_module as _rl_module
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 
 __all__ = ["DefaultModelConfig", "MultiRLModule", "MultiRLModuleSpec", "RLModule", "RLModuleSpec"]
 
-
-def __getattr__(name: str) -> Any:
-    return _rl_module.__getattr__(name)
+__getattr__ = _rl_module.__getattr__

@@ -1085,19 +1085,14 @@ def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, A
     return kwargs
 
 
-_ABSENT = {
-    "TorchRLModule": "`RLModule`, a Flax NNX module",
-    "TfRLModule": "`RLModule`, a Flax NNX module",
-    "RLModuleConfig": "the keyword arguments of `RLModule`",
-    "MultiAgentRLModule": "`MultiRLModule`",
-    "MultiAgentRLModuleConfig": "the keyword arguments of `MultiRLModule`",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(
-        __name__,
-        name,
-        absent=_ABSENT,
-        renamed={"SingleAgentRLModuleSpec": RLModuleSpec, "MultiAgentRLModuleSpec": MultiRLModuleSpec},
-    )
+__getattr__ = absent_or_renamed(
+    __name__,
+    absent={
+        "TorchRLModule": "`RLModule`, a Flax NNX module",
+        "TfRLModule": "`RLModule`, a Flax NNX module",
+        "RLModuleConfig": "the keyword arguments of `RLModule`",
+        "MultiAgentRLModule": "`MultiRLModule`",
+        "MultiAgentRLModuleConfig": "the keyword arguments of `MultiRLModule`",
+    },
+    renamed={"SingleAgentRLModuleSpec": RLModuleSpec, "MultiAgentRLModuleSpec": MultiRLModuleSpec},
+)
