@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -102,6 +104,12 @@ class OwnCatalog(PPOCatalog):
         return super().build_pi_head(framework, rngs=rngs)
 
 
+class OwnEncoder(PPOCatalog):
+    @functools.cached_property
+    def encoder_config(self):
+        return self.get_tokenizer_config(self.observation_space, self.model_config_dict)
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
@@ -112,6 +120,7 @@ class OwnCatalog(PPOCatalog):
         (spec(Attends), False),
         (spec(Overrides), False),
         (spec(DefaultPPORLModule, catalog_class=OwnCatalog), False),
+        (spec(DefaultPPORLModule, catalog_class=OwnEncoder), False),
         (spec(DefaultPPORLModule, SMALL | {"fcnet_activation": lambda x: jax.nn.softmax(x, axis=0)}), False),
     ],
 )

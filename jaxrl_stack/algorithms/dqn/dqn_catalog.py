@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -68,16 +69,14 @@ class DQNCatalog(Catalog):
         self.af_head_config = self._head_config(num_actions * self.num_atoms)
         self.vf_head_config = self._head_config(self.num_atoms)
 
-    @property
+    @functools.cached_property
     def encoder_config(self) -> ModelConfig:
         """Describes the encoder, which does not see the action mask."""
-        if self._encoder_config is None:
-            space = self.observation_space
-            if has_action_mask(space):
-                assert isinstance(space, gym.spaces.Dict)
-                space = space[OBSERVATIONS]
-            self._encoder_config = self.get_tokenizer_config(space, self.model_config_dict)
-        return self._encoder_config
+        space = self.observation_space
+        if has_action_mask(space):
+            assert isinstance(space, gym.spaces.Dict)
+            space = space[OBSERVATIONS]
+        return self.get_tokenizer_config(space, self.model_config_dict)
 
     def build_af_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The head `[..., latent]` -> advantages or Q-values `[..., actions]` (with atoms `[..., actions * atoms]`)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
@@ -10,10 +10,7 @@ from jaxrl_stack.core.models.catalog import Catalog
 from jaxrl_stack.core.models.configs import ActorCriticEncoderConfig, FreeLogStdMLPHeadConfig, MLPHeadConfig
 
 if TYPE_CHECKING:
-    import gymnasium as gym
     from flax import nnx
-
-    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
 
 class PPOCatalog(Catalog):
@@ -27,16 +24,11 @@ class PPOCatalog(Catalog):
 
     rows_are_independent = True
 
-    def __init__(
-        self,
-        observation_space: gym.Space | None,
-        action_space: gym.Space | None,
-        model_config_dict: Mapping[str, Any] | DefaultModelConfig | None = None,
-    ):
-        super().__init__(observation_space, action_space, model_config_dict)
-        self.actor_critic_encoder_config = ActorCriticEncoderConfig(
-            base_encoder_config=self.encoder_config, shared=self.model_config_dict["vf_share_layers"]
-        )
+    @functools.cached_property
+    def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:
+        """Describes the encoder, or the two encoders; made when first asked for."""
+        shared = self.model_config_dict["vf_share_layers"]
+        return ActorCriticEncoderConfig(base_encoder_config=self.encoder_config, shared=shared)
 
     def build_actor_critic_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The encoder: `{OBS: [..., d]}` -> `{ENCODER_OUT: {ACTOR: [..., n], CRITIC: [..., n]}}`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +55,12 @@ class Catalog:
         settings = as_model_config_dict(model_config_dict)
         check_model_config(settings, custom_settings=True)
         self.model_config_dict: dict[str, Any] = as_model_config_dict(DefaultModelConfig()) | settings
-        self._encoder_config: ModelConfig | None = None
         self._latent_dims: tuple[int, ...] | None = None
 
-    @property
+    @functools.cached_property
     def encoder_config(self) -> ModelConfig:
         """Describes the encoder; made when first asked for."""
-        if self._encoder_config is None:
-            self._encoder_config = self.get_tokenizer_config(self.observation_space, self.model_config_dict)
-        return self._encoder_config
+        return self.get_tokenizer_config(self.observation_space, self.model_config_dict)
 
     @property
     def latent_dims(self) -> tuple[int, ...]:

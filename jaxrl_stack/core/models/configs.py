@@ -10,11 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxrl_stack.core.models.dense import Dense
 from jaxrl_stack.core.models.encoders import ActorCriticEncoder, ConcatEncoder, MLPEncoder, MultiStreamEncoder
 from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
-from jaxrl_stack.core.models.initializers import get_initializer, torch_default_bias, torch_default_kernel
-from jaxrl_stack.core.models.mlp import MLP
+from jaxrl_stack.core.models.initializers import get_initializer
+from jaxrl_stack.core.models.mlp import MLP, Layer
 
 Initializer = str | Callable[..., Any] | None
 
@@ -94,22 +93,32 @@ class _LayersConfig(ModelConfig):
     def _input_dim(self) -> int:
         """Width of what the first layer takes."""
 
-    def _kinds_and_widths(self, output_dim: int | None) -> tuple[list[str], list[int]]:
-        """Of each layer whether it is "hidden" or "output", and its width."""
-        widths = [int(dim) for dim in self.hidden_layer_dims]
-        kinds = ["hidden"] * len(widths)
-        if output_dim is not None:
-            kinds, widths = [*kinds, "output"], [*widths, int(output_dim)]
-        if min(widths, default=1) < 1:
+    def _layers(self, *, is_head: bool = False) -> list[Layer]:
+        kinds = [("hidden", int(dim)) for dim in self.hidden_layer_dims]
+        if self.output_layer_dim is not None:
+            kinds.append(("output", int(self.output_layer_dim)))
+        if min((width for _, width in kinds), default=1) < 1:
+            widths = [width for _, width in kinds]
             raise ValueError(f"{type(self).__name__}: layer widths {widths} must be at least 1.")
-        return kinds, widths
+        layers = [self._layer(f"{kind}_layer", width) for kind, width in kinds]
+        if is_head and layers:  # Losses, log-probabilities and values are made of what it puts out: float32.
+            layers[-1] = dataclasses.replace(layers[-1], dtype=None)
+        return layers
 
-    def _of_each(self, kinds: Sequence[str], setting: str) -> list[Any]:
-        return [getattr(self, f"{kind}_layer_{setting}") for kind in kinds]
+    def _layer(self, kind: str, width: int) -> Layer:
+        def initializer(part: str) -> Any:
+            name = f"{kind}_{part}_initializer"
+            return get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name)
 
-    def _initializers(self, kinds: Sequence[str], part: str) -> list[Any]:
-        names = [f"{kind}_layer_{part}_initializer" for kind in kinds]
-        return [get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name) for name in names]
+        return Layer(
+            width=width,
+            activation=getattr(self, f"{kind}_activation"),
+            use_bias=getattr(self, f"{kind}_use_bias"),
+            use_layernorm=bool(getattr(self, f"{kind}_use_layernorm", False)),
+            kernel_init=initializer("weights"),
+            bias_init=initializer("bias"),
+            dtype=_layer_dtype(self.compute_dtype),
+        )
 
 
 @dataclasses.dataclass
@@ -132,24 +141,6 @@ class _MLPConfig(_LayersConfig):
     def _log_std_bound(self) -> float | None:
         return float(self.log_std_clip_param) if self.clip_log_std else None
 
-    def _layers(self, cls: Any, rngs: nnx.Rngs, output_dim: int | None, *, is_head: bool = False, **kwargs: Any) -> Any:
-        kinds, widths = self._kinds_and_widths(output_dim)
-        dtypes = [_layer_dtype(self.compute_dtype)] * len(widths)
-        if is_head:  # Losses, log-probabilities and values are made of what it puts out: float32.
-            dtypes = [*dtypes[1:], None]
-        return cls(
-            self._input_dim(),
-            widths,
-            activations=self._of_each(kinds, "activation"),
-            use_bias=self._of_each(kinds, "use_bias"),
-            use_layernorm=self._of_each(kinds, "use_layernorm"),
-            kernel_inits=self._initializers(kinds, "weights"),
-            bias_inits=self._initializers(kinds, "bias"),
-            dtypes=dtypes,
-            rngs=rngs,
-            **kwargs,
-        )
-
 
 @dataclasses.dataclass
 class MLPEncoderConfig(_MLPConfig):
@@ -157,7 +148,7 @@ class MLPEncoderConfig(_MLPConfig):
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPEncoder:
         _check_framework(framework)
-        return self._layers(MLPEncoder, rngs, self.output_layer_dim)
+        return MLPEncoder(self._input_dim(), self._layers(), rngs=rngs)
 
 
 @dataclasses.dataclass
@@ -172,7 +163,7 @@ class ConcatEncoderConfig(_MLPConfig):
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> ConcatEncoder:
         _check_framework(framework)
-        return self._layers(ConcatEncoder, rngs, self.output_layer_dim, columns=self.columns)
+        return ConcatEncoder(self._input_dim(), self._layers(), rngs=rngs, columns=self.columns)
 
 
 @dataclasses.dataclass
@@ -181,9 +172,8 @@ class MLPHeadConfig(_MLPConfig):
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPHead:
         _check_framework(framework)
-        return self._layers(
-            self._head_class(), rngs, self.output_layer_dim, is_head=True, log_std_bound=self._log_std_bound()
-        )
+        layers = self._layers(is_head=True)
+        return self._head_class()(self._input_dim(), layers, rngs=rngs, log_std_bound=self._log_std_bound())
 
     def _head_class(self) -> Callable[..., MLPHead]:
         return MLPHead
@@ -200,7 +190,8 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
                 f"FreeLogStdMLPHeadConfig(output_layer_dim={self.output_layer_dim}): needs an even number, "
                 "half of it for means and half for log standard deviations."
             )
-        mean = self._layers(MLP, rngs, self.output_layer_dim // 2, is_head=True)
+        layers = dataclasses.replace(self, output_layer_dim=self.output_layer_dim // 2)._layers(is_head=True)
+        mean = MLP(self._input_dim(), layers, rngs=rngs)
         return FreeLogStdMLPHead(mean, log_std_bound=self._log_std_bound())
 
 
@@ -228,24 +219,10 @@ class MultiStreamEncoderConfig(_LayersConfig):
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MultiStreamEncoder:
         _check_framework(framework)
         encoders = {name: self._streams()[name].build(framework, rngs=rngs) for name in sorted(self._streams())}
-        embedding_dim = self._input_dim()
-        kinds, widths = self._kinds_and_widths(self.output_layer_dim)
-        kernel_inits, bias_inits = self._initializers(kinds, "weights"), self._initializers(kinds, "bias")
-        layers = []
-        for i, (width, use_bias) in enumerate(zip(widths, self._of_each(kinds, "use_bias"), strict=True)):
-            fan_in = embedding_dim + (widths[i - 1] if i else 0)
-            layers.append(
-                Dense(
-                    fan_in,
-                    width,
-                    use_bias=use_bias,
-                    dtype=_layer_dtype(self.compute_dtype),
-                    kernel_init=kernel_inits[i] or torch_default_kernel(),
-                    bias_init=bias_inits[i] or torch_default_bias(fan_in),
-                    rngs=rngs,
-                )
-            )
-        return MultiStreamEncoder(encoders, layers, activations=self._of_each(kinds, "activation"))
+        layers, embedding_dim = self._layers(), self._input_dim()
+        fan_ins = [embedding_dim, *(embedding_dim + layer.width for layer in layers[:-1])]
+        fusion_layers = [layer.dense(fan_in, rngs) for layer, fan_in in zip(layers, fan_ins, strict=False)]
+        return MultiStreamEncoder(encoders, fusion_layers, activations=[layer.activation for layer in layers])
 
 
 @dataclasses.dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,57 +16,65 @@ from jaxrl_stack.core.models.initializers import torch_default_bias, torch_defau
 LAYERNORM_EPSILON = 1e-3
 
 
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """One dense layer and what follows it.
+
+    Attributes:
+        width: Number of its outputs.
+        activation: Name or callable.
+        use_bias: Whether it has a bias.
+        use_layernorm: Whether a layer normalisation stands between it and its activation.
+        kernel_init, bias_init: Initializers; None = torch's default.
+        dtype: What it computes in; None = what its input and its parameters, float32, make together.
+    """
+
+    width: int
+    activation: Any
+    use_bias: bool
+    use_layernorm: bool
+    kernel_init: Callable[..., Any] | None
+    bias_init: Callable[..., Any] | None
+    dtype: Any
+
+    def dense(self, input_dim: int, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense) -> nnx.Linear:
+        """The layer itself, made as `nnx.Linear` is."""
+        return layer_class(
+            input_dim,
+            self.width,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            kernel_init=self.kernel_init or torch_default_kernel(),
+            bias_init=self.bias_init or torch_default_bias(input_dim),
+            rngs=rngs,
+        )
+
+
 class MLP(nnx.Module):
     """Dense layers `dense_0`, `dense_1`, …, each with an activation after it.
 
     Args:
         input_dim: Width of the input's last axis.
-        layer_dims: Widths of the layers; none = identity.
-        activations: One activation a layer: names or callables.
-        use_bias, use_layernorm: One flag a layer.
-        kernel_inits, bias_inits: One initializer a layer; None = torch's default.
+        layers: The layers; none = identity.
         rngs: Where the initial weights come from.
-        dtypes: What each layer computes in; None = what its input and its parameters, float32, make together.
         layer_class: Class of the layers, made as `nnx.Linear` is.
     """
 
     def __init__(
-        self,
-        input_dim: int,
-        layer_dims: Sequence[int],
-        *,
-        activations: Sequence[Any],
-        use_bias: Sequence[bool],
-        use_layernorm: Sequence[bool],
-        kernel_inits: Sequence[Callable[..., Any] | None],
-        bias_inits: Sequence[Callable[..., Any] | None],
-        rngs: nnx.Rngs,
-        dtypes: Sequence[Any] | None = None,
-        layer_class: Callable[..., nnx.Linear] = Dense,
+        self, input_dim: int, layers: Sequence[Layer], *, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense
     ):
-        self.output_dim = int(layer_dims[-1]) if layer_dims else int(input_dim)
-        for activation in activations:
-            get_activation(activation)
         # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
-        self.activations = tuple(activations)
-        self.use_layernorm = tuple(bool(flag) for flag in use_layernorm)
-        width = int(input_dim)
-        for i, dim in enumerate(layer_dims):
-            dtype = None if dtypes is None else dtypes[i]
-            layer = layer_class(
-                width,
-                int(dim),
-                use_bias=use_bias[i],
-                dtype=dtype,
-                kernel_init=kernel_inits[i] or torch_default_kernel(),
-                bias_init=bias_inits[i] or torch_default_bias(width),
-                rngs=rngs,
-            )
-            setattr(self, f"dense_{i}", layer)
-            if self.use_layernorm[i]:
-                layernorm = nnx.LayerNorm(int(dim), epsilon=LAYERNORM_EPSILON, dtype=dtype, rngs=rngs)
+        self.activations = tuple(layer.activation for layer in layers)
+        self.use_layernorm = tuple(layer.use_layernorm for layer in layers)
+        width = input_dim
+        for i, layer in enumerate(layers):
+            get_activation(layer.activation)
+            setattr(self, f"dense_{i}", layer.dense(width, rngs, layer_class))
+            width = layer.width
+            if layer.use_layernorm:
+                layernorm = nnx.LayerNorm(width, epsilon=LAYERNORM_EPSILON, dtype=layer.dtype, rngs=rngs)
                 setattr(self, f"layernorm_{i}", layernorm)
-            width = int(dim)
+        self.output_dim = width
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Float `[..., input_dim]` -> `[..., output_dim]`."""

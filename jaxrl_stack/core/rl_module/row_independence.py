@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from flax import nnx
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
-_METHODS = (FunctionType, property, staticmethod, classmethod)
+_METHODS = (FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
 def rows_are_independent(module: RLModule) -> bool:
