@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 
 
 def inputs_that_matter(function: Callable[..., Any], *args: Any) -> list[bool]:
@@ -15,9 +16,28 @@ def inputs_that_matter(function: Callable[..., Any], *args: Any) -> list[bool]:
         function: Pure function of `args`; is traced.
         args: Pytrees of arrays or `jax.ShapeDtypeStruct`s.
     """
-    program = jax.make_jaxpr(function)(*args).jaxpr
-    needed = {id(variable) for variable in program.outvars}
-    for equation in reversed(program.eqns):
+    return jax.tree.leaves(traced_once(function, *args)[1])
+
+
+def traced_once(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any]:
+    """A function that does what another one does without calling it again, and which of its inputs matter.
+
+    Args:
+        function: As for `inputs_that_matter`.
+        args: As there; what is called later has their structure, shapes and dtypes.
+
+    Returns:
+        ``(function, pytree of bools like args)``.
+    """
+    program, out = jax.make_jaxpr(function, return_shape=True)(*args)
+    needed = {id(variable) for variable in program.jaxpr.outvars}
+    for equation in reversed(program.jaxpr.eqns):
         if equation.effects or any(id(variable) in needed for variable in equation.outvars):
             needed |= {id(variable) for variable in equation.invars}
-    return [id(variable) in needed for variable in program.invars]
+    replay, treedef = jaxpr_as_fun(program), jax.tree.structure(out)
+
+    def again(*args: Any) -> Any:
+        return jax.tree.unflatten(treedef, replay(*jax.tree.leaves(args)))
+
+    matters = [id(variable) in needed for variable in program.jaxpr.invars]
+    return again, jax.tree.unflatten(jax.tree.structure(args), matters)

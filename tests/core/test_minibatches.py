@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 
 from jaxrl_stack.core.learner.minibatches import (
     PackedRows,
-    columns_that_matter,
     epoch_keys,
     minibatch_index,
     minibatch_index_within,
@@ -157,40 +154,3 @@ def test_the_program_gathers_only_what_it_carries():
 
 def struct(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-BATCH = {"p": {"a": struct(2), "b": {"x": struct(2), "y": struct(2)}, "c": struct(2)}, "q": {"a": struct(2)}}
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (lambda batch: batch["p"]["a"] * 2.0, {"p": {"a"}, "q": set()}),
-        # A part of a nested column keeps it whole; what is only looked up is left out.
-        (lambda batch: (batch["p"]["c"], batch["p"]["b"]["y"].sum())[1], {"p": {"b"}, "q": set()}),
-        (lambda batch: (jnp.log(batch["p"]["c"]), batch["p"]["a"])[1], {"p": {"a"}, "q": set()}),
-        (lambda batch: jax.tree.map(jnp.sum, dict(batch["p"])), {"p": {"a", "b", "c"}, "q": set()}),
-        (lambda batch: batch["q"]["a"], {"p": set(), "q": {"a"}}),
-        (lambda batch: jnp.zeros(batch["p"]["a"].shape), {"p": set(), "q": set()}),
-        (lambda batch: jax.debug.callback(lambda x: None, batch["p"]["c"]), {"p": {"c"}, "q": set()}),
-        (
-            lambda batch: jax.lax.scan(lambda c, _: (c + batch["p"]["a"][0], None), 0.0, length=2)[0],
-            {"p": {"a"}, "q": set()},
-        ),
-        (lambda batch: jax.grad(lambda w: (w * batch["p"]["a"]).sum())(1.0), {"p": {"a"}, "q": set()}),
-    ],
-)
-def test_columns_that_matter(function, expected):
-    assert columns_that_matter(function, BATCH) == {mid: frozenset(names) for mid, names in expected.items()}
-
-
-def test_columns_that_matter_inside_another_trace():
-    found = []
-
-    @functools.partial(jax.vmap, axis_name="i")
-    def program(weight):
-        found.append(columns_that_matter(lambda b: jax.lax.pmean(weight * b["p"]["a"], "i"), BATCH))
-        return weight
-
-    program(jnp.ones(2))
-    assert found == [{"p": frozenset({"a"}), "q": frozenset()}]

@@ -11,14 +11,13 @@ same update as ``S`` devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.ops import packing, permutation
-from jaxrl_stack.utils.live_inputs import inputs_that_matter
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
@@ -115,23 +114,6 @@ class WholeRows:
         """All rows of one column that is an array, whatever the index."""
         del index
         return self.columns[name]
-
-
-def columns_that_matter(function: Callable[[Any], Any], batch: Any) -> dict[str, frozenset[str]]:
-    """Which columns of a batch something that a function returns, or does, can depend on.
-
-    Args:
-        function: Pure function of the batch; is traced.
-        batch: ``{module_id: {column: pytree of jax.ShapeDtypeStruct}}``.
-
-    Returns:
-        ``{module_id: columns}``. A column that is looked up without any effect is not among them.
-    """
-    columns: dict[str, set[str]] = {module_id: set() for module_id in batch}
-    for (path, _), matters in zip(jax.tree.leaves_with_path(batch), inputs_that_matter(function, batch), strict=True):
-        if matters:
-            columns[path[0].key].add(path[1].key)
-    return {module_id: frozenset(names) for module_id, names in columns.items()}
 
 
 def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:

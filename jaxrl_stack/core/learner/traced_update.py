@@ -17,7 +17,6 @@ from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.minibatches import (
     PackedRows,
     WholeRows,
-    columns_that_matter,
     epoch_keys,
     minibatch_index,
     minibatch_index_within,
@@ -39,6 +38,7 @@ from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.devices import Device
+from jaxrl_stack.utils.live_inputs import traced_once
 from jaxrl_stack.utils.traced_config import TracedConfigView
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class TracedUpdate(LossHooks):
         sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
         microbatches = self._microbatches_per_minibatch(sizes, local_shards)
         rows_of_loss = {mid: local_shards * own // microbatches for mid, own in sizes.items()}
-        read = self._columns_that_are_read(hooks, state, rest, batch, rows_of_loss)
+        losses_of, read = self._losses_traced_once(hooks, state, rest, batch, rows_of_loss)
         rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
         shuffles = plan.shuffle and size is not None and (plan.num_epochs > 1 or plan.num_total_minibatches > 0)
         seed: Any = None
@@ -218,7 +218,9 @@ class TracedUpdate(LossHooks):
             for mid in rows:
                 own = jnp.broadcast_to(rows_of_step(mid, step), (local_shards, sizes[mid]))
                 index[mid] = jnp.moveaxis(own.reshape(local_shards, microbatches, -1), 1, 0)
-            params, rest, optimizers, logged = self._gradient_step(hooks, unpack(params), rest, optimizers, rows, index)
+            params, rest, optimizers, logged = self._gradient_step(
+                hooks, losses_of, unpack(params), rest, optimizers, rows, index
+            )
             vector, back = reductions.ravel(logged.collect())
             unravel.append(back)
             return (as_vector(params)[0], rest, optimizers), vector
@@ -267,7 +269,7 @@ class TracedUpdate(LossHooks):
         state, rest, batch, hooks = self._started(state, batch, values, axis_name)
         whole = {mid: WholeRows(columns) for mid, columns in batch.items()}
         params, rest, optimizers, logged = self._gradient_step(
-            hooks, state.params, rest, state.optimizers, whole, dict.fromkeys(whole)
+            hooks, self._losses_of(hooks), state.params, rest, state.optimizers, whole, dict.fromkeys(whole)
         )
         history = jax.tree.map(lambda x: x[None], logged.collect())
         metrics = TracedMetrics.reduce_history(history, axis_name, are_averaged=self._loss_is_linear())
@@ -400,11 +402,12 @@ class TracedUpdate(LossHooks):
                 return False
         return False
 
-    def _gradient_step(self, hooks, params, rest, optimizers, rows, index):
+    def _gradient_step(self, hooks, losses_of, params, rest, optimizers, rows, index):
         """One gradient step.
 
         Args:
             hooks: ``(metrics, params, optimizers) -> Trace``.
+            losses_of: What `_losses_of` returned, or its replay.
             params: Parameters before the step.
             rest: Other state of the modules.
             optimizers: Optimizer states.
@@ -425,8 +428,8 @@ class TracedUpdate(LossHooks):
                 unravel: list[Callable[[jax.Array], Any]] = []
 
                 def one_microbatch(rest, microbatch):
-                    losses, linearized, (rest, metrics, per_row) = self._linearized_losses(
-                        trace, params, rest, rows, microbatch
+                    losses, linearized, (rest, metrics, per_row) = _linearized_losses(
+                        losses_of, trace, rest, rows, microbatch
                     )
                     averaged, others = split_by_reduction(metrics)
                     return rest, (losses, self._gradients_of(losses, linearized), averaged), others, per_row
@@ -459,8 +462,8 @@ class TracedUpdate(LossHooks):
                 metrics = {**averaged, **others, **statistics}
             else:
                 microbatch = {mid: None if whole else i[0] for mid, i in index.items()}
-                losses, trace.linearized, (rest, metrics, per_row) = self._linearized_losses(
-                    trace, params, rest, rows, microbatch
+                losses, trace.linearized, (rest, metrics, per_row) = _linearized_losses(
+                    losses_of, trace, rest, rows, microbatch
                 )
             trace.losses = losses
             trace.metrics = TracedMetrics.of(metrics, per_row)
@@ -475,42 +478,66 @@ class TracedUpdate(LossHooks):
             self.apply_gradients(self.postprocess_gradients(gradients))
             return trace.params, rest, trace.optimizers, trace.metrics
 
-    def _linearized_losses(self, trace, params, rest, rows, index):
-        """Losses of the rows at `index`, how they change with the parameters, and ``(rest, metrics, metrics per
-        row)``."""
-        trace.full_masks, trace.masks = [], {}
-        batch = {}
-        for mid, packed in rows.items():
-            columns = packed.take(index[mid])
-            if Columns.LOSS_MASK not in columns:
-                num_rows = jax.tree.leaves(columns)[0].shape[0]
-                columns = {**columns, Columns.LOSS_MASK: jnp.ones((num_rows,), bool)}
-                trace.full_masks.append(columns[Columns.LOSS_MASK])
-            trace.masks[mid] = columns[Columns.LOSS_MASK]
-            batch[mid] = columns
+    def _losses_of(self, hooks: Callable[..., Trace]) -> Callable[..., Any]:
+        """``(trained, params, rest, batch, row_counts) -> (losses, (rest, metrics, metrics per row) after them)``.
 
-        def losses_of(trained):
-            trace.metrics = TracedMetrics()
+        Of ``batch``, ``{module_id: {column: [m, ...]}}``; ``trained`` are those of the ``params`` that change.
+        """
+
+        def losses_of(trained, params, rest, batch, row_counts):
+            trace = hooks(metrics=TracedMetrics(), params=params, optimizers={})
+            trace.row_counts = row_counts
+            for mid, columns in batch.items():
+                if Columns.LOSS_MASK not in columns:
+                    num_rows = jax.tree.leaves(columns)[0].shape[0]
+                    batch = {**batch, mid: {**columns, Columns.LOSS_MASK: jnp.ones((num_rows,), bool)}}
+                    trace.full_masks.append(batch[mid][Columns.LOSS_MASK])
+                trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
             trace.module = self._pure.bind({**params, **trained}, rest)
             fwd_out: dict[ModuleID, Any] = {}
-            try:
-                for mid in batch:
-                    fwd_out[mid] = trace.module[mid].forward_train(batch[mid])
-                losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
-            except KeyError as error:
-                columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
-                raise ValueError(
-                    f"The loss of {type(self).__name__}, or a forward_train(), looks up {error}, which is not there: "
-                    f"the batch has the columns {columns}, and forward_train() returned {outputs}. Add a learner "
-                    f"connector that makes it, or look up one of these."
-                ) from error
+            with self._tracing(trace):
+                try:
+                    for mid in batch:
+                        fwd_out[mid] = trace.module[mid].forward_train(batch[mid])
+                    losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
+                except KeyError as error:
+                    columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
+                    raise ValueError(
+                        f"The loss of {type(self).__name__}, or a forward_train(), looks up {error}, which is not "
+                        f"there: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
+                        f"learner connector that makes it, or look up one of these."
+                    ) from error
             self._check_losses(losses)
-            _, new_rest = self._pure.unbind(trace.module)
-            return losses, (new_rest, trace.metrics.collect(), trace.metrics.rows)
+            _, rest = self._pure.unbind(trace.module)
+            return losses, (rest, trace.metrics.collect(), trace.metrics.rows)
 
-        trained = {ref: params[ref] for ref in trace.trained_refs}
-        losses, function, aux = jax.linearize(losses_of, trained, has_aux=True)
-        return losses, LinearizedLosses(function, trained), aux
+        return losses_of
+
+    def _losses_traced_once(
+        self,
+        hooks: Callable[..., Trace],
+        state: LearnerState,
+        rest: dict[str, jax.Array],
+        batch: dict[ModuleID, dict[str, Any]],
+        num_rows: dict[ModuleID, int],
+    ) -> tuple[Callable[..., Any], dict[ModuleID, frozenset[str]]]:
+        """`_losses_of`, traced with `num_rows` of each module's ``[T, B, ...]``, and the columns that it depends on;
+        the others are not carried through the shuffle."""
+        losses_of = self._losses_of(hooks)
+
+        def minibatch(x, n):
+            return jax.ShapeDtypeStruct((n, *x.shape[2:]), x.dtype)
+
+        rows = {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
+        trained = {ref: state.params[ref] for ref in hooks.keywords["trained_refs"]}
+        counts = dict.fromkeys(rows, jnp.float32(0.0)) if self._loss_is_linear() else None
+        again, (_, _, _, matters, _) = traced_once(losses_of, trained, state.params, rest, rows, counts)
+        read = {
+            mid: frozenset(c for c, own in columns.items() if any(jax.tree.leaves(own)))
+            for mid, columns in matters.items()
+        }
+        # Run one operation after the other, what the hooks look at has values.
+        return (losses_of if self.config.disable_jit else again), read
 
     def _row_counts(self, rows, index, axis_name) -> dict[ModuleID, jax.Array]:
         """Valid rows of the minibatch per device, on average over the devices."""
@@ -529,25 +556,17 @@ class TracedUpdate(LossHooks):
                 counts[mid] = jnp.float32(size)
         return counts
 
-    def _columns_that_are_read(self, hooks, state, rest, batch, num_rows) -> dict[ModuleID, frozenset[str]]:
-        """Which columns the forward passes and losses depend on; the others are not carried through the shuffle.
 
-        A loss may use its number of rows, so that it is traced with the one that it gets: `num_rows` of each module.
-        """
+def _linearized_losses(losses_of, trace, rest, rows, index):
+    """Losses of the rows at `index`, how they change with the parameters, and what `losses_of` returns with them."""
+    batch = {mid: packed.take(index[mid]) for mid, packed in rows.items()}
+    trained = {ref: trace.params[ref] for ref in trace.trained_refs}
 
-        def losses(batch):
-            trace = hooks(metrics=TracedMetrics(), params=state.params, optimizers=state.optimizers)
-            rows = {mid: WholeRows(columns) for mid, columns in batch.items()}
-            with self._tracing(trace):
-                losses, _, aux = self._linearized_losses(trace, state.params, rest, rows, dict.fromkeys(rows))
-                return losses, aux
+    def losses(trained):
+        return losses_of(trained, trace.params, rest, batch, trace.row_counts)
 
-        def minibatch(x, n):
-            return jax.ShapeDtypeStruct((n, *x.shape[2:]), x.dtype)
-
-        return columns_that_matter(
-            losses, {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
-        )
+    values, function, aux = jax.linearize(losses, trained, has_aux=True)
+    return values, LinearizedLosses(function, trained), aux
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
