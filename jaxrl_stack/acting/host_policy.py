@@ -84,6 +84,7 @@ class HostPolicy:
     Attributes:
         records_obs: Whether the module's inputs are among the results: the pipeline changes the environment's
             observations.
+        sharding: Of all that it runs with: one device.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class HostPolicy:
         self._step = step
         self._static_settings = static_settings
         # That of a learner's parameters on this device, so that these can be acted with as they are.
-        self._sharding = replicated_sharding([device])
+        self.sharding = replicated_sharding([device])
         self._settings = self.place(settings)
         self.records_obs = len(step.env_to_module) > 0
         self._module: Any = None
@@ -113,7 +114,7 @@ class HostPolicy:
 
     def place(self, tree: Any) -> Any:
         """Copies on the policy's device, which the program follows. Worth it for what several calls share."""
-        return jax.tree.map(lambda x: jax.device_put(np.array(x), self._sharding), tree)
+        return jax.tree.map(lambda x: jax.device_put(np.array(x), self.sharding), tree)
 
     # ----------------------------------------------------------------------------------------------------- state
 
@@ -154,11 +155,6 @@ class HostPolicy:
         """Names of what it acts with: ``(params, rest)``, without random streams."""
         pure = self._step.pure
         return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
-
-    @property
-    def sharding(self) -> jax.sharding.NamedSharding:
-        """Of all that it runs with: one device."""
-        return self._sharding
 
     def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
         """`set_weights` without a copy.

@@ -80,6 +80,28 @@ class CallbackList:
         for label, function in self._calls[name]:
             _call(label, function, kwargs)
 
+    def call_for_episode(
+        self, name: str, env_index: int, episode: Any, *, env_runner: Any, metrics_logger: Any, **more: Any
+    ) -> None:
+        """Call one of the hooks that are given an episode, with what they are told of its runner.
+
+        Args:
+            name: Its name.
+            env_index: Which of the runner's environments the episode is of.
+            episode: The episode.
+            env_runner: The runner.
+            metrics_logger: Its logger.
+            **more: Further arguments of the hook.
+        """
+        if not self._calls[name]:
+            return  # also spares making the module
+        if name == "on_episode_end":
+            more.setdefault("prev_episode_chunks", [])
+        more |= {"env": env_runner.env, "rl_module": env_runner.module}
+        self.call(
+            name, episode=episode, env_runner=env_runner, metrics_logger=metrics_logger, env_index=env_index, **more
+        )
+
     def overrides(self, *names: str) -> bool:
         """Whether anything would be called for one of these hooks."""
         for name in names:

@@ -48,6 +48,9 @@ class ConnectorPipelineV2(PureConnector):
         connectors: The connectors, in order, and markers among them.
         names: The connectors' names, where these do not follow from the order: for pipelines whose members were moved.
 
+    Attributes:
+        num_changes: How often a connector was added or removed.
+
     Raises:
         TypeError: A member is not a ConnectorV2.
         ValueError: One object is a member twice, or there is not one name per connector.
@@ -75,7 +78,7 @@ class ConnectorPipelineV2(PureConnector):
         super().__init__(input_observation_space, input_action_space, **kwargs)
         self._places: list[tuple[str, ConnectorV2]] = []  # members and markers
         self._members: list[tuple[str, ConnectorV2]] = []
-        self._num_changes = 0
+        self.num_changes = 0
         self._are_spaces_chained = False
         for connector in places:
             self._insert(len(self._places), connector)
@@ -100,11 +103,6 @@ class ConnectorPipelineV2(PureConnector):
     def names(self) -> list[str]:
         """The connectors' names in order."""
         return [name for name, _ in self._members]
-
-    @property
-    def num_changes(self) -> int:
-        """How often a connector was added or removed."""
-        return self._num_changes
 
     def __len__(self) -> int:
         return len(self._members)
@@ -154,7 +152,7 @@ class ConnectorPipelineV2(PureConnector):
             ValueError: There is none.
         """
         del self._places[self._index_of(name_or_class)]
-        self._num_changes += 1
+        self.num_changes += 1
         self._fix_spaces()
 
     def _index_of(self, name_or_class: str | type) -> int:
@@ -198,7 +196,7 @@ class ConnectorPipelineV2(PureConnector):
             suffix += 1
             name = f"{base}_{suffix}"
         self._places.insert(index, (name, connector))
-        self._num_changes += 1
+        self.num_changes += 1
 
     # --- Spaces
 
@@ -314,10 +312,9 @@ class ConnectorPipelineV2(PureConnector):
         Raises:
             TypeError: A host connector is in it; the message names it and shows the pure form.
         """
-        if self.is_host_connector:
-            raise TypeError(_not_pure([type(self).__name__], "the environments run on the device"))
-        if self.host_connectors:
-            raise TypeError(_not_pure(list(self.host_connectors), f"{type(self).__name__} is compiled"))
+        names = [type(self).__name__] if self.is_host_connector else list(self.host_connectors)
+        if names:
+            raise TypeError(_not_pure(names, f"this {type(self).__name__} is compiled"))
 
     @staticmethod
     def make_context(**fields: Any) -> ConnectorContext:

@@ -93,7 +93,7 @@ class DeviceEnvRunner(EnvRunner):
     def _make_episode_replay(self) -> EpisodeReplay | None:
         if not overrides_episode_hooks(self.callbacks):
             return None
-        call = functools.partial(call_episode_hook, self.callbacks, self, self.metrics)
+        call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
         pipeline = self.rollout.env_to_module
         return EpisodeReplay(call, pipeline.observation_space, pipeline.action_space)
 
@@ -479,27 +479,6 @@ class _Counting:
         returns, lengths = map(np.concatenate, zip(*self._taken, strict=True))
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
-
-
-def call_episode_hook(
-    callbacks: CallbackList,
-    runner: DeviceEnvRunner,
-    metrics_logger: MetricsLogger,
-    hook: str,
-    env_index: int,
-    episode: SingleAgentEpisode,
-) -> None:
-    """Call a hook that is given an episode, as host runners do."""
-    callbacks.call(
-        hook,
-        episode=episode,
-        env_runner=runner,
-        metrics_logger=metrics_logger,
-        env=runner.env,
-        env_index=env_index,
-        rl_module=runner.module,
-        **({"prev_episode_chunks": []} if hook == "on_episode_end" else {}),
-    )
 
 
 def _state_of(pipeline: Any, state: Any) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -50,11 +51,12 @@ class EnvContext(dict):
         """
 
         given = (worker_index, vector_index, remote, num_workers, recreated_worker)
-        place: list[Any] = [old if new is None else new for new, old in zip(given, self._place(), strict=True)]
+        place: list[Any] = [old if new is None else new for new, old in zip(given, self._place().values(), strict=True)]
         return EnvContext(copy.deepcopy(dict(self if env_config is None else env_config)), *place)
 
-    def _place(self) -> tuple[Any, ...]:
-        return self.worker_index, self.vector_index, self.remote, self.num_workers, self.recreated_worker
+    def _place(self) -> dict[str, Any]:
+        names = ("worker_index", "vector_index", "remote", "num_workers", "recreated_worker")
+        return {name: getattr(self, name) for name in names}
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Sets the items of `defaults` whose keys are absent."""
@@ -62,12 +64,18 @@ class EnvContext(dict):
             self.setdefault(key, value)
 
     def __repr__(self) -> str:
-        return (
-            f"EnvContext({dict.__repr__(self)}, worker_index={self.worker_index}, "
-            f"vector_index={self.vector_index}, remote={self.remote}, num_workers={self.num_workers}, "
-            f"recreated_worker={self.recreated_worker})"
-        )
+        place = ", ".join(f"{name}={value}" for name, value in self._place().items())
+        return f"EnvContext({dict.__repr__(self)}, {place})"
 
     def __reduce__(self):
         # dict's own protocol would call the constructor without its required argument.
-        return EnvContext, (dict(self), *self._place())
+        return EnvContext, (dict(self), *self._place().values())
+
+
+def refuse_unknown(name: str, config: Mapping[str, Any], known: Collection[str], what_there_is: str) -> None:
+    """Raise a ValueError for an item of an environment's config that is not among the known ones."""
+    for item, value in config.items():
+        if item not in known:
+            near = difflib.get_close_matches(item, known, n=1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"env_config[{item!r}]={value!r}: {name} has no such setting. {hint}{what_there_is}")

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.env.env_context import refuse_unknown
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
 
@@ -197,7 +198,8 @@ class AutoResetJaxEnv(JaxEnv):
         step_key, reset_key = jax.random.split(key)
         step = self._step_without_reset(step_key, state, action, params)
         first = self.reset(reset_key, params)
-        _same_types(self.name, first[1], step.state)
+        structs = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), s) for s in (step.state, first[1])]
+        _expect(self.name, "step's state", *structs)
         ended = jnp.logical_or(step.terminated, step.truncated)
         obs, state = jax.tree.map(lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state))
         return step._replace(obs=obs, state=state)
@@ -485,11 +487,6 @@ def _typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> t
     )
 
 
-def _same_types(name: str, first: Any, later: Any) -> None:
-    structs = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree) for tree in (later, first)]
-    _expect(name, "step's state", *structs)
-
-
 def _expect(name: str, part: str, given: Any, wanted: Any) -> None:
     if jax.tree.structure(given) != jax.tree.structure(wanted):
         raise ValueError(
@@ -575,20 +572,12 @@ def _refuse_unknown(
     """Raises for items of `config` that are neither parameters nor arguments (None: an instance, built)."""
     if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
         return
-    known = [*fields, *(arguments or ())]
-    for item, value in config.items():
-        if item not in known:
-            near = difflib.get_close_matches(item, known, n=1)
-            raise ValueError(
-                f"env_config[{item!r}]={value!r}: {name} has no such setting. "
-                + (f"Did you mean {near[0]!r}? " if near else "")
-                + f"Its parameters: {', '.join(fields) or 'none'}. "
-                + (
-                    "It is an instance: give constructor arguments where you make it."
-                    if arguments is None
-                    else f"Its constructor's arguments: {', '.join(arguments) or 'none'}."
-                )
-            )
+    constructor = "It is an instance: give constructor arguments where you make it."
+    if arguments is not None:
+        constructor = f"Its constructor's arguments: {', '.join(arguments) or 'none'}."
+    refuse_unknown(
+        name, config, [*fields, *(arguments or ())], f"Its parameters: {', '.join(fields) or 'none'}. {constructor}"
+    )
 
 
 def _replace_fields(name: str, params: Any, config: dict[str, Any]) -> Any:

@@ -34,7 +34,7 @@ class GymnasiumFromJax(gym.Env):
     metadata = {"render_modes": []}
 
     def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None):
-        self.jax_env, self._reset, self._step, self._draw = _prepare(env, dict(env_config or {}))
+        self.jax_env, self._reset, self._step = _prepare(env, dict(env_config or {}))
         self.observation_space = self.jax_env.observation_space
         self.action_space = self.jax_env.action_space
         self._action_dtypes = spaces.dtype_of(self.action_space)
@@ -61,7 +61,7 @@ class GymnasiumFromJax(gym.Env):
             self._next_episode = self._replayed = None
         episode = self._next_episode
         if episode is None:
-            self._key, key = self._draw(self._key)
+            self._key, key = _two_keys(self._key)
             episode = self._reset(key, self._params)
         self._next_episode = None
         obs, self._state = episode
@@ -69,7 +69,7 @@ class GymnasiumFromJax(gym.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._replayed is None:
-            self._key, key = self._draw(self._key)
+            self._key, key = _two_keys(self._key)
         elif self._replayed:
             key = self._replayed.pop(0)
         else:
@@ -107,7 +107,7 @@ class GymnasiumFromJax(gym.Env):
         return jax.device_put(array, self._device)
 
 
-def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
+def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable]:
     """The environment and its jitted functions, shared by all copies: they hold no state."""
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())
@@ -121,9 +121,7 @@ def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callab
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(
-    env: Any, items: tuple[tuple[str, Any, type], ...], creator: Any
-) -> tuple[JaxEnv, Callable, Callable, Callable]:
+def _compiled(env: Any, items: tuple[tuple[str, Any, type], ...], creator: Any) -> tuple[JaxEnv, Callable, Callable]:
     del creator  # part of the key only
     resolved = resolve_env(env, {name: value for name, value, _ in items})
     if not resolved.is_jax:
@@ -132,12 +130,12 @@ def _compiled(
             "'gymnax/<id>', or a JaxEnv or gymnax environment (class or instance)."
         )
     jax_env: JaxEnv = resolved.make()
-    return jax_env, jax.jit(jax_env.reset), jax.jit(jax_env.step), jax.jit(_two_keys)
+    return jax_env, jax.jit(jax_env.reset), jax.jit(jax_env.step)
 
 
-def _two_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    first, second = jax.random.split(key)
-    return first, second
+@jax.jit
+def _two_keys(key: Any) -> tuple[jax.Array, ...]:
+    return tuple(jax.random.split(key))
 
 
 def _to_space(space: gym.Space, value: Any) -> Any:

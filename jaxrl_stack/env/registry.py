@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.env_context import EnvContext, refuse_unknown
 from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
 from jaxrl_stack.env.vector import suites
 from jaxrl_stack.utils.class_paths import register_class
@@ -337,14 +337,7 @@ def _check_arguments(spec: Any, context: EnvContext) -> None:
         return
     # gym.make takes some itself.
     taken = {*known, *inspect.signature(gym.make).parameters}
-    for name, value in context.items():
-        if name not in taken:
-            near = difflib.get_close_matches(name, taken, n=1)
-            raise ValueError(
-                f"env_config[{name!r}]={value!r}: {spec.id} takes no such argument. "
-                + (f"Did you mean {near[0]!r}? " if near else "")
-                + f"Its arguments: {', '.join(known) or 'none'}."
-            )
+    refuse_unknown(spec.id, context, taken, f"Its arguments: {', '.join(known) or 'none'}.")
 
 
 def _with_num_envs(context: EnvContext, num_envs: int) -> EnvContext:

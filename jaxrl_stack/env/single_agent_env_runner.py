@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -242,7 +243,8 @@ class SingleAgentEnvRunner(EnvRunner):
             return None
         keeps_chunks = self.callbacks.overrides("on_episode_end")
         horizon = self.config.episode_lookback_horizon
-        return LiveEpisodes(self._call_hook, self.num_envs, horizon, keeps_chunks=keeps_chunks)
+        call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
+        return LiveEpisodes(call, self.num_envs, horizon, keeps_chunks=keeps_chunks)
 
     def _traced_settings(self) -> dict[str, dict[str, Any]]:
         return {mid: self.config.get_config_for_module(mid).traced_values() for mid in self._module_ids}
@@ -469,20 +471,6 @@ class SingleAgentEnvRunner(EnvRunner):
             self._counts.roll_back(counts)
 
         return self._envs.retried(attempt, roll_back)
-
-    def _call_hook(self, hook: str, env_index: int, episode: SingleAgentEpisode, **more: Any) -> None:
-        if not self._watches_episodes:
-            return
-        self.callbacks.call(
-            hook,
-            episode=episode,
-            env_runner=self,
-            metrics_logger=self.metrics,
-            env=self.env,
-            env_index=env_index,
-            rl_module=self.module if self.callbacks.overrides(hook) else None,
-            **more,
-        )
 
     def _record(self, num_steps: int, mode: Mode, *, wants_episodes: bool = False) -> Recorded:
         """`HostRollout.record`, once more if environments that failed left nothing of it."""

@@ -26,7 +26,7 @@ from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.connector_states import histories, known_statistics
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, call_episode_hook
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
@@ -213,7 +213,9 @@ class DeviceDriver(Driver):
         return host_view(self.timesteps)
 
     def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
-        call_episode_hook(self.callbacks, self.env_runner, self.episode_metrics, hook, env_index, episode)
+        self.callbacks.call_for_episode(
+            hook, env_index, episode, env_runner=self.env_runner, metrics_logger=self.episode_metrics
+        )
 
     # ------------------------------------------------------------------------------- the shape of a training step
     #

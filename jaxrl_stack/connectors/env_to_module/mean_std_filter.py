@@ -14,7 +14,7 @@ from jaxrl_stack.connectors.states import as_dict, restore, to_host
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import running_statistics
 from jaxrl_stack.utils.counters import to_int
-from jaxrl_stack.utils.spaces import map_leaves, with_parts
+from jaxrl_stack.utils.spaces import with_parts
 
 
 class MeanStdFilter(ConnectorV2):
@@ -173,11 +173,7 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
 def _empty(space) -> dict[str, running_statistics.RunningStatistics]:
     """Statistics of no rows for every Box, by its path: ``"obs"``, or ``"obs/key"`` in a Dict."""
     empty = {}
-
-    def add(path: str, box) -> None:
-        empty[path] = running_statistics.init(box.shape)
-
-    _map_boxes(add, space, map_leaves(lambda leaf: leaf, space))
+    _map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
     return empty
 
 

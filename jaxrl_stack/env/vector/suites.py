@@ -62,9 +62,8 @@ def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: 
     task = name.removeprefix(ENVPOOL_PREFIX)
     if task not in envpool.list_all_envs():
         raise ValueError(f"environment({name!r}): envpool has no task {task!r}. envpool.list_all_envs() lists them.")
-    arguments = {"num_threads": min(num_envs, available_cores()), **env_config}
-    env = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{"seed": seed, **arguments})
-    return channels_last(env)
+    arguments = {"seed": seed, "num_threads": min(num_envs, available_cores()), **env_config}
+    return channels_last(envpool.make(task, env_type="gymnasium", num_envs=num_envs, **arguments))
 
 
 def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
@@ -104,9 +103,7 @@ def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
     space = env.single_observation_space
     if not (isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)):
         return env
-    if space.shape[0] >= min(space.shape[1:3]):
-        return env
-    return ChannelsLast(env)
+    return ChannelsLast(env) if space.shape[0] < min(space.shape[1:3]) else env
 
 
 class ChannelsLast(gym.vector.VectorWrapper):
