@@ -110,8 +110,7 @@ def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         ``(returns, lengths)`` of at most W episodes, oldest first.
     """
-    returns, lengths, _ = _in_order(window)
-    return returns, lengths
+    return _in_order(window)[:2]
 
 
 def _in_order(window: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -328,14 +328,7 @@ class HostPolicy:
         # Which rows count is for statistics alone: it is recorded where the environments are stepped.
         columns = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
         env_to_module, module_to_env, recurrent = memory
-        state = PolicyState(
-            env_to_module=env_to_module,
-            module_to_env=module_to_env,
-            recurrent=recurrent,
-            prev_actions=prev_actions,
-            prev_rewards=prev_rewards,
-            reset=reset,
-        )
+        state = PolicyState(env_to_module, module_to_env, recurrent, prev_actions, prev_rewards, reset)
         state, inputs, acted = step.step(state, columns, context)
         results = {**inputs, **acted}
         if not self.records_obs:

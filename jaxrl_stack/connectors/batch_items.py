@@ -42,7 +42,6 @@ def single_agent_episode_iterator(
         TypeError: One of them is another kind of episode.
         ValueError: The column does not have one entry per episode.
     """
-    del agents_that_stepped_only
     for episode in episodes:
         if not isinstance(episode, SingleAgentEpisode):
             raise TypeError(

@@ -485,7 +485,6 @@ class ConnectorPipelineV2(PureConnector):
 
     def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
         """Fields of the ConnectorContext that running episodes tell."""
-        del episodes
         return {}
 
     @property

@@ -93,7 +93,6 @@ class StandaloneModule:
 
     def bind(self, params, rest):
         """The modules by id; they hold their own parameters, so both arguments are not used."""
-        del params, rest
         return self._modules
 
 
@@ -188,14 +187,12 @@ class ConnectorV2(Checkpointable, Constructible):
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """The space of the observations that come out; override it if that differs from the input's."""
-        del input_action_space
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """The action space after this connector; override it if that differs from the input's."""
-        del input_observation_space
         return input_action_space
 
     def _output_spaces(self) -> tuple[Any, Any]:
@@ -308,7 +305,6 @@ class ConnectorV2(Checkpointable, Constructible):
         Args:
             num_envs: Length B of the leading axis of per-env state (frame stacks and the like).
         """
-        del num_envs
         return ()
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
@@ -327,7 +323,6 @@ class ConnectorV2(Checkpointable, Constructible):
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
         """Merge statistics over the devices of an axis at the end of an iteration; default: the identity."""
-        del axis_name
         return state
 
     def rebatch(self, state: Any, num_envs: int) -> Any:
@@ -335,7 +330,6 @@ class ConnectorV2(Checkpointable, Constructible):
 
         The default, ``init(num_envs)``, is right for a connector that keeps no statistics.
         """
-        del state
         return self.init(num_envs)
 
     # --- Items in the batch of a host connector
@@ -388,7 +382,6 @@ class ConnectorV2(Checkpointable, Constructible):
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
         """The host copy of the state as nested dicts of NumPy arrays; empty for a connector without state."""
-        del components, not_components, kwargs
         return as_dict(self.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -408,7 +401,6 @@ class ConnectorV2(Checkpointable, Constructible):
         Returns:
             A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
         """
-        del states
         return {}
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -480,7 +472,6 @@ class PureConnector(ConnectorV2):
 
     def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """``(batch, whether it is flat)`` for a call with episodes but without a batch."""
-        del episodes, fields
         return {}, False
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:

@@ -37,7 +37,6 @@ class Marker(ConnectorV2):
         pin_memory: bool = False,
         device: Any = None,
     ):
-        del as_learner_connector, pin_memory, device
         super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:

@@ -809,7 +809,6 @@ class EnvRunnerGroup:
             env_to_module: A pipeline like the runners'; None builds one from the config.
             module_to_env: Not needed: those connectors keep nothing that can be merged.
         """
-        del module_to_env
         state = dict(rl_module_state or {})
         if env_steps_sampled is not None:
             state["num_env_steps_sampled_lifetime"] = env_steps_sampled

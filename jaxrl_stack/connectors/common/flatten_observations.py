@@ -51,7 +51,6 @@ class FlattenObservations(ConnectorV2):
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """A rank-1 float32 Box."""
-        del input_action_space
         return self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
 
     def _kept(self, space):
@@ -71,7 +70,6 @@ class FlattenObservations(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces OBS by float32 ``[B, D]`` (learner: ``[T, B, D]``)."""
-        del ctx
         spaces = self._observation_spaces()
         names = [Columns.OBS, *([Columns.FINAL_OBS, Columns.NEXT_OBS] if self._as_learner_connector else [])]
 

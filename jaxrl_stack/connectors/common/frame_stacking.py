@@ -50,7 +50,6 @@ class FrameStacking(ConnectorV2):
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """A Box whose last axis is ``num_frames`` times as long."""
-        del input_action_space
         return self._map_spaces(self._stacked_space, input_observation_space)
 
     def _stacked_space(self, space):

@@ -64,7 +64,6 @@ class MeanStdFilter(ConnectorV2):
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """Every Box becomes a float32 Box with bounds ``±clip_by_value``, or without bounds."""
-        del input_action_space
         return self._map_spaces(self._normalized_space, input_observation_space)
 
     def _normalized_space(self, space):
@@ -79,7 +78,6 @@ class MeanStdFilter(ConnectorV2):
 
     def init(self, num_envs: int) -> Any:
         """``{module_id: {"base": {path of a Box: statistics}, "delta": {path: statistics}}}``, all empty."""
-        del num_envs
         return {
             module_id: {"base": _empty(space), "delta": _empty(space)}
             for module_id, space in self._observation_spaces().items()
@@ -127,7 +125,6 @@ class MeanStdFilter(ConnectorV2):
 
     def rebatch(self, state: Any, num_envs: int) -> Any:
         """The same statistics: they have no environment axis."""
-        del num_envs
         return state
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,6 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
         Raises:
             ValueError: ``preprocess`` returned shapes or dtypes that the declared output space does not have.
         """
-        del ctx
         if self.is_host_connector:
             raise TypeError(
                 f"{type(self).__name__}.preprocess takes an episode, which exists on the host only. The pure "

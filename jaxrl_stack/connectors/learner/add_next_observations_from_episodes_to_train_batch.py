@@ -27,7 +27,6 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
         Raises:
             ValueError: FINAL_OBS is gone: another connector has used it up.
         """
-        del ctx
         return state, self._with_columns(batch, self._next_obs)
 
     def _next_obs(self, module_id: str, columns: dict[str, Any]) -> dict[str, Any]:

@@ -34,11 +34,9 @@ class ComputeReturnsToGo(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Adds RETURNS_TO_GO, float32 ``[T, B]``."""
-        del ctx
         return state, self._with_columns(batch, self._returns_to_go)
 
     def _returns_to_go(self, module_id: str, columns: dict[str, Any]) -> dict[str, jax.Array]:
-        del module_id
         rewards = jnp.asarray(columns[Columns.REWARDS])
         ends = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
         valid = jnp.asarray(columns.get(Columns.LOSS_MASK, jnp.ones_like(ends)))

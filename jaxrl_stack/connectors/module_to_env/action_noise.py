@@ -91,8 +91,7 @@ class ActionNoise(ConnectorV2):
     def _clipped(self, space, actions: jax.Array) -> jax.Array:
         if not self.normalize_actions:
             return jnp.clip(actions, space.low[None], space.high[None])
-        is_bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
-        return jnp.clip(actions, -1.0, 1.0) if is_bounded else actions
+        return jnp.clip(actions, -1.0, 1.0) if space.is_bounded() else actions
 
     def _box(self, space):
         import gymnasium as gym

@@ -47,7 +47,6 @@ class NormalizeAndClipActions(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Reads ACTIONS_FOR_ENV if an earlier connector wrote it, else ACTIONS; leaves ``[B, ...]``."""
-        del ctx
         spaces = self._action_spaces()
 
         def for_env(module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
@@ -77,10 +76,8 @@ class NormalizeAndClipActions(ConnectorV2):
         # The leading axis is added by hand, for sessions with strict rank promotion.
         low = jnp.asarray(space.low, action.dtype)[None]
         high = jnp.asarray(space.high, action.dtype)[None]
-        is_float = np.issubdtype(space.dtype, np.floating)
-        is_bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
         if not self.normalize_actions:
             return jnp.clip(action, low, high) if self.clip_actions else action
-        if not is_float:
+        if not np.issubdtype(space.dtype, np.floating):
             return action + low
-        return jnp.clip(low + (action + 1.0) * 0.5 * (high - low), low, high) if is_bounded else action
+        return jnp.clip(low + (action + 1.0) * 0.5 * (high - low), low, high) if space.is_bounded() else action

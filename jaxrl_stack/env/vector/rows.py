@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -111,13 +111,7 @@ class InfoRows(Sequence):
     def __len__(self) -> int:
         return self._num_envs
 
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+    def __getitem__(self, index: Any) -> Any:
         numbers = range(self._num_envs)[index]
         return self._row(numbers) if isinstance(numbers, int) else [self._row(i) for i in numbers]
 
