@@ -243,7 +243,7 @@ class DeviceEnvRunner(EnvRunner):
             context = self._context(params, rest, settings, timesteps, explore=explore)
             return self.rollout.act_once({Columns.OBS: batch}, key, connector_state, context)
 
-        program = self._program(("act", explore), lambda: act)
+        program = self._program(("act", explore), act)
         columns = program(batch, key, self.connector_state(), *self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 
@@ -294,16 +294,19 @@ class DeviceEnvRunner(EnvRunner):
         key = jax.random.fold_in(stream_key(self.config.root_seed, Stream.SAMPLE), self.worker_index)
         key = jax.random.fold_in(key, self._resets)
         self._resets += 1
-        self._state = self._program(
-            ("init", self.num_envs), lambda: functools.partial(self.rollout.init, num_envs=self.num_envs)
-        )(key, env_to_module=self.connector_state())
+        self._state = self._fresh_state(key, self.num_envs)
         self._builder.reset()
         self._sample_replay = self._make_episode_replay()
         self._needs_reset = False
 
-    def _program(self, key: Hashable, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    def _fresh_state(self, key: jax.Array, num_envs: int) -> RunnerState:
+        init = self._program(("init", num_envs), functools.partial(self.rollout.init, num_envs=num_envs))
+        return init(key, env_to_module=self.connector_state())
+
+    def _program(self, key: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function compiled, once for every key."""
         if key not in self._programs:
-            self._programs[key] = jax.jit(make())
+            self._programs[key] = jax.jit(function)
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
@@ -331,7 +334,7 @@ class DeviceEnvRunner(EnvRunner):
             state, columns, statistics = acting.unroll(state, context, num_steps=num_steps)
             return state, columns if has_columns else (), statistics
 
-        return self._program(("unroll", num_steps, explore, random_actions, has_columns), lambda: run)
+        return self._program(("unroll", num_steps, explore, random_actions, has_columns), run)
 
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
         program = self._unrolling(num_steps, explore, random_actions)
@@ -394,8 +397,7 @@ class DeviceEnvRunner(EnvRunner):
         self._announce()
         state = self._evaluated.get(num_envs)
         if state is None or reset:
-            init = self._program(("init", num_envs), lambda: functools.partial(self.rollout.init, num_envs=num_envs))
-            state = init(key, env_to_module=self.connector_state())
+            state = self._fresh_state(key, num_envs)
             self._episode_replay = self._make_episode_replay()
         weights = self._weights()
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
