@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
+from jaxrl_stack.checkpoints.folder_replacement import replaced
 from jaxrl_stack.policy.inputs import Acting, as_key
 from jaxrl_stack.utils.spaces import (
     MAX_SPACE_ELEMENTS,
@@ -45,31 +45,26 @@ ARRAYS_FILE = "arrays.npz"
 
 def write_stablehlo(
     path: str | os.PathLike[str],
+    policy: Acting,
     act: Callable[..., Any],
     *,
     weights: Any,
-    initial_state: Callable[[int], Any],
-    observation_space: gym.Space,
-    action_space: gym.Space,
     explore: bool,
     platforms: Sequence[str],
     batch_size: int | None,
     seed: int,
-    description: str,
 ) -> str:
     """Compile and write a policy; see `Policy.export`.
 
     Args:
         path: The folder.
+        policy: Gives the spaces, the first state and a description.
         act: ``(weights, state, observations, prev_rewards, reset, key data, count) -> (actions, state, outputs)``.
         weights: Pytree of arrays.
-        initial_state: ``num_envs -> state``, a pytree of arrays.
-        observation_space, action_space: The environment's.
         explore: Whether the program samples actions.
         platforms: What it can run on.
         batch_size: The only batch size; None for any.
         seed: Of the random numbers of calls without a key.
-        description: To read.
 
     Returns:
         The folder's absolute path.
@@ -78,9 +73,9 @@ def write_stablehlo(
         ValueError: If something else is at `path`, or environments of one batch start with different states.
     """
     target = _checked_target(path)
-    rows = _state_rows(initial_state)
+    rows = _state_rows(policy.initial_state)
     weight_leaves, weight_structure = jax.tree.flatten(weights)
-    _, state_structure = jax.tree.flatten(initial_state(1))
+    _, state_structure = jax.tree.flatten(policy.initial_state(1))
     num_envs: Any = batch_size
     if num_envs is None:
         (num_envs,) = jax_export.symbolic_shape("b", constraints=["b >= 1"])
@@ -104,7 +99,7 @@ def write_stablehlo(
         return jax_export.export(jax.jit(function), platforms=tuple(platforms))(
             [shape_of(leaf) for leaf in leaves],
             [shape_of(row.first, (num_envs,) if row.is_batched else ()) for row in rows],
-            shape_dtype_struct(observation_space, (num_envs,)),
+            shape_dtype_struct(policy.observation_space, (num_envs,)),
             jax.ShapeDtypeStruct((num_envs,), np.float32),
             jax.ShapeDtypeStruct((num_envs,), np.bool_),
             jax.ShapeDtypeStruct((2,), np.uint32),
@@ -138,13 +133,13 @@ def write_stablehlo(
         "format": "stablehlo",
         "format_version": FORMAT_VERSION,
         "jax_version": jax.__version__,
-        "description": description,
+        "description": repr(policy),
         "platforms": list(final.platforms),
         "explore": bool(explore),
         "batch_size": batch_size,
         "seed": seed,
-        "observation_space": space_to_dict(observation_space),
-        "action_space": space_to_dict(action_space),
+        "observation_space": space_to_dict(policy.observation_space),
+        "action_space": space_to_dict(policy.action_space),
         "weights": [{"name": names[index], **_shape_and_dtype(arrays[f"weight_{i}"])} for i, index in enumerate(used)],
         "state": [{"is_batched": row.is_batched, **_shape_and_dtype(row.first)} for row in rows],
         "outputs": _described(jax.tree.unflatten(final.out_tree, final.out_avals)),
@@ -202,22 +197,12 @@ def _checked_target(path: str | os.PathLike[str]) -> Path:
 
 
 def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the folder aside, and put it in its place when it is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as aside:
-        folder = Path(aside) / "new"
-        folder.mkdir()
+    with replaced(target) as folder:
         (folder / DESCRIPTION_FILE).write_text(json.dumps(about, indent=2), encoding="utf-8")
         (folder / PROGRAM_FILE).write_bytes(program)
         # Bytes, whatever the dtype: a file of NumPy's has no bfloat16.
-        np.savez(
-            folder / ARRAYS_FILE,
-            allow_pickle=False,
-            **{name: np.frombuffer(array.tobytes(), np.uint8) for name, array in arrays.items()},
-        )
-        if target.exists():
-            os.rename(target, Path(aside) / "old")
-        os.rename(folder, target)
+        as_bytes = {name: np.frombuffer(array.tobytes(), np.uint8) for name, array in arrays.items()}
+        np.savez(folder / ARRAYS_FILE, allow_pickle=False, **as_bytes)
 
 
 # ----------------------------------------------------------------------------------------------------------- reading

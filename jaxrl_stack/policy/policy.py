@@ -451,19 +451,16 @@ class Policy(Acting[PolicyState], Checkpointable):
         streams = program.step.pure.stream_refs
         return exporting.write_stablehlo(
             path,
+            self,
             act,
             weights={
                 "params": arrays.params,
                 "rest": {ref: leaf for ref, leaf in arrays.rest.items() if ref not in streams},
             },
-            initial_state=self.initial_state,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
             explore=explore,
             platforms=tuple(platforms),
             batch_size=batch_size,
             seed=self._seed,
-            description=repr(self),
         )
 
 
