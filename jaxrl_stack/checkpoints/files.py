@@ -185,6 +185,8 @@ def _stored_metadata(path: Path) -> dict[str, Any] | None:
 
 
 def _lay_out(path: Path, component: Component, state: dict[str, Any], folders: list[_Folder], *, copies: bool) -> None:
+    from jaxrl_stack import __version__
+
     parts = {name: state.pop(name) for name in component.parts if name in state}
     encoder = Encoder()
     plain = encoder.encode(state)
@@ -201,7 +203,8 @@ def _lay_out(path: Path, component: Component, state: dict[str, Any], folders: l
             "class_and_ctor_args_file": CLASS_AND_CTOR_ARGS_FILE,
             "state_file": component.state_file,
             "components": written,
-            **_versions(),
+            "jaxrl_stack_version": __version__,
+            "jax_version": jax.__version__,
         },
         CLASS_AND_CTOR_ARGS_FILE: {
             "class": component.class_path,
@@ -233,12 +236,6 @@ def _is_shallow(content: Any) -> bool:
             return True
         level = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]
     return False
-
-
-def _versions() -> dict[str, str]:
-    from jaxrl_stack import __version__
-
-    return {"jaxrl_stack_version": __version__, "jax_version": jax.__version__}
 
 
 def _write_local(target: Path, folders: list[_Folder]) -> None:
@@ -343,7 +340,7 @@ class Stored:
         try:
             text = self._reading.text(file)
             content = json.loads(
-                text, object_pairs_hook=_without_duplicates, parse_constant=_no_number, parse_float=_finite
+                text, object_pairs_hook=_without_duplicates, parse_constant=_finite, parse_float=_finite
             )
             if not _is_shallow(content):
                 raise ValueError("it is nested too deeply")
@@ -380,12 +377,8 @@ class Stored:
                 inner = inner.setdefault(name, {})
             # Parts come after their owners.
             inner.update(own)
-        self.check_same()
-        return state
-
-    def check_same(self) -> None:
-        """Raise a ValueError if another checkpoint has taken the place of this one since it was opened."""
         self._reading.check_same()
+        return state
 
     def _walk(self, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Stored, dict[str, Any]]]:
         if len(names) > MAX_DEPTH:
@@ -470,14 +463,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number in JSON")
-
-
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{short(text)} is out of range")
+        raise ValueError(f"{short(text)} is no finite number")
     return number
 
 
@@ -497,7 +486,7 @@ def opened(path: Any, filesystem: Any = None) -> Iterator[Stored]:
         try:
             yield stored
         except (ValueError, OSError):
-            stored.check_same()
+            stored._reading.check_same()
             raise
         return
     saves.wait(path)

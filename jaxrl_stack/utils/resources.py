@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -244,12 +243,9 @@ def _fits(wanted: Mapping[str, float], node: Mapping[str, float]) -> bool:
 
 
 def _listed(resources: Mapping[str, float]) -> str:
-    shown = {name: amount for name, amount in resources.items() if not _is_internal(name)}
-    return ", ".join(f"{amount:g} {name}" for name, amount in shown.items()) or "nothing"
-
-
-def _is_internal(name: str) -> bool:
-    return name.startswith(("node:", "memory", "object_store_memory", "accelerator_type:"))
+    internal = ("node:", "memory", "object_store_memory", "accelerator_type:")
+    shown = [f"{amount:g} {name}" for name, amount in resources.items() if not name.startswith(internal)]
+    return ", ".join(shown) or "nothing"
 
 
 # --------------------------------------------------------------------------------------------------- placement groups
@@ -380,7 +376,9 @@ def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
     import ray
 
     if not ray.is_initialized():
-        with _quiet():
+        with warnings.catch_warnings():
+            for message in _INIT_WARNINGS:
+                warnings.filterwarnings("ignore", message=message)
             _start_ray(0 if config is None else _sum(resource_bundles(config, main_process=False)[0])["CPU"])
         _leases[ray.get_runtime_context().get_node_id()] = 0
     node_id = ray.get_runtime_context().get_node_id()
@@ -408,11 +406,3 @@ def _start_ray(num_cpus: float) -> None:
         f"The actors of this algorithm take {num_cpus:g} CPUs, and this machine has {num_cores} core(s): they share "
         f"them. Fewer actors (num_env_runners, evaluation_num_env_runners, num_learners) may be faster."
     )
-
-
-@contextlib.contextmanager
-def _quiet():
-    with warnings.catch_warnings():
-        for message in _INIT_WARNINGS:
-            warnings.filterwarnings("ignore", message=message)
-        yield

@@ -232,7 +232,7 @@ def conform(space: Space, value: Any, name: str = "value") -> Any:
     Raises:
         ValueError: Structure or shape do not fit; names the place.
     """
-    leaves = iter([(path, leaf, part) for path, leaf, part in _zip_leaves(space, value, name)])
+    leaves = iter(_zip_leaves(space, value, name))
 
     def convert(leaf: Space) -> jax.Array:
         path, _, part = next(leaves)
@@ -559,7 +559,7 @@ def _bounds(leaf: Space) -> np.ndarray:
         return np.stack([leaf.low.ravel(), leaf.high.ravel()]).astype(np.float32)
 
 
-def _sample_leaf(key: jax.Array, leaf: Space, batch_shape: tuple[int, ...]) -> jax.Array:
+def _sample_leaf(key: jax.Array, leaf: Any, batch_shape: tuple[int, ...]) -> jax.Array:
     shape, dtype = (*batch_shape, *_shape(leaf)), _leaf_dtype(leaf)
     match leaf:
         case Discrete():
@@ -572,10 +572,8 @@ def _sample_leaf(key: jax.Array, leaf: Space, batch_shape: tuple[int, ...]) -> j
         case Box() if dtype.kind == "b":
             low, high = np.broadcast_to(leaf.low, shape), np.broadcast_to(leaf.high, shape)
             draw = jax.random.bernoulli(key, shape=shape) & high | low
-        case Box():
-            draw = _sample_box(key, leaf, shape, dtype)
         case _:
-            raise _unsupported(leaf, "space")
+            draw = _sample_box(key, leaf, shape, dtype)
     return draw.astype(dtype)
 
 
