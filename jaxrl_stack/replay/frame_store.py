@@ -439,12 +439,8 @@ class FrameStore:
         # Every chain needs a row more than it has steps.
         num_rows = self.capacity + max(64, self.capacity // 16)
         _require_memory(columns, extras, bookkeeping, num_rows)
-        self.columns = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(columns))
-        self.extras = map_arrays(lambda leaf: _rows_like(leaf, num_rows), dict(extras))
-        for name, dtype in _LINKS.items():
-            setattr(self, name, np.zeros(num_rows, dtype))
-        self._free = np.zeros(num_rows, np.int32)
-        self.num_rows = num_rows
+        self.columns, self.extras = (map_arrays(lambda leaf: leaf[:0], dict(tree)) for tree in (columns, extras))
+        self._grow(num_rows)
 
     def _rows(self, number: int) -> np.ndarray:
         """Free rows, which are no longer free."""

@@ -59,15 +59,11 @@ class PriorityTree:
             indices: int ``[n]``; of an index that comes more than once the last one counts.
             priorities: ``[n]``, or one for all.
         """
-        self._sums[0].reshape(-1)[indices] = priorities
-        self._minima[0].reshape(-1)[indices] = priorities
-        self._update(indices)
+        self._update(indices, priorities, priorities)
 
     def remove(self, indices: np.ndarray) -> None:
         """Make priorities absent."""
-        self._sums[0].reshape(-1)[indices] = 0.0
-        self._minima[0].reshape(-1)[indices] = np.inf
-        self._update(indices)
+        self._update(indices, 0.0, np.inf)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
         """The index of the priority at which the sum of all up to it first exceeds each mass.
@@ -106,7 +102,9 @@ class PriorityTree:
         tree.set(present, self.get(present))
         return tree
 
-    def _update(self, indices: np.ndarray) -> None:
+    def _update(self, indices: np.ndarray, sums: np.ndarray | float, minima: np.ndarray | float) -> None:
+        self._sums[0].reshape(-1)[indices] = sums
+        self._minima[0].reshape(-1)[indices] = minima
         for level in range(1, len(self._sums)):
             indices = indices // _FAN_OUT
             below = self._sums[level - 1]
