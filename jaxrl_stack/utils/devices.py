@@ -215,13 +215,12 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
 
 def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
     """A copy on every device: the sharding that ``pmap`` gives to unmapped results."""
-    return jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(devices), ("devices",)), jax.sharding.PartitionSpec())
+    return _sharding(devices)
 
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
     """Put leaves ``[D, ...]`` on this process's D devices, one slice each, with the sharding that ``pmap`` expects."""
-    sharding = _sharded(devices)
-    return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
+    return jax.device_put(tree, _sharding(devices, "devices"))
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
@@ -229,7 +228,7 @@ def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
-    sharding = _sharded(devices)
+    sharding = _sharding(devices, "devices")
 
     def joined(*slices: Any) -> jax.Array:
         placed = [jax.device_put(x, device) for x, device in zip(slices, devices, strict=True)]
@@ -238,9 +237,9 @@ def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
     return jax.tree.map(joined, *shards)
 
 
-def _sharded(devices: list[Device]) -> jax.sharding.NamedSharding:
+def _sharding(devices: list[Device], *axes: str) -> jax.sharding.NamedSharding:
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:

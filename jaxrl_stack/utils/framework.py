@@ -29,12 +29,8 @@ def try_import_torch(error: bool = False) -> tuple[ModuleType | None, Any]:
     Raises:
         ImportError: It is not installed, and `error`.
     """
-    try:
-        return importlib.import_module("torch"), importlib.import_module("torch.nn")
-    except ImportError:
-        if error:
-            raise ImportError(_NO_TORCH) from None
-        return None, _Absent("torch.nn")
+    torch = _imported("torch", _NO_TORCH if error else None)
+    return (None, _Absent("torch.nn")) if torch is None else (torch, torch.nn)
 
 
 def try_import_tf(error: bool = False) -> tuple[ModuleType | None, ModuleType | None, int | None]:
@@ -43,13 +39,9 @@ def try_import_tf(error: bool = False) -> tuple[ModuleType | None, ModuleType | 
     Raises:
         ImportError: It is not installed, and `error`.
     """
-    try:
-        tf: Any = importlib.import_module("tensorflow")
-    except ImportError:
-        if error:
-            raise ImportError("TensorFlow is not installed. Networks and learners are JAX here.") from None
-        return None, None, None
-    return tf.compat.v1, tf, int(tf.__version__.partition(".")[0])
+    message = "TensorFlow is not installed. Networks and learners are JAX here."
+    tf = _imported("tensorflow", message if error else None)
+    return (None, None, None) if tf is None else (tf.compat.v1, tf, int(tf.__version__.partition(".")[0]))
 
 
 def try_import_tfp(error: bool = False) -> ModuleType | None:
@@ -58,14 +50,18 @@ def try_import_tfp(error: bool = False) -> ModuleType | None:
     Raises:
         ImportError: It is not installed, and `error`.
     """
+    message = "tensorflow_probability is not installed. Distributions are in jaxrl_stack.core.distribution."
+    return _imported("tensorflow_probability", message if error else None)
+
+
+def _imported(name: str, message: str | None) -> Any:
+    """A module; where it is not installed an ImportError with this message, or None if there is no message."""
     try:
-        return importlib.import_module("tensorflow_probability")
+        return importlib.import_module(name)
     except ImportError:
-        if error:
-            raise ImportError(
-                "tensorflow_probability is not installed. Distributions are in jaxrl_stack.core.distribution."
-            ) from None
-        return None
+        if message is None:
+            return None
+        raise ImportError(message) from None
 
 
 def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -> Any:
