@@ -6,10 +6,11 @@ One file per command. Nothing heavy is imported before a command needs it, so th
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from jaxrl_stack.cli.common import CliError, one_line
@@ -85,30 +86,23 @@ def _parser() -> argparse.ArgumentParser:
     common = _Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    _add_train(commands, common)
-    _add_evaluate(commands, common)
-
-    listing = commands.add_parser(
-        "list",
-        help="list algorithms and environments",
-        description="Lists algorithms and environments.",
-        parents=[common],
-    )
+    add = functools.partial(commands.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[common])
+    _add_train(add)
+    _add_evaluate(add)
+    listing = add("list", help="list algorithms and environments", description="Lists algorithms and environments.")
     listing.add_argument(
         "what", nargs="?", choices=("algorithms", "envs"), help="only these (default: both)", default=None
     )
     return parser
 
 
-def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -> None:
-    train = commands.add_parser(
+def _add_train(add: Callable[..., _Parser]) -> None:
+    train = add(
         "train",
         help="train an algorithm in an environment",
         usage="jaxrl train --algo NAME --env ENV [options]\n       jaxrl train file PATH [options]",
         description="Trains an algorithm and writes a directory of results, with a checkpoint at the end.",
         epilog=_TRAIN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[common],
     )
     what = train.add_argument_group("what to train")
     what.add_argument("--algo", metavar="NAME", help="algorithm, such as PPO (`jaxrl list algorithms`)")
@@ -149,14 +143,12 @@ def _add_train(commands: argparse._SubParsersAction[_Parser], common: _Parser) -
     )
 
 
-def _add_evaluate(commands: argparse._SubParsersAction[_Parser], common: _Parser) -> None:
-    evaluate = commands.add_parser(
+def _add_evaluate(add: Callable[..., _Parser]) -> None:
+    evaluate = add(
         "evaluate",
         help="evaluate a checkpoint",
         description="Restores an algorithm from a checkpoint and evaluates it.",
         epilog=_EVALUATE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[common],
     )
     evaluate.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="directory that `jaxrl train` or save_to_path() wrote"
@@ -226,14 +218,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of the output has closed it; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except CliError as error:
-        if arguments.debug:
-            traceback.print_exc()
-        print(f"{name}: error: {one_line(str(error))}", file=sys.stderr)
-        return 2
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
+        if isinstance(error, CliError):
+            print(f"{name}: error: {one_line(str(error))}", file=sys.stderr)
+            return 2
         message = one_line(f"{type(error).__name__}: {error}")
         print(f"{name}: failed: {message} (--debug shows where)", file=sys.stderr)
         return 1
