@@ -27,7 +27,7 @@ from jaxrl_stack.algorithms.stored_run import (
     stored_module_spec,
 )
 from jaxrl_stack.callbacks.utils import CallbackList
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, read_state, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, read_state, selected
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, code_named_by
@@ -586,13 +586,7 @@ class Algorithm(Checkpointable):
     STATE_FILE_NAME = "algorithm_state"
     METADATA_FILE_NAME = ALGORITHM_METADATA_FILE
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The whole training state: weights, optimizers, filters, environments, PRNG keys, counters, metrics.
 
         What gymnasium environments keep inside is not among it: nothing in their interface gives it.

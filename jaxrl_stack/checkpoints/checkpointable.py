@@ -318,17 +318,16 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
     Raises:
         ValueError: For one that is not there.
     """
-    wanted, unwanted = _as_names(components), _as_names(not_components)
+    wanted, unwanted = as_names(components), as_names(not_components)
     unknown = sorted({*(wanted or ()), *(unwanted or ())} - {*names})
     if unknown:
         raise ValueError(f"Unknown components {unknown} of {owner}; it has {list(names)}.")
     return [n for n in names if (wanted is None or n in wanted) and not (unwanted and n in unwanted)]
 
 
-def _as_names(components: Parts) -> set[str] | None:
-    if components is None:
-        return None
-    return {components} if isinstance(components, str) else set(components)
+def as_names(components: Parts) -> set[str] | None:
+    """The set of names that `components` are; None for no choice."""
+    return {components} if isinstance(components, str) else None if components is None else set(components)
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:

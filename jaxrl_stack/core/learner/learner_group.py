@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Component
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Component, Parts
 from jaxrl_stack.core import COMPONENT_LEARNER
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
 from jaxrl_stack.core.learner.learner import STATE_COMPONENTS, Learner
@@ -407,13 +407,7 @@ class LearnerGroup(Checkpointable):
         """``{"params": {ref: array}, "rest": {ref: array}}``; see `Learner.weights_for_runners`."""
         return self._first(operator.methodcaller("weights_for_runners"))
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """``{"learner": state}``; the state of all learners is the same.
 
         Args:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core import COMPONENT_RL_MODULE
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, kept_or_fresh, kept_where_it_fits
 from jaxrl_stack.core.learner.steps_trained import StepsTrained
@@ -102,13 +102,7 @@ class StoredLearner(TracedUpdate, Checkpointable):
             raise
         return MultiRLModuleSpec.from_module(self._template)
 
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The state as nested dicts of NumPy arrays.
 
         Args:

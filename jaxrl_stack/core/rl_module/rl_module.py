@@ -23,7 +23,7 @@ from flax import nnx
 from flax.errors import TraceContextError
 from jax.core import Tracer
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, opened, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, as_names, opened, selected
 from jaxrl_stack.checkpoints.plain_data import NOT_STORED
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
@@ -263,11 +263,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._run_forward("_forward_train", batch, kwargs)
 
     def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        inference_only: bool = False,
+        self, components: Parts = None, *, not_components: Parts = None, inference_only: bool = False
     ) -> dict[str, np.ndarray]:
         """Weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
 
@@ -278,7 +274,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             not_components: Leave these attributes out.
             inference_only: Leave out what `InferenceOnlyAPI` names.
         """
-        keep, leave = _as_set(components), _as_set(not_components)
+        keep, leave = as_names(components), as_names(not_components)
         dropped: tuple[str, ...] = ()
         if inference_only and isinstance(self, InferenceOnlyAPI) and not self.inference_only:
             dropped = tuple(self.get_non_inference_attributes())
@@ -591,11 +587,7 @@ class MultiRLModule(RLModule):
         return {module_id: state for module_id, state in states.items() if state}
 
     def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        inference_only: bool = False,
+        self, components: Parts = None, *, not_components: Parts = None, inference_only: bool = False
     ) -> dict[str, Any]:
         """`{module_id: state of the module}`; see `RLModule.get_state`.
 
@@ -843,7 +835,7 @@ class MultiRLModuleSpec:
 
     def remove_modules(self, module_ids: str | Collection[str]) -> None:
         """Remove one or more specs in place; ids that are not there are ignored."""
-        for module_id in _as_set(module_ids) or ():
+        for module_id in as_names(module_ids) or ():
             self._specs.pop(module_id, None)
 
     @classmethod
@@ -1050,10 +1042,6 @@ def _as_rngs(rngs: nnx.Rngs | int | jax.Array | None) -> nnx.Rngs:
 def _module_key(key: jax.Array, module_id: str) -> jax.Array:
     # By the id, so that a module's weights do not depend on which other modules there are.
     return jax.random.fold_in(key, zlib.crc32(module_id.encode()))
-
-
-def _as_set(names: str | Collection[str] | None) -> set[str] | None:
-    return {names} if isinstance(names, str) else None if names is None else set(names)
 
 
 def _is_below(ref: str, dotted_attributes: Collection[str]) -> bool:
