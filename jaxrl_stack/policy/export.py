@@ -266,27 +266,14 @@ class ExportedPolicy(Acting[ExportedState]):
         )
         return ExportedState(leaves, num_envs)
 
-    def compute_actions(
-        self,
-        observations: Any,
-        state: ExportedState | None = None,
-        *,
-        prev_rewards: Any = None,
-        reset: Any = None,
-        explore: bool | None = None,
-        key: jax.Array | None = None,
+    def _act(
+        self, observations: Any, state: ExportedState, rewards: np.ndarray, resets: np.ndarray, explore: Any, key: Any
     ) -> tuple[Any, ExportedState, dict[str, Any]]:
-        """Actions for a batch of environments; see `Policy.compute_actions`.
-
-        Raises:
-            ValueError: If an argument does not fit, or the program was exported with another `explore`.
-        """
         if explore is not None and bool(explore) != self.explore:
             raise ValueError(
                 f"explore={explore!r}: this policy was exported with explore={self.explore}. Export it with the other "
                 f"value: policy.export(path, explore={bool(explore)})."
             )
-        observations, state, rewards, resets = self._checked(observations, state, prev_rewards, reset)
         if key is None:
             key_data, count = self._key, next(self._calls)
         else:

@@ -47,7 +47,6 @@ class Acting(abc.ABC, Generic[State]):
             ValueError: If it cannot act for so many.
         """
 
-    @abc.abstractmethod
     def compute_actions(
         self,
         observations: Any,
@@ -58,7 +57,48 @@ class Acting(abc.ABC, Generic[State]):
         explore: bool | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Any, State, dict[str, Any]]:
-        """Actions for a batch of environments."""
+        """Actions for a batch of environments.
+
+        One program is compiled per batch size and value of `explore`.
+
+        Args:
+            observations: ``[B, ...]``, as the environments give them.
+            state: What the last call returned, for the same environments; None if all of these observations are the
+                first of their episodes.
+            prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. They matter to
+                connectors that use them, and not where an episode starts.
+            reset: bool ``[B]``, which observations are the first of their episodes; None for those of the first call.
+            explore: Sample actions; False and None take the greedy ones. An exported policy has one value, which None
+                stands for.
+            key: PRNG key; None takes the next one of the policy's own.
+
+        Returns:
+            ``(actions, state, outputs)``: the environments' actions, NumPy ``[B, ...]``; the state for the next call;
+            all other columns after the module-to-env pipeline, NumPy.
+
+        Raises:
+            ValueError: If an argument does not fit the observation space or the number of environments, or a policy was
+                exported with another `explore`.
+        """
+        observations = checked_observations(self.observation_space, observations, 1)
+        num_envs = jax.tree.leaves(observations)[0].shape[0]
+        self._check_num_envs(num_envs)
+        if state is None:
+            state = self.initial_state(num_envs)
+        elif state.num_envs != num_envs:
+            raise ValueError(
+                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
+                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
+            )
+        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
+        resets = checked_rows("reset", reset, num_envs, bool)
+        return self._act(observations, state, rewards, resets, explore, key)
+
+    @abc.abstractmethod
+    def _act(
+        self, observations: Any, state: State, rewards: np.ndarray, resets: np.ndarray, explore: Any, key: Any
+    ) -> tuple[Any, State, dict[str, Any]]:
+        """`compute_actions` of arguments that fit."""
 
     def compute_single_action(
         self,
@@ -99,23 +139,6 @@ class Acting(abc.ABC, Generic[State]):
         """Raise a ValueError if this cannot act for so many environments."""
         if num_envs < 1:
             raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
-
-    def _checked(
-        self, observations: Any, state: State | None, prev_rewards: Any, reset: Any
-    ) -> tuple[Any, State, np.ndarray, np.ndarray]:
-        """The arguments of `compute_actions` as they belong: ``(observations, state, rewards [B], resets [B])``."""
-        observations = checked_observations(self.observation_space, observations, 1)
-        num_envs = jax.tree.leaves(observations)[0].shape[0]
-        self._check_num_envs(num_envs)
-        if state is None:
-            state = self.initial_state(num_envs)
-        elif state.num_envs != num_envs:
-            raise ValueError(
-                f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
-                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
-            )
-        rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
-        return observations, state, rewards, checked_rows("reset", reset, num_envs, bool)
 
 
 def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -> Any:

@@ -183,38 +183,9 @@ class Policy(Acting[PolicyState], Checkpointable):
             state = dataclasses.replace(state, episodes=episodes)
         return state
 
-    def compute_actions(
-        self,
-        observations: Any,
-        state: PolicyState | None = None,
-        *,
-        prev_rewards: Any = None,
-        reset: Any = None,
-        explore: bool | None = None,
-        key: jax.Array | None = None,
+    def _act(
+        self, observations: Any, state: PolicyState, rewards: np.ndarray, resets: np.ndarray, explore: Any, key: Any
     ) -> tuple[Any, PolicyState, dict[str, Any]]:
-        """Actions for a batch of environments.
-
-        One program is compiled per batch size and value of `explore`.
-
-        Args:
-            observations: ``[B, ...]``, as the environments give them.
-            state: What the last call returned, for the same environments; None if all of these observations are the
-                first of their episodes.
-            prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. They matter to
-                connectors that use them, and not where an episode starts.
-            reset: bool ``[B]``, which observations are the first of their episodes; None for those of the first call.
-            explore: Sample actions; False and None take the greedy ones.
-            key: PRNG key; None takes the next one of the policy's own.
-
-        Returns:
-            ``(actions, state, outputs)``: the environments' actions, NumPy ``[B, ...]``; the state for the next call;
-            all other columns after the module-to-env pipeline, NumPy.
-
-        Raises:
-            ValueError: If an argument does not fit the observation space or the number of environments.
-        """
-        observations, state, rewards, resets = self._checked(observations, state, prev_rewards, reset)
         explore = bool(explore)
         key, count = (self._key, next(self._calls)) if key is None else (as_key(key), 0)
         arrays, program = self._arrays, self._program
