@@ -72,10 +72,10 @@ class EpisodeReplayBuffer(Checkpointable):
         store_infos: bool = True,
         seed: int | None = None,
     ):
-        self.capacity = _positive("capacity", capacity)
-        self.batch_size_B = _positive("batch_size_B", batch_size_B)
-        self.batch_length_T = _positive("batch_length_T", batch_length_T)
-        self._window = _positive("metrics_num_episodes_for_smoothing", metrics_num_episodes_for_smoothing)
+        self.capacity = _at_least(1, "capacity", capacity)
+        self.batch_size_B = _at_least(1, "batch_size_B", batch_size_B)
+        self.batch_length_T = _at_least(1, "batch_length_T", batch_length_T)
+        self._window = _at_least(1, "metrics_num_episodes_for_smoothing", metrics_num_episodes_for_smoothing)
         if isinstance(extra_columns, str):
             raise ValueError(f"extra_columns={extra_columns!r} must be a list of names, or None for all.")
         self.observation_space = observation_space
@@ -581,13 +581,13 @@ class EpisodeReplayBuffer(Checkpointable):
         number = self._num_items(num_items, batch_size_B)
         if not (sample_episodes or self._only_episodes):
             return rllib_forms.rows_of_frames(
-                self, number, _positive("batch_length_T", batch_length_T or self.batch_length_T)
+                self, number, _at_least(1, "batch_length_T", batch_length_T or self.batch_length_T)
             )
         if batch_length_T is None:
             batch_length_T = self.batch_length_T if self._only_episodes else 0
-        _check_steps("batch_length_T", batch_length_T)
-        _check_steps("lookback", lookback)
-        _check_steps("min_batch_length_T", min_batch_length_T)
+        batch_length_T = _at_least(0, "batch_length_T", batch_length_T)
+        lookback = _at_least(0, "lookback", lookback)
+        min_batch_length_T = _at_least(0, "min_batch_length_T", min_batch_length_T)
         if batch_length_T <= 1:
             return rllib_forms.transitions(
                 self,
@@ -595,7 +595,7 @@ class EpisodeReplayBuffer(Checkpointable):
                 n_step=1 if n_step is None else n_step,
                 gamma=gamma,
                 beta=beta,
-                min_steps=int(min_batch_length_T),
+                min_steps=min_batch_length_T,
                 include_infos=include_infos,
                 include_extras=include_extra_model_outputs,
                 to_numpy=to_numpy,
@@ -607,10 +607,10 @@ class EpisodeReplayBuffer(Checkpointable):
         return rllib_forms.sequences(
             self,
             number,
-            length=int(batch_length_T),
-            lookback=int(lookback),
+            length=batch_length_T,
+            lookback=lookback,
             beta=beta,
-            min_steps=int(min_batch_length_T),
+            min_steps=min_batch_length_T,
             include_infos=include_infos,
         )
 
@@ -695,8 +695,8 @@ class EpisodeReplayBuffer(Checkpointable):
             ValueError: If the buffer is empty, or an argument is out of range.
         """
         number = self._num_items(num_items, None)
-        length = _positive("batch_length_T", batch_length_T)
-        _check_steps("burn_in_len", burn_in_len)
+        length = _at_least(1, "batch_length_T", batch_length_T)
+        burn_in_len = _at_least(0, "burn_in_len", burn_in_len)
         store = self._store
         rows = self._draw_items(number, 0)
         before, num_before = store.chain(rows, burn_in_len, backwards=True)
@@ -736,7 +736,7 @@ class EpisodeReplayBuffer(Checkpointable):
         if not self._num_timesteps:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")
         given = num_items if num_items is not None else batch_size_B
-        return self.batch_size_B if given is None else _positive("num_items", given)
+        return self.batch_size_B if given is None else _at_least(1, "num_items", given)
 
     def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
         """Rows of random steps that more than `min_steps` steps follow, themselves included."""
@@ -886,15 +886,10 @@ class EpisodeReplayBuffer(Checkpointable):
             require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
 
 
-def _positive(name: str, value: Any) -> int:
-    if not arithmetic.is_int(value) or value < 1:
-        raise ValueError(f"{name}={value!r} must be an int >= 1.")
+def _at_least(least: int, name: str, value: Any) -> int:
+    if not arithmetic.is_int(value) or value < least:
+        raise ValueError(f"{name}={value!r} must be an int >= {least}.")
     return int(value)
-
-
-def _check_steps(name: str, value: Any) -> None:
-    if not arithmetic.is_int(value) or value < 0:
-        raise ValueError(f"{name}={value!r} must be a number of steps, 0 or more.")
 
 
 def _rows(column: Any) -> Any:

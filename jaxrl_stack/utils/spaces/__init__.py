@@ -467,24 +467,18 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
             if parts is None or set(parts) != set(names):
                 shown = f"is a {type(value).__name__}" if parts is None else f"holds {list(parts)}"
                 raise ValueError(f"{path} should hold exactly {names}, as its space says, but {shown}.")
-            return [
-                item for name in names for item in _zip_leaves(space.spaces[name], parts[name], f"{path}[{name!r}]")
-            ]
         case Tuple():
+            parts: Any = value
             if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
                 what = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
                 raise ValueError(f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}.")
-            return [
-                item
-                for i, (child, part) in enumerate(zip(space.spaces, value, strict=True))
-                for item in _zip_leaves(child, part, f"{path}[{i}]")
-            ]
         case Box() | Discrete() | MultiDiscrete() | MultiBinary():
             if isinstance(value, (Mapping, tuple)) or value is None:
                 raise ValueError(f"{path} should be an array of {space}, but is a {type(value).__name__}.")
             return [(path, space, value)]
         case _:
             raise _unsupported(space, path)
+    return [leaf for key, child in _children(space) for leaf in _zip_leaves(child, parts[key], f"{path}[{key!r}]")]
 
 
 def _named_parts(value: Any) -> Mapping[str, Any] | None:
