@@ -466,7 +466,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{short(text)} is no finite number")
+        raise ValueError(f"{short(text)} is out of range of numbers in JSON")
     return number
 
 
