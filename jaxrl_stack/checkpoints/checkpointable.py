@@ -7,9 +7,10 @@ are imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -194,18 +195,10 @@ class Checkpointable:
             raise
 
     def _set_stored_state(self, state: dict[str, Any], present: dict[str, Any], path: Any) -> None:
-        try:
+        owner = f"this {type(self).__name__}"
+        with fitting(f"The checkpoint at {path}", owner, hint=lambda: self._hint_for_misfit(state)):
             _check_alike(state, present, (), self._state_is_weights)
             self.set_state(state)
-        except ValueError as error:
-            hint = self._hint_for_misfit(state)
-            raise ValueError(
-                f"The checkpoint at {path} does not fit this {type(self).__name__}: {error}{hint}"
-            ) from error
-        except DAMAGES as error:
-            raise ValueError(
-                f"The checkpoint at {path} does not fit this {type(self).__name__}, or is damaged: {error!r}."
-            ) from error
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
         """What the class knows of why a state does not fit: a sentence with a space before it."""
@@ -257,12 +250,8 @@ class Checkpointable:
             stored_kwargs = component.ctor["kwargs"].items()
             kwargs = decoder.decode_items({name: node for name, node in stored_kwargs if name not in ctor_overrides})
             state = read_state(stored, is_weights=actual._state_is_weights)
-            try:
+            with fitting(what, actual.__name__):
                 new = actual._build_from_checkpoint(args, kwargs | ctor_overrides, state)
-            except ValueError as error:
-                raise ValueError(f"{what} does not fit {actual.__name__}: {error}") from error
-            except DAMAGES as error:
-                raise ValueError(f"{what} does not fit {actual.__name__}, or is damaged: {error!r}.") from error
             new._set_stored_state(state, new.get_state(), stored.path)
             return new
 
@@ -275,6 +264,23 @@ class Checkpointable:
             name = getattr(found, "__name__", component.class_path)
             raise ValueError(f"{what} is of {name}, not of {cls.__name__}: call {name}.from_checkpoint(path).")
         return found
+
+
+@contextlib.contextmanager
+def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turn what goes wrong in the block into a ValueError that says that a checkpoint does not fit its owner.
+
+    Args:
+        what: The checkpoint.
+        owner: What takes it.
+        hint: Gives what else is known of why a state does not fit, after a space.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what} does not fit {owner}: {error}{hint()}") from error
+    except DAMAGES as error:
+        raise ValueError(f"{what} does not fit {owner}, or is damaged: {error!r}.") from error
 
 
 def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, Any]:

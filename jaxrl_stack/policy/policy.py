@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, selected
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, fitting, opened, selected
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.plain_data import Decoder
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -368,10 +368,8 @@ class Policy(Acting[PolicyState], Checkpointable):
                 EnvToModulePipeline.from_checkpoint(runner.part(COMPONENT_ENV_TO_MODULE_CONNECTOR).path, allow=allow),
                 ModuleToEnvPipeline.from_checkpoint(runner.part(COMPONENT_MODULE_TO_ENV_CONNECTOR).path, allow=allow),
             )
-            try:
+            with fitting(what, "a Policy"):
                 return cls(*parts, device=device, **about)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{what} does not fit a Policy: {error}") from error
 
     # ---------------------------------------------------------------------------------------------------- export
 
