@@ -15,7 +15,7 @@ from jaxrl_stack.core.distribution.distribution import Distribution
 from jaxrl_stack.utils.spaces import map_parts
 
 if TYPE_CHECKING:
-    import gymnasium as gym
+    pass
 
 # SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action (rescaled to [-1, 1]) may
 # be when it is inverted: 1e-6, as float32 has it just below 1.
@@ -520,20 +520,9 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         box_class = SquashedGaussian if squash else DiagGaussian
         return box_class if space.shape else box_class.get_partial_dist_cls(event_ndim=0)
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        leaves: list[Any] = []
-
-        def number(leaf: gym.Space) -> int:
-            leaves.append(leaf)
-            return len(leaves) - 1
-
-        structure = map_parts(number, space)
-        classes = [get_action_dist_cls_for_space(leaf, squash) for leaf in leaves]
-        lengths = [child.required_input_dim(leaf) for child, leaf in zip(classes, leaves, strict=True)]
-        order = jax.tree.leaves(structure)
-        struct = jax.tree.map(lambda i: classes[i], structure)
-        return MultiDistribution.get_partial_dist_cls(
-            child_distribution_cls_struct=struct, input_lens=[lengths[i] for i in order]
-        )
+        classes = map_parts(lambda part: get_action_dist_cls_for_space(part, squash), space)
+        lengths = map_parts(lambda part, child: child.required_input_dim(part), space, classes)
+        return MultiDistribution.get_partial_dist_cls(child_distribution_cls_struct=classes, input_lens=lengths)
     raise ValueError(
         f"No action distribution for the action space {space}: supported are Discrete, MultiDiscrete, a "
         "float Box of rank 0 or 1 and Dict/Tuple nests of these (a MultiBinary(n) is a MultiDiscrete([2] * n)). "

@@ -201,20 +201,6 @@ def _torch_kaiming(distribution: str) -> Callable[..., Draw]:
     return factory
 
 
-def _torch_xavier(distribution: str) -> Callable[..., Draw]:
-    def factory(gain: float = 1.0) -> Draw:
-        return _variance_scaling(gain**2, "fan_avg", distribution)
-
-    return factory
-
-
-def _jax_scaled(scale: float, mode: str, distribution: str) -> Callable[..., Draw]:
-    def factory() -> Draw:
-        return _variance_scaling(scale, mode, distribution)
-
-    return factory
-
-
 _INITIALIZERS: dict[str, Callable[..., Draw]] = {
     # jax.nn.initializers
     "zeros": lambda: _constant(0.0),
@@ -227,16 +213,16 @@ _INITIALIZERS: dict[str, Callable[..., Draw]] = {
     ),
     "variance_scaling": _variance_scaling,
     "orthogonal": _orthogonal,
-    "glorot_uniform": _jax_scaled(1.0, "fan_avg", "uniform"),
-    "glorot_normal": _jax_scaled(1.0, "fan_avg", "truncated_normal"),
-    "xavier_uniform": _jax_scaled(1.0, "fan_avg", "uniform"),
-    "xavier_normal": _jax_scaled(1.0, "fan_avg", "truncated_normal"),
-    "lecun_uniform": _jax_scaled(1.0, "fan_in", "uniform"),
-    "lecun_normal": _jax_scaled(1.0, "fan_in", "truncated_normal"),
-    "he_uniform": _jax_scaled(2.0, "fan_in", "uniform"),
-    "he_normal": _jax_scaled(2.0, "fan_in", "truncated_normal"),
-    "kaiming_uniform": _jax_scaled(2.0, "fan_in", "uniform"),
-    "kaiming_normal": _jax_scaled(2.0, "fan_in", "truncated_normal"),
+    "glorot_uniform": lambda: _variance_scaling(1.0, "fan_avg", "uniform"),
+    "glorot_normal": lambda: _variance_scaling(1.0, "fan_avg", "truncated_normal"),
+    "xavier_uniform": lambda: _variance_scaling(1.0, "fan_avg", "uniform"),
+    "xavier_normal": lambda: _variance_scaling(1.0, "fan_avg", "truncated_normal"),
+    "lecun_uniform": lambda: _variance_scaling(1.0, "fan_in", "uniform"),
+    "lecun_normal": lambda: _variance_scaling(1.0, "fan_in", "truncated_normal"),
+    "he_uniform": lambda: _variance_scaling(2.0, "fan_in", "uniform"),
+    "he_normal": lambda: _variance_scaling(2.0, "fan_in", "truncated_normal"),
+    "kaiming_uniform": lambda: _variance_scaling(2.0, "fan_in", "uniform"),
+    "kaiming_normal": lambda: _variance_scaling(2.0, "fan_in", "truncated_normal"),
     # torch.nn.init
     "zeros_": lambda: _constant(0.0),
     "ones_": lambda: _constant(1.0),
@@ -245,8 +231,8 @@ _INITIALIZERS: dict[str, Callable[..., Draw]] = {
     "normal_": lambda mean=0.0, std=1.0: _normal(mean, std),
     "trunc_normal_": _torch_truncated_normal,
     "orthogonal_": lambda gain=1.0: _orthogonal(gain),
-    "xavier_uniform_": _torch_xavier("uniform"),
-    "xavier_normal_": _torch_xavier("normal"),
+    "xavier_uniform_": lambda gain=1.0: _variance_scaling(gain**2, "fan_avg", "uniform"),
+    "xavier_normal_": lambda gain=1.0: _variance_scaling(gain**2, "fan_avg", "normal"),
     "kaiming_uniform_": _torch_kaiming("uniform"),
     "kaiming_normal_": _torch_kaiming("normal"),
 }

@@ -74,6 +74,9 @@ class _ForwardCheck:
             f"{self.owner}.{method or self.method}() returned {key}: expected {expected}, got {got}. {remedy}"
         )
 
+    def fail_lacking(self, outputs: dict[str, Any], expected: str, remedy: str) -> None:
+        self.fail(f"the columns {list(outputs)}", expected, "none of that name", remedy)
+
     def _dummy_batch(self) -> dict[str, Any]:
         if self.module.observation_space is None:
             raise ValueError(
@@ -118,12 +121,8 @@ class _ForwardCheck:
     def run(self, required: Collection[str]) -> None:
         outputs = self._trace(self.method, lambda module, batch: module._call_forward(self.method, batch, {}))
         if not isinstance(outputs, dict):
-            self.fail(
-                f"a {type(outputs).__name__}",
-                "a dict {column: array}",
-                f"a {type(outputs).__name__}",
-                "Return {Columns.ACTION_DIST_INPUTS: ...}.",
-            )
+            got = f"a {type(outputs).__name__}"
+            self.fail(got, "a dict {column: array}", got, "Return {Columns.ACTION_DIST_INPUTS: ...}.")
         self._check_action_keys(outputs, required)
         if Columns.ACTION_DIST_INPUTS in outputs:
             self._check_action_dist_inputs(outputs[Columns.ACTION_DIST_INPUTS])
@@ -132,42 +131,33 @@ class _ForwardCheck:
                 self._check_scalars(key, outputs[key])
         self._check_state(outputs)
         if self.forward == "train" and isinstance(self.module, ValueFunctionAPI):
-            values = self._trace("compute_values", lambda module, batch: module.compute_values(batch))
-            self._check_scalars("the values", values, method="compute_values")
+            self._check_values(lambda module, batch: module.compute_values(batch))
             if Columns.EMBEDDINGS in outputs:
-                embedded = self._trace(
-                    "compute_values",
-                    lambda module, batch: module.compute_values(
-                        batch, embeddings=module._call_forward(self.method, batch, {})[Columns.EMBEDDINGS]
-                    ),
-                )
-                self._check_scalars("the values", embedded, method="compute_values")
+                self._check_values(self._values_of_embeddings)
+
+    def _values_of_embeddings(self, module: Any, batch: dict[str, Any]) -> Any:
+        outputs = module._call_forward(self.method, batch, {})
+        return module.compute_values(batch, embeddings=outputs[Columns.EMBEDDINGS])
+
+    def _check_values(self, call: Any) -> None:
+        self._check_scalars("the values", self._trace("compute_values", call), method="compute_values")
 
     def _check_action_keys(self, outputs: dict[str, Any], required: Collection[str]) -> None:
         acts = Columns.ACTION_DIST_INPUTS in outputs or Columns.ACTIONS in outputs
         if self.forward != "train" and not acts:
-            self.fail(
-                f"the columns {list(outputs)}",
-                f"{Columns.ACTION_DIST_INPUTS!r} or {Columns.ACTIONS!r} among them",
-                "neither",
-                "Return {Columns.ACTION_DIST_INPUTS: ...}, or actions under Columns.ACTIONS.",
-            )
+            expected = f"{Columns.ACTION_DIST_INPUTS!r} or {Columns.ACTIONS!r} among them"
+            remedy = "Return {Columns.ACTION_DIST_INPUTS: ...}, or actions under Columns.ACTIONS."
+            self.fail_lacking(outputs, expected, remedy)
         missing = [key for key in required if key not in outputs]
-        if missing and self.forward == "exploration":
-            if Columns.ACTIONS in outputs:
-                self.fail(
-                    f"the columns {list(outputs)}",
-                    f"{missing} beside {Columns.ACTIONS!r}, which the loss needs",
-                    "none of that name",
-                    f"Return {{Columns.ACTION_DIST_INPUTS: ...}} alone, and actions and what belongs to them are made "
-                    f"of it; or add {missing} ({Columns.ACTION_LOGP!r}: float32 log-probabilities of the actions).",
-                )
-        elif missing:
-            self.fail(
-                f"the columns {list(outputs)}",
-                f"{missing} too, which the loss needs",
-                "none of that name",
-                f"Add {missing} to the dict that {self.method}() returns.",
+        if missing and self.forward != "exploration":
+            remedy = f"Add {missing} to the dict that {self.method}() returns."
+            self.fail_lacking(outputs, f"{missing} too, which the loss needs", remedy)
+        elif missing and Columns.ACTIONS in outputs:
+            self.fail_lacking(
+                outputs,
+                f"{missing} beside {Columns.ACTIONS!r}, which the loss needs",
+                f"Return {{Columns.ACTION_DIST_INPUTS: ...}} alone, and actions and what belongs to them are made "
+                f"of it; or add {missing} ({Columns.ACTION_LOGP!r}: float32 log-probabilities of the actions).",
             )
 
     def _check_action_dist_inputs(self, inputs: Any) -> None:
@@ -177,12 +167,11 @@ class _ForwardCheck:
         self._check_float(key, inputs)
         shape = tuple(inputs.shape)
         if shape[:-1] != self.leading:
-            self.fail(
-                key,
+            expected, remedy = (
                 f"the batch axes {self.leading} before one axis",
-                f"the shape {shape}",
-                "Keep the batch axes of the observations as they are.",
+                "Keep the batch axes of the observations.",
             )
+            self.fail(key, expected, f"the shape {shape}", remedy)
         if self.module.action_space is None:
             return
         dist_cls = getattr(self.module, f"get_{self.forward}_action_dist_cls")()
@@ -209,24 +198,14 @@ class _ForwardCheck:
             self.fail(key, "a float dtype", str(values.dtype), "Convert it with .astype(jnp.float32).", method)
 
     def _check_state(self, outputs: dict[str, Any]) -> None:
-        if Columns.STATE_IN not in self.batch:
-            if Columns.STATE_OUT in outputs:
-                self.fail(
-                    Columns.STATE_OUT,
-                    "no recurrent state",
-                    "one",
-                    "Return the state at the start of an episode from get_initial_state().",
-                )
-            return
         if Columns.STATE_OUT not in outputs:
-            if self.forward != "train":
-                self.fail(
-                    f"the columns {list(outputs)}",
-                    f"{Columns.STATE_OUT!r} too, as get_initial_state() is not empty",
-                    "none of that name",
-                    "Return the new recurrent state.",
-                )
+            if Columns.STATE_IN in self.batch and self.forward != "train":
+                expected = f"{Columns.STATE_OUT!r} too, as get_initial_state() is not empty"
+                self.fail_lacking(outputs, expected, "Return the new recurrent state.")
             return
+        if Columns.STATE_IN not in self.batch:
+            remedy = "Return the state at the start of an episode from get_initial_state()."
+            self.fail(Columns.STATE_OUT, "no recurrent state", "one", remedy)
         expected = jax.tree.map(lambda leaf: (tuple(leaf.shape), leaf.dtype.name), self.batch[Columns.STATE_IN])
         got = jax.tree.map(lambda leaf: (tuple(leaf.shape), leaf.dtype.name), outputs[Columns.STATE_OUT])
         if expected != got:
