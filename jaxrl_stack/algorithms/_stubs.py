@@ -60,10 +60,7 @@ def render(module: ModuleType) -> str:
     """The text of a module's stub."""
     blocks = [HEADER + IMPORTS]
     for node in _flat(ast.parse(inspect.getsource(module)).body):
-        if isinstance(node, ast.ClassDef):
-            blocks.append(_class(node, getattr(module, node.name)))
-        else:
-            blocks.append(_member(node))
+        blocks.append(_class(node, getattr(module, node.name)) if isinstance(node, ast.ClassDef) else _member(node))
     return "\n".join(block for block in blocks if block) + "\n"
 
 
@@ -98,21 +95,19 @@ def _member(node: ast.stmt) -> str:
 def _class(node: ast.ClassDef, cls: type) -> str:
     members = []
     declarations = getattr(cls, "_declarations", None)
-    if isinstance(declarations, Declarations):
+    if declarations is not None:
         own = vars(cls).get("_sections", ())
         for setting in (setting for section in own for setting in section.settings):
             # A method or a property of that name stays what it is.
-            for name in dict.fromkeys((setting.attribute, setting.name)):
-                if not hasattr(cls, name):
-                    members.append(f"{name}: {setting.type}")
-        for section in own:
-            members.append(_fluent(declarations, section.name))
+            names = dict.fromkeys((setting.attribute, setting.name))
+            members += [f"{name}: {setting.type}" for name in names if not hasattr(cls, name)]
+        members += [_fluent(declarations, section.name) for section in own]
         if cls().algo_class is not None:
             members.append(NO_OTHER_NAMES)
     for child in _flat(node.body):
         members.append(_member(child))
         name = getattr(child, "name", "")
-        setting = declarations.by_name.get(name) if isinstance(declarations, Declarations) else None
+        setting = None if declarations is None else declarations.by_name.get(name)
         # Settings that are read through a property are set like all others.
         if setting is not None and isinstance(getattr(cls, name), property):
             members.append(f"@{name}.setter\ndef {name}(self, value: {setting.type}) -> None: ...")

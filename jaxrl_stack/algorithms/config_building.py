@@ -124,16 +124,13 @@ class ConfigBuilding(ConfigStore):
         Raises:
             ValueError: If this config's own have another form than the environment's.
         """
-        found: tuple[Any, Any] = (None, None)
-        for key in ("__env_single__", "__env__"):
-            if spaces and key in spaces:
-                found = spaces[key]
-                break
+        known = spaces or {}
+        if "__env_single__" in known or "__env__" in known:
+            found = known["__env_single__" if "__env_single__" in known else "__env__"]
+        elif isinstance(env, gym.vector.VectorEnv):
+            found = (env.single_observation_space, env.single_action_space)
         else:
-            if isinstance(env, gym.vector.VectorEnv):
-                found = (env.single_observation_space, env.single_action_space)
-            elif env is not None:
-                found = (env.observation_space, env.action_space)
+            found = (None, None) if env is None else (env.observation_space, env.action_space)
         if env is not None and (self.observation_space is not None or self.action_space is not None):
             self._check_given_spaces(env)
         return self.observation_space or found[0], self.action_space or found[1]

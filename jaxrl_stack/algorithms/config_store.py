@@ -63,19 +63,20 @@ def _check_trusted(value: Any, loader: ClassLoader) -> None:
         if name in NOT_IN_CHECKPOINTS:
             raise ValueError(f"The checkpoint sets {name}, which is never taken from one: it was tampered with.")
         # "env_id" is what gymnasium's wrappers for environments of older APIs call it.
-        if name in ("env", "env_id") and isinstance(item, str) and ":" in item and not loader.allows_text(item):
-            raise ValueError(
-                f"The checkpoint names the environment {item!r}, which is imported from a module of that name. Say "
-                f"that you trust it, from_checkpoint(path, allow=[{item!r}]), or pass another one: env=..."
-            )
-        buffer = item.get("type") if name == "replay_buffer_config" and isinstance(item, Mapping) else None
-        if isinstance(buffer, str) and ("." in buffer or ":" in buffer) and not loader.allows_text(buffer):
-            raise ValueError(
-                f"The checkpoint names the replay buffer {buffer!r}, which is imported from a module of that name. Say "
-                f"that you trust it, from_checkpoint(path, allow=[{buffer!r}]), or pass another one: "
-                "replay_buffer_config=..."
-            )
+        if name in ("env", "env_id"):
+            _check_is_trusted(loader, "environment", item, ":", "env=...")
+        if name == "replay_buffer_config" and isinstance(item, Mapping):
+            _check_is_trusted(loader, "replay buffer", item.get("type"), ".:", f"{name}=...")
         _check_trusted(item, loader)
+
+
+def _check_is_trusted(loader: ClassLoader, kind: str, named: Any, marks: str, setting: str) -> None:
+    """Refuse a text that names something to import, which it does with one of `marks`, unless the user trusts it."""
+    if isinstance(named, str) and any(mark in named for mark in marks) and not loader.allows_text(named):
+        raise ValueError(
+            f"The checkpoint names the {kind} {named!r}, which is imported from a module of that name. Say that you "
+            f"trust it, from_checkpoint(path, allow=[{named!r}]), or pass another one: {setting}"
+        )
 
 
 _Config = TypeVar("_Config")
@@ -105,15 +106,9 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
     _declarations = Declarations()
 
     def __init__(self, algo_class: type | str | None = None):
-        values = vars(self)
-        values["_is_constructed"] = False
-        values["_is_frozen"] = False
-        values["_explicitly_set"] = set()
-        values["_own_names"] = set()
-        values.update(_INTERNAL_DEFAULTS)
-        values["algo_class"] = algo_class
-        for setting in self._declarations.by_name.values():
-            values[setting.attribute] = copy_value(setting.default)
+        own = {"_is_constructed": False, "_is_frozen": False, "_explicitly_set": set(), "_own_names": set()}
+        settings = {s.attribute: copy_value(s.default) for s in self._declarations.by_name.values()}
+        vars(self).update(_INTERNAL_DEFAULTS | own | settings | {"algo_class": algo_class})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -146,14 +141,13 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             old = self._declarations.old_name(name, section)
             if old is not None:
                 setting = self._mapped(old, value, f"{method[:-2]}({name}={short(value)})", is_key=False)
-                if setting is not None:
-                    todo.append((setting, value))
-                continue
-            setting = self._declarations.by_name.get(name)
-            if setting is None or not self._declarations.takes(section, name):
+            elif self._declarations.takes(section, name):
+                setting = self._declarations.by_name[name]
+            else:
                 hint = self._declarations.suggestion(name, section=section)
                 raise TypeError(f"{method} has no setting {name!r}.{hint}")
-            todo.append((setting, value))
+            if setting is not None:
+                todo.append((setting, value))
         checked = [(setting, self._checked(setting, value)) for setting, value in todo]
         for setting, value in checked:
             self._store(setting, value, merge=True)
@@ -301,7 +295,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         changed = {}
         for key, value in config_dict.items():
             # What is at its default was not set.
-            attribute = config._attribute_of(key)
+            attribute = config._known_attribute(key)
             if attribute is None or not same(vars(config)[attribute], value):
                 changed[key] = value
         return config.update_from_dict(changed)
@@ -347,10 +341,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
 
     def stored_value(self, name: str) -> Any:
         """The value of a setting as it was given, where the attribute of that name resolves it further."""
-        attribute = self._attribute_of(name)
-        if attribute is None:
-            raise KeyError(f"{type(self).__name__} has no setting {name!r}.{self._declarations.suggestion(name)}")
-        return vars(self)[attribute]
+        return vars(self)[self._attribute_of(name)]
 
     def serialize(self) -> dict[str, Any]:
         """`to_dict` with everything that is no JSON value as text: for files that people read."""
@@ -370,16 +361,16 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             KeyError: If a name is no setting of this class.
         """
         config = cls()
-        overrides = {}
-        for name, value in kwargs.items():
-            attribute = config._attribute_of(name)
-            if attribute is None:
-                hint = cls._declarations.suggestion(name, config._own_names)
-                raise KeyError(f"{cls.__name__} has no setting {name!r}.{hint}")
-            overrides[attribute] = value
-        return overrides
+        return {config._attribute_of(name): value for name, value in kwargs.items()}
 
-    def _attribute_of(self, key: str) -> str | None:
+    def _attribute_of(self, key: str) -> str:
+        attribute = self._known_attribute(key)
+        if attribute is None:
+            hint = self._declarations.suggestion(key, self._own_names)
+            raise KeyError(f"{type(self).__name__} has no setting {key!r}.{hint}")
+        return attribute
+
+    def _known_attribute(self, key: str) -> str | None:
         name = KEY_TRANSLATIONS.get(key, key)
         setting = self._declarations.find(name)
         if setting is not None:
@@ -393,11 +384,8 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             return getattr(self, name)
         old = self._declarations.old_name(name)
         if old is not None and old.maps_to and name not in self._declarations.by_name:
-            name = old.maps_to
-        attribute = self._attribute_of(name)
-        if attribute is None:
-            raise KeyError(f"{type(self).__name__} has no setting {item!r}.{self._declarations.suggestion(item)}")
-        return vars(self)[attribute]
+            item = old.maps_to
+        return vars(self)[self._attribute_of(item)]
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.update_from_dict({key: value})

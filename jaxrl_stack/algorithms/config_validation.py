@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from jaxrl_stack.algorithms.base_settings import default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
@@ -114,31 +115,28 @@ class ConfigValidation(ConfigStore):
                     f"multi_agent(policies_to_train=...) names {unknown}, which are not among the modules "
                     f"{sorted(ids)}."
                 )
+        where = "rl_module(algorithm_config_overrides_per_module=...)"
         for module_id, overrides in self.algorithm_config_overrides_per_module.items():
             if module_id not in ids:
-                self._value_error(
-                    f"rl_module(algorithm_config_overrides_per_module=...) names the module {module_id!r}, "
-                    f"which is not among the modules {sorted(ids)}."
-                )
-            for key in overrides:
-                setting = self._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))
-                if setting is None and key not in self._own_names:
-                    self._value_error(
-                        f"rl_module(algorithm_config_overrides_per_module=...): module {module_id!r} "
-                        f"overrides {key!r}, which is no setting.{self._declarations.suggestion(key)}"
-                    )
-                elif setting is not None and not setting.per_module:
-                    able = sorted(s.name for s in self._declarations.by_name.values() if s.per_module)
-                    self._value_error(
-                        f"rl_module(algorithm_config_overrides_per_module=...): {setting.name!r} is the same "
-                        f"for all modules and cannot be overridden for {module_id!r}. These can: "
-                        f"{', '.join(able)}."
-                    )
-                elif setting is not None and (problem := setting.problem_with(overrides[key])) is not None:
-                    self._value_error(
-                        f"rl_module(algorithm_config_overrides_per_module=...): module {module_id!r} has "
-                        f"{setting.name}={short(overrides[key])}, which must be {problem}."
-                    )
+                self._value_error(f"{where} names the module {module_id!r}, which is not among {sorted(ids)}.")
+            for key, value in overrides.items():
+                problem = self._problem_with_override(key, value)
+                if problem is not None:
+                    self._value_error(f"{where}: module {module_id!r} overrides {problem}")
+
+    def _problem_with_override(self, key: str, value: Any) -> str | None:
+        setting = self._declarations.find(KEY_TRANSLATIONS.get(str(key), str(key)))
+        if setting is None:
+            hint = self._declarations.suggestion(key)
+            return None if key in self._own_names else f"{key!r}, which is no setting.{hint}"
+        if not setting.per_module:
+            able = sorted(s.name for s in self._declarations.by_name.values() if s.per_module)
+            return (
+                f"{setting.name!r}, which is the same for all modules and cannot be overridden. These can: "
+                f"{', '.join(able)}."
+            )
+        problem = setting.problem_with(value)
+        return None if problem is None else f"{setting.name}={short(value)}, which must be {problem}."
 
     def _validate_acting_modules(self, ids: Collection[str]) -> None:
         """The policies are both trained and acted with."""

@@ -55,6 +55,11 @@ def _types(choices: tuple[Any, ...]) -> str:
     return "".join(f" | {name}" for name in dict.fromkeys(names))
 
 
+def _in_limits(kind: str, *limits: tuple[str, float | None]) -> str:
+    given = [f"{relation} {limit}" for relation, limit in limits if limit is not None]
+    return " ".join([kind, *([" and ".join(given)] if given else [])])
+
+
 @check_of("bool")
 def boolean(value: Any) -> str | None:
     """True or False."""
@@ -63,11 +68,7 @@ def boolean(value: Any) -> str | None:
 
 def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
     """An integer, at least `minimum` and at most `maximum`, or one of `also`."""
-    limits = [
-        *([f"of at least {minimum}"] if minimum is not None else []),
-        *([f"at most {maximum}"] if maximum is not None else []),
-    ]
-    wanted = " ".join(["an integer", " and ".join(limits)]).rstrip()
+    wanted = _in_limits("an integer", ("of at least", minimum), ("at most", maximum))
 
     def check(value: Any) -> str | None:
         if _is_in(value, also):
@@ -92,12 +93,8 @@ def number(
 
     Infinity is a number that stands for no limit; `finite` refuses it.
     """
-    limits = [
-        *([f"at least {minimum:g}"] if minimum is not None else []),
-        *([f"above {above:g}"] if above is not None else []),
-        *([f"at most {maximum:g}"] if maximum is not None else []),
-    ]
-    wanted = " ".join(["a finite number" if finite else "a number", " and ".join(limits)]).rstrip()
+    kind = "a finite number" if finite else "a number"
+    wanted = _in_limits(kind, ("at least", minimum), ("above", above), ("at most", maximum))
 
     def one(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

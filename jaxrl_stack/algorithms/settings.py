@@ -215,7 +215,7 @@ class Declarations:
 
     def takes(self, section: str, name: str) -> bool:
         """Whether the method of a section has an argument for this setting."""
-        return self.section_of[name] == section or name in self.also.get(section, ())
+        return self.section_of.get(name) == section or name in self.also.get(section, ())
 
     def _names_in(self, section: str | None) -> frozenset[str]:
         return frozenset(s.name for s in self.in_section(section)) if section else frozenset()

@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, FlattenBesideActionMask, has_action_mask
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
-from jaxrl_stack.algorithms.dqn.dqn_catalog import DQNCatalog, num_discrete_actions
+from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
@@ -81,16 +81,8 @@ class DQNConfig(OffPolicyConfig):
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return super()._model_config_auto_includes | {
-            "double_q": self.double_q,
-            "dueling": self.dueling,
-            "epsilon": self.epsilon,
-            "noisy": self.noisy,
-            "num_atoms": self.num_atoms,
-            "std_init": self.sigma0,
-            "v_max": self.v_max,
-            "v_min": self.v_min,
-        }
+        own = {name: getattr(self, "sigma0" if name == "std_init" else name) for name in DQN_MODEL_CONFIG}
+        return super()._model_config_auto_includes | own
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """An MLP with heads for Q-values."""

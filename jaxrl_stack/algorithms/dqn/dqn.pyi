@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, FlattenBesideActionMask, has_action_mask
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
-from jaxrl_stack.algorithms.dqn.dqn_catalog import DQNCatalog, num_discrete_actions
+from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
