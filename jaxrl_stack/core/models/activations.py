@@ -15,11 +15,6 @@ def linear(x: jax.Array) -> jax.Array:
     return x
 
 
-def softsign(x: jax.Array) -> jax.Array:
-    """x / (1 + |x|)."""
-    return jax.nn.soft_sign(x)
-
-
 def tanhshrink(x: jax.Array) -> jax.Array:
     """x - tanh(x)."""
     return x - jnp.tanh(x)
@@ -48,7 +43,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "logsigmoid": jax.nn.log_sigmoid,
     "softmax": jax.nn.softmax,
     "softplus": jax.nn.softplus,
-    "softsign": softsign,
+    "softsign": jax.nn.soft_sign,
     "leakyrelu": jax.nn.leaky_relu,
     "hardtanh": jax.nn.hard_tanh,
     "hardsigmoid": jax.nn.hard_sigmoid,

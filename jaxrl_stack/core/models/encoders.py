@@ -102,12 +102,9 @@ class ActorCriticEncoder(nnx.Module):
 
     def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, dict[str, jax.Array]]:
         """`{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`; CRITIC only if `critic`."""
-        if self.is_shared:
-            latent = self.shared(inputs)[ENCODER_OUT]
-            return {ENCODER_OUT: {ACTOR: latent, CRITIC: latent} if critic else {ACTOR: latent}}
-        latents = {ACTOR: self.actor(inputs)[ENCODER_OUT]}
+        latents = {ACTOR: self.actor_encoder(inputs)[ENCODER_OUT]}
         if critic:
-            latents[CRITIC] = self.critic(inputs)[ENCODER_OUT]
+            latents[CRITIC] = latents[ACTOR] if self.is_shared else self.critic_latent(inputs)
         return {ENCODER_OUT: latents}
 
     def critic_latent(self, inputs: dict[str, Any]) -> jax.Array:

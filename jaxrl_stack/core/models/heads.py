@@ -11,12 +11,6 @@ from flax import nnx
 from jaxrl_stack.core.models.mlp import MLP
 
 
-def _clip_log_std(outputs: jax.Array, bound: float) -> jax.Array:
-    """`[mean, log std]` on the last axis with the log std clamped to ±bound."""
-    is_log_std = jnp.arange(outputs.shape[-1]) >= outputs.shape[-1] // 2
-    return jnp.where(is_log_std, jnp.clip(outputs, -bound, bound), outputs)
-
-
 class MLPHead(MLP):
     """An MLP `[..., latent]` -> `[..., output_dim]`.
 
@@ -31,7 +25,10 @@ class MLPHead(MLP):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         outputs = super().__call__(x)
-        return outputs if self.log_std_bound is None else _clip_log_std(outputs, self.log_std_bound)
+        if self.log_std_bound is None:
+            return outputs
+        is_log_std = jnp.arange(outputs.shape[-1]) >= outputs.shape[-1] // 2
+        return jnp.where(is_log_std, jnp.clip(outputs, -self.log_std_bound, self.log_std_bound), outputs)
 
 
 class FreeLogStdMLPHead(nnx.Module):
