@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
@@ -15,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
-import numpy as np
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.settings_display import short
@@ -45,7 +45,7 @@ from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution import on_policy
 from jaxrl_stack.execution.actor_driver import ActorDriver
 from jaxrl_stack.execution.device_driver import DeviceDriver
-from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.execution.driver import Driver, episode_results
 from jaxrl_stack.execution.on_policy_actor_driver import OnPolicyActorDriver
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.class_paths import ClassLoader
@@ -154,16 +154,12 @@ class Algorithm(Checkpointable):
     def setup(self, config: AlgorithmConfig) -> None:
         """Build environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
-        self._iteration = 0
-        self._time_total = 0.0
+        self._start_anew(config)
         self._clock = CompileClock()
-        self._evaluation_metrics: dict[str, Any] | None = None
-        self._reported_config = config.to_dict()
         self._is_stopped = False
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
         enable_compilation_cache(config.compilation_cache_dir or None)
-        self.callbacks = CallbackList.from_config(config)
         resolved = resolve_env(config.env, config.env_config)
         if resolved.hint is not None:
             notice_once(resolved.hint)
@@ -175,6 +171,13 @@ class Algorithm(Checkpointable):
                 else self.actor_driver_class(*arguments)
             )
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
+
+    def _start_anew(self, config: AlgorithmConfig) -> None:
+        self._reported_config = config.to_dict()
+        self.callbacks = CallbackList.from_config(config)
+        self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
+        self._evaluated_steps = self._evaluated_episodes = self._num_evaluations = self._action_count = 0
+        self._evaluation_metrics: dict[str, Any] | None = None
 
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
@@ -233,8 +236,6 @@ class Algorithm(Checkpointable):
         """
         self.driver.training_step(self._iteration + 1)
 
-    _restored_at = _Progress()
-
     def train(self) -> dict[str, Any]:
         """Run one iteration.
 
@@ -247,8 +248,7 @@ class Algorithm(Checkpointable):
         config = self.config
         started, steps_before = time.perf_counter(), self.driver.num_env_steps
         trained_before, updates_before = self.driver.num_env_steps_trained, self.driver.num_updates
-        episodes = self.driver.episode_statistics()
-        episodes_before = 0 if episodes is None else episodes.num_episodes_lifetime
+        episodes_before = self.driver.episode_statistics().num_episodes_lifetime
         interval = config.evaluation_interval
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
         self.driver.start_iteration()
@@ -348,13 +348,9 @@ class Algorithm(Checkpointable):
         sampled = self.driver.num_env_steps - steps_before
         now = datetime.datetime.now()
         merge_nested(result, self.driver.results())
-        statistics = self.driver.episode_statistics() or _NO_EPISODES
-        result["env_runners"] |= episode_results(
-            statistics.returns,
-            statistics.lengths,
-            durations=statistics.durations,
-            seconds_per_step=seconds / max(1, sampled / config.num_envs_per_env_runner),
-        )
+        statistics = self.driver.episode_statistics()
+        seconds_per_step = seconds / max(1, sampled / config.num_envs_per_env_runner)
+        result["env_runners"] |= episode_results(statistics, seconds_per_step)
         lifetime = statistics.num_episodes_lifetime
         result["env_runners"] |= {
             "num_episodes": lifetime - episodes_before,
@@ -434,10 +430,6 @@ class Algorithm(Checkpointable):
         self._evaluation_metrics = metrics
         return metrics
 
-    _evaluated_steps = 0
-    _evaluated_episodes = 0
-    _num_evaluations = 0
-
     @property
     def _evaluates_beside_training(self) -> bool:
         return bool(self.config.evaluation_parallel_to_training) and isinstance(self.driver, ActorDriver)
@@ -478,11 +470,8 @@ class Algorithm(Checkpointable):
         Raises:
             KeyError: If there is no such module.
         """
-        self._check_is_running()
-        modules = self.driver.modules()
-        if module_id not in modules:
-            raise KeyError(f"No module {module_id!r}; there are {list(modules)}.")
-        return modules[module_id]
+        self._check_has_module(module_id)
+        return self.driver.modules()[module_id]
 
     def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
         """Everything that acts, as one object: both connector pipelines and the module with their current states.
@@ -496,10 +485,8 @@ class Algorithm(Checkpointable):
             KeyError: If there is no such module.
             ValueError: If this process has no EnvRunner, whose connectors it would take.
         """
-        self._check_is_running()
+        self._check_has_module(policy_id)
         driver, config = self.driver, self.config
-        if policy_id not in driver.module_ids:
-            raise KeyError(f"No module {policy_id!r}; there are {list(driver.module_ids)}.")
         module, env_to_module, module_to_env = driver.acting_parts()
         settings = {}
         for mid in driver.module_ids:
@@ -563,9 +550,7 @@ class Algorithm(Checkpointable):
         Raises:
             ValueError: If the observation does not fit the observation space.
         """
-        self._check_is_running()
-        if policy_id not in self.driver.module_ids:
-            raise KeyError(f"No module {policy_id!r}; there are {list(self.driver.module_ids)}.")
+        self._check_has_module(policy_id)
         if state:
             raise ValueError(f"compute_single_action(state={state!r}): module {policy_id!r} has no recurrent state.")
         explore = bool(self.config.explore) if explore is None else bool(explore)
@@ -578,8 +563,6 @@ class Algorithm(Checkpointable):
     def compute_actions(self, observations: dict[Any, Any], **kwargs: Any) -> dict[Any, Any]:
         """`compute_single_action` for every observation of a dict."""
         return {name: self.compute_single_action(obs, **kwargs) for name, obs in observations.items()}
-
-    _action_count = 0
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -776,6 +759,11 @@ class Algorithm(Checkpointable):
         if self._is_stopped:
             raise RuntimeError(f"This {type(self).__name__} was stopped; build a new one from its config.")
 
+    def _check_has_module(self, module_id: str) -> None:
+        self._check_is_running()
+        if module_id not in self.driver.module_ids:
+            raise KeyError(f"No module {module_id!r}; there are {list(self.driver.module_ids)}.")
+
     def reset(self, config: AlgorithmConfig) -> bool:
         """Start from the beginning with another config, keeping the compiled programs.
 
@@ -794,12 +782,10 @@ class Algorithm(Checkpointable):
         with self._eager_if_asked():
             if not self.driver.reset(config):
                 return False
-        self.config, self._reported_config = config, config.to_dict()
-        self.callbacks = self.driver.callbacks = CallbackList.from_config(config)
+        self.config = config
+        self._start_anew(config)
+        self.driver.callbacks = self.callbacks
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
-        self._evaluated_steps = self._evaluated_episodes = self._num_evaluations = self._action_count = 0
-        self._evaluation_metrics = None
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
         return True
 
@@ -831,16 +817,15 @@ class _Beside:
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm
         self._trained = threading.Event()
-        self._outcome: dict[str, Any] | None = None
-        self._error: BaseException | None = None
+        self._outcome: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         self._place = algorithm._count_evaluation()
         self._thread = threading.Thread(target=self._run, name="evaluation", daemon=True)
 
     def _run(self) -> None:
         try:
-            self._outcome = self._algorithm._evaluate(self._place, lambda: not self._trained.is_set())
+            self._outcome.set_result(self._algorithm._evaluate(self._place, lambda: not self._trained.is_set()))
         except BaseException as error:  # handed to the training thread, which raises it
-            self._error = error
+            self._outcome.set_exception(error)
 
     def __enter__(self) -> None:
         algorithm = self._algorithm
@@ -856,10 +841,4 @@ class _Beside:
 
     def result(self) -> dict[str, Any]:
         """What the evaluation returned; raises what it raised."""
-        if self._error is not None:
-            raise self._error
-        assert self._outcome is not None
-        return self._algorithm._finish_evaluation(self._outcome)
-
-
-_NO_EPISODES = EpisodeStatistics(np.zeros(0), np.zeros(0, int), None, 0)
+        return self._algorithm._finish_evaluation(self._outcome.result())

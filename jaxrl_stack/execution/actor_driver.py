@@ -13,7 +13,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -28,10 +28,11 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import actor_memory
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
-from jaxrl_stack.execution.rollout_ops import sample_rounds
+from jaxrl_stack.execution.rollout_ops import Sampled, sample_rounds
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import prepare_host_process
+from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.resources import (
     RayLease,
@@ -203,24 +204,29 @@ class ActorDriver(Driver):
         started = time.perf_counter()
         group = self.env_runner_group
         samples = sample_rounds(group, num_env_steps, timeout_seconds=self.config.sample_timeout_s)
-        self._take_in([sampled.ended for sampled in samples], [sampled.metrics for sampled in samples])
         episodes = [episode for sampled in samples for episode in sampled.episodes]
-        sampled_steps = sum(sampled.num_env_steps for sampled in samples)
         states: list[dict[str, Any]] = []
         if merges_env_runner_states(self.config):
             states = group.foreach_env_runner(connector_state, local_env_runner=group.num_remote_env_runners() == 0)
-        self.num_env_steps += sampled_steps
-        self._clock("env_runner_sampling_timer", started)
-        return episodes, sampled_steps, [state for state in states if state]
+        num_env_steps = self._take_in(samples, [sampled.ended for sampled in samples], started)
+        return episodes, num_env_steps, [state for state in states if state]
 
-    def _take_in(self, ended: Sequence[EndedEpisodes], metrics: Sequence[dict[str, Any]]) -> None:
+    def _take_in(
+        self, samples: Sequence[SampleBlock] | Sequence[Sampled], ended: Sequence[EndedEpisodes], started: float
+    ) -> int:
+        """Take note of what was sampled since `started`, and of the episodes that ended in it; its env steps."""
+        metrics = [sampled.metrics for sampled in samples if sampled.metrics]
         if metrics:
-            self._runner_metrics.aggregate(list(metrics))
+            self._runner_metrics.aggregate(metrics)
         for episodes in ended:
             self._num_episodes += len(episodes.returns)
             self._window.extend(
                 zip(episodes.returns.tolist(), episodes.lengths.tolist(), episodes.durations.tolist(), strict=True)
             )
+        num_env_steps = sum(sampled.num_env_steps for sampled in samples)
+        self.num_env_steps += num_env_steps
+        self._clock(ENV_RUNNER_SAMPLING_TIMER, started)
+        return num_env_steps
 
     def _sync(self, connector_states: list[dict[str, Any]]) -> None:
         """Hand new weights and merged connector states to all runners, in one object."""
@@ -247,29 +253,18 @@ class ActorDriver(Driver):
             more[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
         self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
 
-    @property
-    def num_updates(self) -> int:
-        return self.learner_group.num_updates
-
-    def episode_statistics(self) -> EpisodeStatistics | None:
-        if not self.num_env_steps:
-            return None
+    def episode_statistics(self) -> EpisodeStatistics:
         ended = EndedEpisodes.of(list(self._window))
         return EpisodeStatistics(ended.returns, ended.lengths, ended.durations, self._num_episodes)
 
     def results(self) -> dict[str, Any]:
         group = self.env_runner_group
-        out: dict[str, Any] = {
+        return {
             "env_runners": self._runner_metrics.compile(),
             "timers": dict(self._timers),
-            "fault_tolerance": {
-                "num_healthy_workers": group.num_healthy_remote_env_runners(),
-                "num_remote_worker_restarts": group.num_remote_worker_restarts(),
-                "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
-            },
+            "fault_tolerance": _health_of(group),
             "env_runner_group": {"actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()},
         }
-        return out
 
     # ------------------------------------------------------------------------------------------------ evaluation
 
@@ -320,14 +315,12 @@ class ActorDriver(Driver):
             self._num_evaluations_skipped = 0
         except NoHealthyEnvRunnerError as error:
             self._note_skipped_evaluation(iteration, error)
-            empty = episode_results(np.zeros(0), np.zeros(0, int))
+            empty = episode_results(EndedEpisodes.of(()))
             results = {**empty, "num_episodes": 0, "num_env_steps_sampled": 0}
         results["sample"] = time.perf_counter() - started
         return {
             "env_runners": results,
-            "num_healthy_workers": group.num_healthy_remote_env_runners(),
-            "num_remote_worker_restarts": group.num_remote_worker_restarts(),
-            "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
+            **_health_of(group),
             "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
         }
 
@@ -366,10 +359,6 @@ class ActorDriver(Driver):
         ids = group.healthy_env_runner_ids()[:1]
         states = group.foreach_env_runner(connector_state, local_env_runner=False, remote_worker_ids=ids)
         return states[0] if states else {}
-
-    @property
-    def module_ids(self) -> tuple[str, ...]:
-        return (DEFAULT_MODULE_ID,) if self.learner is None else self.learner.module_ids
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
         runner = self._local_runner("compute_single_action()")
@@ -490,6 +479,14 @@ class ActorDriver(Driver):
             self._placement_group = None
         if self._lease is not None:
             self._lease.release()
+
+
+def _health_of(group: EnvRunnerGroup) -> dict[str, int]:
+    return {
+        "num_healthy_workers": group.num_healthy_remote_env_runners(),
+        "num_remote_worker_restarts": group.num_remote_worker_restarts(),
+        "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
+    }
 
 
 def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:

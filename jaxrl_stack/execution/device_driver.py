@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.connectors.connector_v2 import ConnectorContext
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
-    from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
     from jaxrl_stack.utils.devices import Device
 
@@ -80,6 +81,8 @@ class DeviceDriver(Driver):
     """
 
     learner: Learner
+    env_runner: DeviceEnvRunner
+    eval_env_runner: DeviceEnvRunner
 
     def __init__(self, resolved: ResolvedEnv, *args: Any):
         super().__init__(*args)
@@ -128,7 +131,7 @@ class DeviceDriver(Driver):
         self._plan_training_step()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self._start()
-        self.env_runner: DeviceEnvRunner = DeviceEnvRunner(
+        self.env_runner = DeviceEnvRunner(
             config=config,
             rollout=self.rollout,
             learner=self.learner,
@@ -137,9 +140,9 @@ class DeviceDriver(Driver):
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
         self._env_context = resolved.context
-        self._eval_env_runner = self._make_evaluation_runner()
-        self._eval_env_runner_group = EnvRunnerGroup(
-            self._eval_env_runner, config=self._eval_env_runner.config, num_env_runners=0, is_evaluation=True
+        self.eval_env_runner = self._make_evaluation_runner()
+        self.eval_env_runner_group = EnvRunnerGroup(
+            self.eval_env_runner, config=self.eval_env_runner.config, num_env_runners=0, is_evaluation=True
         )
         self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
         self.callbacks.on_environment_created(
@@ -198,7 +201,7 @@ class DeviceDriver(Driver):
             rollout=dataclasses.replace(
                 self.rollout,
                 env=env,
-                pure=self.learner.pure if spec is None else _pure(spec),
+                pure=self.learner.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module()),
                 env_to_module=env_to_module,
                 module_to_env=module_to_env,
             ),
@@ -311,21 +314,24 @@ class DeviceDriver(Driver):
         return state.learner, state.runner, state.timesteps, learned, sampled["window"], sampled["block"]
 
     def _sample_on_device(self, state: TrainState, settings: Any):
-        values = self.learner.current_values(settings, state.learner.timesteps)["modules"]
-        context = self.rollout.context(
-            state.learner.params,
-            state.learner.rest,
-            values,
-            state.timesteps,
-            explore=bool(self.config.explore),
-            axis_name=self.learner.reduction_axis,
-        )
+        context = self._acting_context(state, settings, state.learner.timesteps)
         runner, columns, _ = self.rollout.sample(
             state.runner, context, fragment_length=self._fragment_length, num_rounds=self._num_rounds
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
         sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
         return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_call, sampled
+
+    def _acting_context(self, state: TrainState, settings: Any, timesteps: Any) -> ConnectorContext:
+        """What a rollout's steps see; schedules of exploration are those of `timesteps`."""
+        return self.rollout.context(
+            state.learner.params,
+            state.learner.rest,
+            self.learner.current_values(settings, timesteps)["modules"],
+            state.timesteps,
+            explore=bool(self.config.explore),
+            axis_name=self.learner.reduction_axis,
+        )
 
     def _update_on_device(self, learner, batch, settings, timesteps):
         axis_name = self.learner.reduction_axis
@@ -425,20 +431,15 @@ class DeviceDriver(Driver):
         """Keep what updates reported, the vector of `_run_program`."""
         self._learned = self._unpack_learned(learned)
 
-    @property
-    def num_updates(self) -> int:
-        return self.learner.num_updates
-
-    def episode_statistics(self) -> EpisodeStatistics | None:
+    def episode_statistics(self) -> EpisodeStatistics:
         if self._window is None:
-            return None
+            return EpisodeStatistics(np.zeros(0), np.zeros(0, int), None, 0)
         if self._statistics[0] is not self._window:
             returns, lengths = last_episodes(self._window)
-            statistics = EpisodeStatistics(returns, lengths, None, num_episodes(self._window))
-            self._statistics = (self._window, statistics)
+            self._statistics = (self._window, EpisodeStatistics(returns, lengths, None, num_episodes(self._window)))
         return self._statistics[1]
 
-    _statistics: tuple[Any, EpisodeStatistics | None] = (None, None)
+    _statistics: tuple[Any, Any] = (None, None)
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)
@@ -448,17 +449,9 @@ class DeviceDriver(Driver):
 
     # ------------------------------------------------------------------------------------------------- evaluation
 
-    @property
-    def eval_env_runner(self) -> DeviceEnvRunner:
-        return self._eval_env_runner
-
-    @property
-    def eval_env_runner_group(self) -> EnvRunnerGroup:
-        return self._eval_env_runner_group
-
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
         del is_training  # evaluation programs run between training programs
-        runner = self._eval_env_runner
+        runner = self.eval_env_runner
         config = runner.config
         key = jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration)
         key = jax.random.fold_in(key, call)
@@ -489,10 +482,6 @@ class DeviceDriver(Driver):
     def env_to_module_state(self) -> dict[str, Any]:
         return self.env_runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
-    @property
-    def module_ids(self) -> tuple[str, ...]:
-        return self.learner.module_ids
-
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
         return self.env_runner.act(observation, explore=explore, key=key)
 
@@ -509,13 +498,13 @@ class DeviceDriver(Driver):
         rollout = stored_runner_state(all_shards(self.runner_state))
         state = {COMPONENT_ENV_RUNNER: {**self.env_runner.get_state(own), "rollout": rollout}}
         if self.config.evaluation_interval:
-            resets = self._eval_env_runner.config.evaluation_force_reset_envs_before_iteration
-            state[COMPONENT_EVAL_ENV_RUNNER] = self._eval_env_runner.get_state([*own, *([] if resets else [_RUNNING])])
+            resets = self.eval_env_runner.config.evaluation_force_reset_envs_before_iteration
+            state[COMPONENT_EVAL_ENV_RUNNER] = self.eval_env_runner.get_state([*own, *([] if resets else [_RUNNING])])
         return state
 
     def components(self) -> list[tuple[str, Any]]:
         own = super().components()
-        return [*own, (COMPONENT_EVAL_ENV_RUNNER, self._eval_env_runner)] if self.config.evaluation_interval else own
+        return [*own, (COMPONENT_EVAL_ENV_RUNNER, self.eval_env_runner)] if self.config.evaluation_interval else own
 
     def _own_state(self) -> dict[str, Any]:
         return {
@@ -532,7 +521,7 @@ class DeviceDriver(Driver):
                 self.rollout,
                 num_devices=len(self.learner.devices),
                 num_envs=self._num_envs,
-                fresh=self._fresh_shard,
+                fresh=lambda *arguments: jax.device_get(self.rollout.init(*arguments)),
             )
         elif runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             pipeline = self.rollout.env_to_module
@@ -545,12 +534,9 @@ class DeviceDriver(Driver):
             self._take_over_episodes({} if own is None else own["running_episodes"])
         running = state.get(COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
         if running is not None:
-            self._eval_env_runner.restore_evaluation(running)
+            self.eval_env_runner.restore_evaluation(running)
         if own is not None:
             self.timesteps = place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
-
-    def _fresh_shard(self, key: jax.Array, num_envs: int, env_to_module: Any) -> Any:
-        return jax.device_get(self.rollout.init(key, num_envs, env_to_module))
 
     def reset(self, config: AlgorithmConfig) -> bool:
         self.config = config
@@ -559,9 +545,9 @@ class DeviceDriver(Driver):
         evaluation = config.get_evaluation_config_object()
         assert evaluation is not None
         self.env_runner.reset(config)
-        self._eval_env_runner.callbacks = CallbackList.from_config(evaluation)
-        self._eval_env_runner.reset(evaluation)
-        self.env_runner_group.config, self._eval_env_runner_group.config = config, evaluation
+        self.eval_env_runner.callbacks = CallbackList.from_config(evaluation)
+        self.eval_env_runner.reset(evaluation)
+        self.env_runner_group.config, self.eval_env_runner_group.config = config, evaluation
         self.learner_group.config = config
         self._episode_replay = EpisodeReplay(self._call_episode_hook, *self.spaces[DEFAULT_MODULE_ID])
         self.episode_metrics.reset()
@@ -595,7 +581,3 @@ def least_free_memory(devices: Sequence[Device]) -> int | None:
 def _first_shard(rollout: DeviceRollout, num_envs: int, key: jax.Array) -> RunnerState:
     """Freshly reset environments as one device's slice ``[1, ...]``."""
     return jax.tree.map(lambda x: x[None], rollout.init(key, num_envs))
-
-
-def _pure(spec: MultiRLModuleSpec) -> PureModule:
-    return PureModule(spec.build(seed=0).as_multi_rl_module())

@@ -19,6 +19,7 @@ from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 if TYPE_CHECKING:
     import jax
 
+    from jaxrl_stack.acting.recording import EndedEpisodes
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
@@ -68,6 +69,8 @@ class Driver(abc.ABC):
         learner_group: All learners.
         env_runner: The EnvRunner of this process; None if there is none.
         env_runner_group: All EnvRunners.
+        eval_env_runner: The EnvRunner of this process that evaluates; None if only actors do.
+        eval_env_runner_group: All EnvRunners that evaluate.
         episode_metrics: What callbacks on episodes of this process log into.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
@@ -81,6 +84,8 @@ class Driver(abc.ABC):
     learner_group: LearnerGroup
     env_runner: EnvRunner | None
     env_runner_group: EnvRunnerGroup
+    eval_env_runner: EnvRunner | None
+    eval_env_runner_group: EnvRunnerGroup
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
     available_memory: int | None
@@ -145,9 +150,9 @@ class Driver(abc.ABC):
         self.num_env_steps += num_env_steps
 
     @property
-    @abc.abstractmethod
     def num_updates(self) -> int:
         """Updates so far: the ``weights_seq_no`` of the current weights."""
+        return self.learner_group.num_updates
 
     @property
     def num_env_steps_trained(self) -> int:
@@ -155,8 +160,8 @@ class Driver(abc.ABC):
         return self.num_env_steps
 
     @abc.abstractmethod
-    def episode_statistics(self) -> EpisodeStatistics | None:
-        """The last finished episodes; None before anything was sampled."""
+    def episode_statistics(self) -> EpisodeStatistics:
+        """The last finished episodes."""
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
@@ -167,16 +172,6 @@ class Driver(abc.ABC):
         return {}
 
     # ------------------------------------------------------------------------------------------------ evaluation
-
-    @property
-    @abc.abstractmethod
-    def eval_env_runner(self) -> EnvRunner | None:
-        """The EnvRunner of this process that evaluates; None if only actors do."""
-
-    @property
-    @abc.abstractmethod
-    def eval_env_runner_group(self) -> EnvRunnerGroup:
-        """All EnvRunners that evaluate."""
 
     def sync_evaluation(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
         """Hand the current weights and statistics to the runners that evaluate."""
@@ -239,7 +234,7 @@ class Driver(abc.ABC):
     @property
     def module_ids(self) -> tuple[str, ...]:
         """Ids of the modules."""
-        return (DEFAULT_MODULE_ID,)
+        return (DEFAULT_MODULE_ID,) if self.learner is None else self.learner.module_ids
 
     @property
     @abc.abstractmethod
@@ -334,17 +329,14 @@ class Driver(abc.ABC):
         """Release devices, actors and environments."""
 
 
-def episode_results(
-    returns: np.ndarray, lengths: np.ndarray, *, durations: np.ndarray | None = None, seconds_per_step: float = 0.0
-) -> dict[str, float]:
+def episode_results(episodes: EpisodeStatistics | EndedEpisodes, seconds_per_step: float = 0.0) -> dict[str, float]:
     """Mean, min and max of episodes; NaN where there are none.
 
     Args:
-        returns: float ``[n]``.
-        lengths: int ``[n]``.
-        durations: float ``[n]``, seconds, if they were measured.
-        seconds_per_step: Otherwise the wall time of one step of one environment.
+        episodes: The episodes.
+        seconds_per_step: The wall time of one step of one environment, for episodes without durations.
     """
+    returns, lengths, durations = episodes.returns, episodes.lengths, episodes.durations
     if len(returns) == 0:
         return dict.fromkeys(EPISODE_STATISTICS, NAN)
     duration = float(np.mean(lengths)) * seconds_per_step if durations is None else float(np.mean(durations))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from jaxrl_stack.acting.recording import EndedEpisodes
@@ -45,19 +46,15 @@ def evaluation_results(
         logger.aggregate([metrics for _, _, metrics in new])
         shares += new
     ended = [episodes for _, episodes, _ in shares] or [EndedEpisodes.of(())]
-    returns, lengths, durations = (
-        np.concatenate([getattr(episodes, name) for episodes in ended]) for name in ("returns", "lengths", "durations")
-    )
+    together = jax.tree.map(lambda *parts: np.concatenate(parts), *map(vars, ended))
+    episodes = EndedEpisodes(**together)
     results = logger.compile()
-    merge_nested(
-        results,
-        {
-            **episode_results(returns, lengths, durations=durations),
-            "num_episodes": len(returns),
-            "num_env_steps_sampled": sum(num_env_steps for num_env_steps, _, _ in shares),
-            "sample": time.perf_counter() - started,
-        },
-    )
+    counts = {
+        "num_episodes": len(episodes.returns),
+        "num_env_steps_sampled": sum(num_env_steps for num_env_steps, _, _ in shares),
+        "sample": time.perf_counter() - started,
+    }
+    merge_nested(results, episode_results(episodes) | counts)
     return results
 
 

@@ -187,11 +187,8 @@ class OffPolicyActorDriver(ActorDriver):
             blocks = self.env_runner_group.sample_blocks(
                 config.num_env_runners, num_steps=num_steps, timeout_seconds=config.sample_timeout_s
             )
-        self._take_in([block.episodes for block in blocks], [block.metrics for block in blocks if block.metrics])
-        num_env_steps = sum(block.num_env_steps for block in blocks)
-        self.num_env_steps += num_env_steps
+        num_env_steps = self._take_in(blocks, [block.episodes for block in blocks], started)
         self._blocks += [block for block in blocks if block.connector_state is not None]
-        self._clock(names.ENV_RUNNER_SAMPLING_TIMER, started)
         return None, blocks, num_env_steps, None
 
     def _store_blocks(self, replay: EpisodeReplayBuffer, blocks: list[SampleBlock]) -> EpisodeReplayBuffer:

@@ -87,21 +87,21 @@ class OffPolicyDeviceDriver(DeviceDriver):
         return rollout, dataclasses.replace(batch, what=what)
 
     def _plan_training_step(self) -> None:
-        config, num_devices = self.config, self._num_devices
+        config, learner, num_devices = self.config, self.learner, len(self.learner.devices)
         self._num_rounds = 1
         self._fragment_length = config.get_rollout_fragment_length()
         self._num_samples, self._num_draws = config.rounds_per_training_step
         self._steps_per_training_step = self._num_samples * self._fragment_length * self._num_envs
         wanted = config.min_sample_timesteps_per_iteration or 0
         self._num_training_steps = max(1, -(-wanted // self._steps_per_training_step))
-        if self.learner.has_host_hooks and self._num_training_steps > 1:
+        if learner.has_host_hooks and self._num_training_steps > 1:
             notice_once(
-                f"{type(self.learner).__name__} overrides a hook that runs on the host around updates: every training "
+                f"{type(learner).__name__} overrides a hook that runs on the host around updates: every training "
                 f"step returns to it, which costs far more than the step itself. pre_update() and post_update() "
                 f"run inside the compiled program."
             )
             self._num_training_steps = 1
-        self._plan = self.learner.plan(num_epochs=1, minibatch_size=None, shuffle_batch_per_epoch=False)
+        self._plan = learner.plan(num_epochs=1, minibatch_size=None, shuffle_batch_per_epoch=False)
         self._check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
         capacity = config.replay_capacity
         self._check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
@@ -124,22 +124,11 @@ class OffPolicyDeviceDriver(DeviceDriver):
         self._recorded = self._columns_of_step()
         self._estimate_replay()
         # Made where it stays: a copy of it on the way there may not fit.
-        self._make_replay = map_over_devices(
-            lambda _: (self.replay.init(self._recorded),),
-            self.learner.devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(0,),
-            out_axes=(0,),
-            donate_argnums=(),
+        program = functools.partial(
+            map_over_devices, devices=learner.devices, axis_name=learner.axis_name, in_axes=(0,), out_axes=(0,)
         )
-        self._cut = map_over_devices(
-            lambda replay: (self.replay.cut(replay),),
-            self.learner.devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(0,),
-            out_axes=(0,),
-            donate_argnums=(0,),
-        )
+        self._make_replay = program(lambda _: (self.replay.init(self._recorded),), donate_argnums=())
+        self._cut = program(lambda replay: (self.replay.cut(replay),), donate_argnums=(0,))
         self._stored_replay = StoredReplay(self)
 
     def _check_divides(self, name: str, number: int, num_devices: int) -> None:
@@ -277,17 +266,10 @@ class OffPolicyDeviceDriver(DeviceDriver):
         )
 
     def _sample_on_device(self, state: TrainState, settings: Any):
-        learner, sampler = state.learner, state.runner
+        sampler = state.runner
         start, length = sampler.num_steps, self._fragment_length
         # Schedules of exploration see the steps up to here; those of the learner move on with its updates.
-        context = self.rollout.context(
-            learner.params,
-            learner.rest,
-            self.learner.current_values(settings, state.timesteps)["modules"],
-            state.timesteps,
-            explore=bool(self.config.explore),
-            axis_name=self.learner.reduction_axis,
-        )
+        context = self._acting_context(state, settings, state.timesteps)
         keys = jax.lax.dynamic_slice_in_dim(sampler.step_keys, start, length)
         runner, columns, statistics = self.rollout.steps(sampler.runner, keys, context)
         returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
@@ -423,10 +405,6 @@ class OffPolicyDeviceDriver(DeviceDriver):
             except BaseException:
                 self._empty_replay()
                 raise
-
-    @property
-    def _num_devices(self) -> int:
-        return len(self.learner.devices)
 
     def stop(self) -> None:
         super().stop()

@@ -87,10 +87,7 @@ class OnPolicyActorDriver(ActorDriver):
             keep_remote=self.learner_group.is_remote,
             timeout_seconds=config.sample_timeout_s,
         )
-        self._take_in([block.episodes for block in blocks], [block.metrics for block in blocks])
-        num_env_steps = sum(block.num_env_steps for block in blocks)
-        self.num_env_steps += num_env_steps
-        self._clock("env_runner_sampling_timer", started)
+        num_env_steps = self._take_in(blocks, [block.episodes for block in blocks], started)
         return None, {"blocks": blocks}, num_env_steps, {"connector_states": newest_connector_states(blocks)}
 
     def _sample_episodes(self, state: TrainState, settings: Any) -> tuple[Any, Any, int, dict[str, Any]]:
