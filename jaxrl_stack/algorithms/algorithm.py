@@ -54,10 +54,13 @@ from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import empty_result, merge_nested
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
+
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.core.rl_module.rl_module import RLModule
@@ -141,6 +144,28 @@ class Algorithm(Checkpointable):
     def get_default_config(cls) -> AlgorithmConfig:
         """The default config of this algorithm."""
         return AlgorithmConfig(algo_class=cls)
+
+    @classmethod
+    def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
+        """What a Ray Tune trial of this algorithm needs: a bundle for its main process, and one for every actor.
+
+        For a trial that builds the algorithm itself: ``tune.with_resources(function, resources=...)``.
+
+        Args:
+            config: A config, or a dict of settings.
+
+        Raises:
+            ValueError: If the settings cannot be right, or the cluster can never hold the trial.
+        """
+        import ray
+        from ray.tune import PlacementGroupFactory
+
+        own = cls._own_config(config)
+        own.validate()
+        if ray.is_initialized():
+            check_resources(own, main_process=True)
+        bundles, strategy = resource_bundles(own)
+        return PlacementGroupFactory(bundles, strategy=strategy)
 
     pure_training_step: Callable[..., Any] = staticmethod(on_policy.training_step)
     """The algorithm's shape of a training step, a function of `execution`; both drivers run it."""

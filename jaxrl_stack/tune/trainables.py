@@ -67,20 +67,13 @@ class AlgorithmTrainable:
         Raises:
             ValueError: If the settings cannot be right, or the cluster can never hold the trial.
         """
-        import ray
-        from ray.tune import PlacementGroupFactory
-
         from jaxrl_stack.tune.registry import share_env
-        from jaxrl_stack.utils.resources import check_resources, resource_bundles
 
         settings = cls.as_config(config)
         # Called in the driver's process, which knows the environments; the trial's does not.
         for each in (settings, settings.get_evaluation_config_object()):
             share_env(each.env if each is not None else None)
-        if ray.is_initialized():
-            check_resources(settings, main_process=True)
-        bundles, strategy = resource_bundles(settings)
-        return PlacementGroupFactory(bundles, strategy=strategy)
+        return cls.algorithm_class().default_resource_request(settings)
 
     def setup(self, config: dict[str, Any]) -> None:
         """Build the algorithm of this trial."""

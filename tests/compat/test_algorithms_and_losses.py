@@ -358,6 +358,16 @@ def test_a_training_step_that_samples_in_parallel(env):
 # ------------------------------------------------------------------------------------------------------------ configs
 
 
+def test_an_algorithm_says_what_a_trial_that_builds_it_needs():
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=1).learners(num_cpus_per_learner=2)
+    config.learners(num_learners=1).resources(placement_strategy="SPREAD")
+    for given in (config, config.to_dict()):
+        request = config.algo_class.default_resource_request(given)
+        assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 2.0}] and request.strategy == "SPREAD"
+    with pytest.raises(ValueError, match="minibatch_size"):
+        PPO.default_resource_request(config.copy(copy_frozen=False).training(minibatch_size=10_000))
+
+
 def test_the_class_of_an_algorithm_is_in_its_config():
     assert [config().algo_class for config in (PPOConfig, DQNConfig, SACConfig)] == [PPO, DQN, SAC]
     assert PPOConfig().copy().algo_class is PPO and PPOConfig(algo_class=Minimal).algo_class is Minimal
