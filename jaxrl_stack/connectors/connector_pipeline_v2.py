@@ -17,6 +17,7 @@ from jaxrl_stack.connectors.connector_v2 import (
     PURE_SIGNATURE,
     ConnectorContext,
     ConnectorV2,
+    HostConnector,
     PureConnector,
     StandaloneModule,
     nest,
@@ -58,6 +59,7 @@ class ConnectorPipelineV2(PureConnector):
 
     _is_optional_in_checkpoints = False
     env_axis = 0  # where the environments are in a batch's leaves
+    compiles_calls = False  # whether a `__call__` that reads no episodes may come after these have become arrays
 
     def __init__(
         self,
@@ -183,6 +185,13 @@ class ConnectorPipelineV2(PureConnector):
         if any(connector is place for _, place in self._places):
             raise ValueError(f"This {type(connector).__name__} object is in the pipeline already; add a second one.")
         before = [place for _, place in self._places[:index] if isinstance(place, Marker) and place.ends_episodes]
+        if (
+            self.compiles_calls
+            and isinstance(connector, HostConnector)
+            and not isinstance(connector, ConnectorPipelineV2)
+        ):
+            # Whether it runs on episodes follows from where it stands.
+            connector.is_host_connector = not before or connector.reads_episodes()
         if connector.is_host_connector and before:
             raise TypeError(
                 f"Host connector {type(connector).__name__!r} comes after {type(before[0]).__name__!r} in this "

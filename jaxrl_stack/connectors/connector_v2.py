@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.core import Tracer
@@ -105,7 +107,7 @@ class ConnectorV2(Checkpointable, Constructible):
       same connector runs inside the compiled training step, on a host runner and on its own;
     * `HostConnector`, by overriding ``__call__`` (RLlib's form: episodes in, changes in place). It runs on the actor
       driver only, before all pure connectors. Its ``batch`` is a dict ``batch[column][(episode id,)] = [items]``,
-      for which the static methods are.
+      for which the static methods are. One that reads no episodes may stand behind them in a learner pipeline, too.
 
     Args:
         input_observation_space: Space of the observations that come in: of one environment, without batch
@@ -422,9 +424,59 @@ setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__in
 
 
 class HostConnector(ConnectorV2):
-    """The base of connectors that override ``__call__``; a state that they keep is their own affair."""
+    """The base of connectors that override ``__call__``; a state that they keep is their own affair.
+
+    One whose ``__call__`` leaves its argument ``episodes`` alone can stand where episodes are arrays already, in a
+    learner pipeline: it is compiled there, like a pure one, and keeps no state.
+    """
 
     is_host_connector = True
+
+    @classmethod
+    def reads_episodes(cls) -> bool:
+        """Whether ``__call__`` looks at its argument ``episodes``, or may find it among its keyword arguments."""
+        function: Any = inspect.unwrap(cls.__call__)
+        code = function.__code__
+        if "episodes" not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            return True
+        loaded = {name for step in dis.get_instructions(code) if "LOAD" in step.opname for name in _names(step.argval)}
+        return "episodes" in loaded
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """``__call__`` on a batch of arrays, where the pipeline has put this connector behind them.
+
+        Raises:
+            TypeError: It returned no dict, or changed one of its attributes: it runs while JAX traces, once for all
+                batches.
+        """
+        given = {module_id: jax.tree.map(jnp.asarray, columns) for module_id, columns in batch.items()}
+        module = None if ctx.pure is None else ctx.module
+        before = _contents(self)
+        batch = self(rl_module=module, batch=given, episodes=(), explore=ctx.explore, shared_data={})
+        if _contents(self) != before:
+            raise TypeError(
+                f"{type(self).__name__}.__call__ changes attributes of the connector. After episodes have become "
+                f"arrays it is compiled, and runs once for all batches: keep what changes in a state:\n{PURE_SIGNATURE}"
+            )
+        if not isinstance(batch, dict):
+            raise TypeError(
+                f"{type(self).__name__}.__call__ returned {type(batch).__name__} instead of a dict. It must end with "
+                "`return batch`."
+            )
+        return state, batch
+
+
+def _names(argument: Any) -> tuple[Any, ...]:
+    # Newer Pythons load two variables in one instruction.
+    return argument if isinstance(argument, tuple) else (argument,)
+
+
+def _contents(connector: ConnectorV2) -> dict[str, list[Any]]:
+    """What the attributes of a connector hold, to see whether it changed."""
+    return {
+        name: [id(value), *((len(leaf) if isinstance(leaf, Sized) else id(leaf)) for leaf in jax.tree.leaves(value))]
+        for name, value in vars(connector).items()
+    }
 
 
 class PureConnector(ConnectorV2):

@@ -110,6 +110,7 @@ class Second(Shift):
 
 class OnEpisodes(ConnectorV2):
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        assert all(len(episode) for episode in episodes)
         return batch
 
 
@@ -213,10 +214,12 @@ class AddIntrinsicRewards(ConnectorV2):
 
 
 class CuriousLearner(PPOLearner):
+    connector = AddIntrinsicRewards
+
     def build(self):
         super().build()
         pipeline = self._learner_connector
-        pipeline.insert_after(NumpyToTensor, AddIntrinsicRewards(coefficient=10.0))
+        pipeline.insert_after(NumpyToTensor, self.connector(coefficient=10.0))
         pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
@@ -271,6 +274,77 @@ def test_a_module_of_the_learner_alone_rewards_what_surprises_it(env, settings, 
     jax.tree.map(np.testing.assert_array_equal, restored.get_weights([WORLD_MODEL]), algo.get_weights([WORLD_MODEL]))
     algo.stop()
     restored.stop()
+
+
+class CallWithIntrinsicRewards(ConnectorV2):
+    """As `AddIntrinsicRewards`, by changes in place."""
+
+    def __init__(self, input_observation_space=None, input_action_space=None, *, coefficient, **kwargs):
+        super().__init__(input_observation_space, input_action_space)
+        self.coefficient = coefficient
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        assert WORLD_MODEL not in batch
+        surprise = rl_module[WORLD_MODEL].forward_train(batch[DEFAULT_MODULE_ID])[Columns.INTRINSIC_REWARDS]
+        batch[DEFAULT_MODULE_ID][Columns.REWARDS] += self.coefficient * surprise
+        batch[WORLD_MODEL] = batch[DEFAULT_MODULE_ID]
+        return batch
+
+
+class CuriousByCalls(CuriousLearner):
+    connector = CallWithIntrinsicRewards
+
+
+@pytest.mark.parametrize("env", [CounterEnv, GymnasiumCounterEnv], ids=["device", "host"])
+def test_a_call_that_reads_no_episodes_is_compiled_where_these_are_arrays(env):
+    results = []
+    for learner_class in (CuriousLearner, CuriousByCalls):
+        algo = curious(env).learners(learner_class=learner_class).build_algo()
+        results.append([algo.train()["learners"][DEFAULT_MODULE_ID]["mean_reward"] for _ in range(2)])
+        algo.stop()
+    assert results[0] == results[1]
+
+
+class Counts(ConnectorV2):
+    calls = 0
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        self.calls += 1
+        return batch
+
+
+class Fills(Counts):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.seen = []
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        self.seen.append(batch[DEFAULT_MODULE_ID][Columns.REWARDS])
+        return batch
+
+
+class ForgetsToReturn(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        batch[DEFAULT_MODULE_ID][Columns.REWARDS] *= 2.0
+
+
+@pytest.mark.parametrize(
+    ("connector", "message"),
+    [(Counts, "changes attributes.*def apply"), (Fills, "changes attributes"), (ForgetsToReturn, "`return batch`")],
+)
+def test_a_compiled_call_keeps_nothing_and_returns_the_batch(connector, message):
+    pipeline = small_ppo().build_learner_connector(*SPACES["__env_single__"])
+    pipeline.remove("GeneralAdvantageEstimation")
+    pipeline.insert_after(NumpyToTensor, connector())
+    assert not pipeline.host_connectors
+    rewards = np.ones((2, 1), np.float32)
+    with pytest.raises(TypeError, match=f"(?s){connector.__name__}.__call__ .*{message}"):
+        pipeline(batch={Columns.REWARDS: rewards})
+    assert rewards.tolist() == [[1.0], [1.0]]
+    # Before that place it runs on the host, and may keep what it likes.
+    pipeline.remove(connector.__name__)
+    pipeline.prepend(connector())
+    assert list(pipeline.host_connectors) == [connector.__name__]
 
 
 @pytest.mark.parametrize("config", [DQNConfig(), SACConfig()], ids=["DQN", "SAC"])

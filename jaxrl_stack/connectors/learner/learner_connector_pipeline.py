@@ -22,6 +22,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
     """
 
     env_axis = 1
+    compiles_calls = True
 
     @property
     def needs_all_final_obs(self) -> bool:
