@@ -195,6 +195,7 @@ class Algorithm(Checkpointable):
                 if resolved.is_jax
                 else self.actor_driver_class(*arguments)
             )
+        self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
     def _start_anew(self, config: AlgorithmConfig) -> None:
@@ -203,6 +204,25 @@ class Algorithm(Checkpointable):
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
         self._evaluated_steps = self._evaluated_episodes = self._num_evaluations = self._action_count = 0
         self._evaluation_metrics: dict[str, Any] | None = None
+        self._last_result: dict[str, Any] = {}
+
+    def _reported(self) -> dict[str, Any]:
+        """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
+        last = self._last_result
+        return {
+            **last,
+            NUM_ENV_STEPS_SAMPLED_LIFETIME: self.driver.num_env_steps,
+            ENV_RUNNER_RESULTS: {**last.get(ENV_RUNNER_RESULTS, {}), **self._lifetime_counts()},
+        }
+
+    def _lifetime_counts(self) -> dict[str, Any]:
+        statistics, num_env_steps = self.driver.episode_statistics(), self.driver.num_env_steps
+        return {
+            "num_episodes_lifetime": statistics.num_episodes_lifetime,
+            NUM_ENV_STEPS_SAMPLED_LIFETIME: num_env_steps,
+            "num_agent_steps_sampled_lifetime": {"default_agent": num_env_steps},
+            "num_module_steps_sampled_lifetime": {DEFAULT_MODULE_ID: num_env_steps},
+        }
 
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
@@ -320,20 +340,24 @@ class Algorithm(Checkpointable):
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
         result["config"] = dict(self._reported_config)
+        self._last_result = result
         self.log_result(result)
         return result
+
+    def _logged(self, key: tuple[str, ...]) -> float:
+        return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _call_training_step(self) -> None:
         """`training_step`, which may sample without the driver: RLlib's count of that is what it aggregates."""
         driver, steps = self.driver, (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)
-        counted, reported = driver.num_env_steps, self.metrics.peek(steps, 0)
+        counted, aggregated = driver.num_env_steps, self._logged(steps)
         out = self.training_step()
         if out is not None:
             raise ValueError(
                 f"{type(self).__name__}.training_step() returned {type(out).__name__}; it must return None and log "
                 f"into self.metrics."
             )
-        not_counted = int(self.metrics.peek(steps, 0) - reported) - (driver.num_env_steps - counted)
+        not_counted = int(self._logged(steps) - aggregated) - (driver.num_env_steps - counted)
         if not_counted > 0:
             driver.count_env_steps(not_counted)
 
@@ -376,12 +400,10 @@ class Algorithm(Checkpointable):
         statistics = self.driver.episode_statistics()
         seconds_per_step = seconds / max(1, sampled / config.num_envs_per_env_runner)
         result["env_runners"] |= episode_results(statistics, seconds_per_step)
-        lifetime = statistics.num_episodes_lifetime
+        result["env_runners"] |= self._lifetime_counts()
         result["env_runners"] |= {
-            "num_episodes": lifetime - episodes_before,
-            "num_episodes_lifetime": lifetime,
+            "num_episodes": statistics.num_episodes_lifetime - episodes_before,
             "num_env_steps_sampled": sampled,
-            "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": sampled / seconds,
                 "throughput_since_last_restore": (self.driver.num_env_steps - self._restored_at.num_env_steps)
@@ -392,7 +414,6 @@ class Algorithm(Checkpointable):
         for kind in ("agent", "module"):
             member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
             result["env_runners"][f"num_{kind}_steps_sampled"] = {member: sampled}
-            result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = {member: self.driver.num_env_steps}
         result["env_runners"] |= _returns_by_member(result["env_runners"]["episode_return_mean"])
         merge_nested(result["learners"], self.driver.learner_results(self.driver.num_updates - updates_before))
         result |= {
@@ -811,6 +832,7 @@ class Algorithm(Checkpointable):
         self._start_anew(config)
         self.driver.callbacks = self.callbacks
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
         return True
 

@@ -15,6 +15,7 @@ import ray.tune as ray_tune
 import ray.tune.registry as tune_registry
 
 from envs.counter import CounterEnv
+from envs.gymnasium_versions import GymnasiumCounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.callbacks.callbacks import MemoryTrackingCallbacks, RLlibCallback
@@ -25,7 +26,13 @@ from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.tune.registry import register_env
-from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS, LEARNER_RESULTS
+from jaxrl_stack.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    EPISODE_RETURN_MEAN,
+    EVALUATION_RESULTS,
+    LEARNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+)
 from jaxrl_stack.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP
 from jaxrl_stack.utils.metrics.stats import EmaStats
 from jaxrl_stack.utils.test_utils import check, check_train_results_new_api_stack
@@ -377,3 +384,49 @@ def test_a_leak_shows_in_the_metrics_of_the_memory_tracking_callbacks(monkeypatc
     finally:
         runner.stop()
         tracemalloc.stop()
+
+
+class Peeks(RLlibCallback):
+    def on_train_result(self, *, algorithm, metrics_logger, result, **kwargs):
+        result["peeked"] = [metrics_logger.peek(key) for key in PEEKED]
+        result["default"] = metrics_logger.peek(("env_runners", "is_not_there"), default=-1)
+
+
+PEEKED = (
+    (ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN),
+    (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME),
+    (LEARNER_RESULTS, DEFAULT_MODULE_ID, "vf_loss"),
+)
+
+
+@pytest.mark.parametrize("env", [CounterEnv, GymnasiumCounterEnv], ids=["device", "host"])
+def test_what_an_algorithm_reports_is_found_by_peek(env, tmp_path):
+    config = (
+        PPOConfig()
+        .environment(env, env_config={"terminate_at": 3})
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+        .training(train_batch_size_per_learner=12, minibatch_size=12, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+        .callbacks(Peeks)
+    )
+    algo = config.build_algo()
+    with pytest.raises(KeyError, match="No metric"):
+        algo.metrics.peek(PEEKED[0])
+    for iteration in (1, 2):
+        result = algo.train()
+        mean, steps, loss = result["peeked"]
+        assert steps == 12 * iteration and result["default"] == -1
+        assert mean == result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN] == 6.0
+        assert loss == result[LEARNER_RESULTS][DEFAULT_MODULE_ID]["vf_loss"] > 0.0
+    # What is logged is looked up first, and stands beside what is reported.
+    algo.metrics.log_value((ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN), 70.0, window=1)
+    assert algo.metrics.peek(PEEKED[0]) == algo.metrics.peek(ENV_RUNNER_RESULTS)[EPISODE_RETURN_MEAN] == 70.0
+    assert algo.metrics.peek()[ENV_RUNNER_RESULTS][NUM_ENV_STEPS_SAMPLED_LIFETIME] == 24
+    assert algo.metrics.peek((ENV_RUNNER_RESULTS,))["num_episodes_lifetime"] == 8
+
+    algo.save_to_path(tmp_path)
+    restored = config.build_algo()
+    restored.restore_from_path(tmp_path)
+    assert restored.metrics.peek(PEEKED[1]) == 24
+    algo.stop()
+    restored.stop()

@@ -61,10 +61,12 @@ class MetricsLogger:
 
     Attributes:
         stats: Nested dict of the statistics.
+        reported: ``() -> nested values`` that are reported beside what is logged here; `peek` finds them, too.
     """
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None):
         self.stats: dict[str, Any] = {}
+        self.reported: Callable[[], Mapping[str, Any]] = dict
         self.stats_cls_lookup = dict(DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup)
         self._is_root = bool(root)
 
@@ -302,6 +304,8 @@ class MetricsLogger:
     ) -> Any:
         """Look at one metric, or at a part of the tree, without clearing anything.
 
+        What is logged here comes before what is `reported` under the same name.
+
         Args:
             key: Name or path; None: everything.
             default: What to return if there is no such key; None raises.
@@ -316,6 +320,14 @@ class MetricsLogger:
             ValueError: If the metric measures no throughput, or was never merged.
         """
         found = self.stats if key is None else _find(self.stats, _path(key))
+        if not isinstance(found, StatsBase) and compile and not throughput and not latest_merged_only:
+            beside = self.reported() if key is None else _find(self.reported(), _path(key))
+            if isinstance(beside, Mapping):
+                values = _map(beside, lambda value: value)
+                merge_nested(values, {} if found is None else _map(found, lambda stats: stats.peek()))
+                return values
+            if found is None and beside is not None:
+                return beside
         if found is None:
             if default is not None:
                 return default
@@ -455,11 +467,11 @@ def _path(key: Any) -> tuple[str, ...]:
     return path
 
 
-def _find(tree: dict[str, Any], path: tuple[str, ...]) -> Any:
+def _find(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     """What is at a path: statistics, a dict of them, or None."""
     found: Any = tree
     for name in path:
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(found, Mapping) or name not in found:
             return None
         found = found[name]
     return found
