@@ -329,8 +329,18 @@ def test_top_level_folders_are_imported_by_nobody_in_the_package():
         ("policy.eager_tf_policy_v2", "Flax NNX modules"),
         ("algorithms.ppo.ppo_torch_policy", "PPOLearner"),
         ("utils.tf_utils", "JAX"),
+        ("models.utils", "core.models.activations.get_activation for get_activation_fn"),
+        ("algorithms.appo", "comes later: use PPO (jaxrl_stack.algorithms.ppo)"),
+        ("algorithms.impala.impala_learner", "comes later: use PPO"),
+        ("algorithms.bc.bc_catalog", "DQN or SAC to learn from replay"),
+        ("offline.offline_prelearner", "comes with offline learning"),
+        ("env.external.rllink", "a gymnasium.Env whose reset() and step() talk to the other process"),
+        ("env.wrappers.dm_control_wrapper", "a gymnasium.Env of your own"),
+        ("env.wrappers.recsim", "a gymnasium.Env of your own"),
+        ("core.learner.differentiable_learner_config", "jax.grad in compute_loss_for_module()"),
+        ("utils.debug.deterministic", "debugging(seed=...)"),
     ],
 )
-def test_import_paths_of_torch_classes_and_the_old_stack_name_what_to_use(path, instead):
+def test_import_paths_that_do_not_exist_here_name_what_to_use(path, instead):
     with pytest.raises(ImportError, match=re.escape(instead)):
         importlib.import_module(f"jaxrl_stack.{path}")

@@ -1,4 +1,4 @@
-"""Import paths of RLlib's PyTorch classes and old stack: they do not exist here, and the error says what does."""
+"""Import paths of RLlib's PyTorch classes, its old stack and what comes later: the error says what exists here."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _OLD_MODULES = {
     "evaluation": "jaxrl_stack.env (SingleAgentEnvRunner, EnvRunnerGroup)",
     "models": "an RLModule (jaxrl_stack.core.rl_module.rl_module) for a ModelV2, rl_module(model_config=...) for model "
     "settings, jaxrl_stack.core.models.catalog.Catalog for the ModelCatalog, jaxrl_stack.core.distribution for "
-    "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), and connectors for "
-    "preprocessors",
+    "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), "
+    "jaxrl_stack.core.models.activations.get_activation for get_activation_fn, and connectors for preprocessors",
     "policy.policy_map": "a MultiRLModule: Algorithm.get_module(module_id)",
     "policy.rnn_sequencing": "the learner, which cuts episodes itself: model_config={'max_seq_len': ...}",
     "policy.view_requirement": "a connector that adds what the module needs (jaxrl_stack.connectors)",
@@ -50,6 +50,31 @@ _OLD_MODULES = {
 }
 """Module of the old API stack, which does not exist here -> what to use instead."""
 
+_PPO = "comes later: use PPO (jaxrl_stack.algorithms.ppo), with several env runners"
+_OFFLINE = "comes with offline learning; until then train in an environment, with DQN or SAC to learn from replay"
+_DM_ENV = "comes later: wrap the environment in a gymnasium.Env of your own, as the package shimmy does"
+_META = (
+    "has no counterpart: write inner updates with jax.grad in compute_loss_for_module() of a Learner "
+    "(jaxrl_stack.core.learner.learner)"
+)
+_NOT_HERE = {
+    "algorithms.appo": _PPO,
+    "algorithms.impala": _PPO,
+    "algorithms.bc": _OFFLINE,
+    "algorithms.cql": _OFFLINE,
+    "algorithms.iql": _OFFLINE,
+    "algorithms.marwil": _OFFLINE,
+    "offline": _OFFLINE,
+    "core.learner.differentiable_learner": _META,
+    "core.learner.differentiable_learner_config": _META,
+    "env.external": "comes later: write a gymnasium.Env whose reset() and step() talk to the other process",
+    "env.wrappers.dm_control_wrapper": _DM_ENV,
+    "env.wrappers.dm_env_wrapper": _DM_ENV,
+    "env.wrappers.recsim": "has no counterpart: wrap the RecSim environment in a gymnasium.Env of your own",
+    "utils.debug": "has no counterpart: debugging(seed=...) seeds environments, modules and learners",
+}
+"""Other module that does not exist here -> why not, and what to do."""
+
 _OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
 
@@ -57,7 +82,7 @@ class TorchNamesFinder(importlib.abc.MetaPathFinder):
     """Comes after the real finders, so it only sees what they did not find."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Raise for a module of RLlib's PyTorch or TensorFlow side or old stack; pass on everything else.
+        """Raise for a module of RLlib that is known not to exist here; pass on everything else.
 
         Raises:
             ImportError: Naming what to use.
@@ -67,6 +92,8 @@ class TorchNamesFinder(importlib.abc.MetaPathFinder):
             return None
         if rest in _OLD_MODULES:
             raise ImportError(f"{fullname} is of RLlib's old API stack: use {_OLD_MODULES[rest]}.", name=fullname)
+        if rest in _NOT_HERE:
+            raise ImportError(f"{fullname} {_NOT_HERE[rest]}.", name=fullname)
         if not _OTHER_FRAMEWORK.search(rest):
             return None
         instead = next((ours for theirs, ours in _JAX_CLASSES.items() if rest.startswith(theirs)), None)

@@ -15,7 +15,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.core.models.activations import get_activation
-from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
+from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder
 from jaxrl_stack.core.models.catalog import Catalog
 from jaxrl_stack.core.models.configs import FreeLogStdMLPHeadConfig, MLPEncoderConfig, MLPHeadConfig
 from jaxrl_stack.core.models.initializers import get_initializer, torch_default_bias, torch_default_kernel
@@ -270,6 +270,17 @@ def test_gaussian_heads():
     assert free.log_std.shape == (2,)
     with pytest.raises(ValueError, match="free_log_std=True needs a Box"):
         PPOCatalog(OBS_SPACE, ACTION_SPACE, {"free_log_std": True}).build_pi_head(rngs=rngs())
+
+
+def test_default_encoders_have_the_base_that_encoders_of_ones_own_get():
+    encoder = PPOCatalog(OBS_SPACE, ACTION_SPACE, {"vf_share_layers": False}).build_actor_critic_encoder(rngs=rngs())
+    assert isinstance(encoder, Encoder) and isinstance(encoder.actor, Encoder)
+
+    class Unfinished(Encoder):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Unfinished does not override __call__"):
+        Unfinished()({})
 
 
 @pytest.mark.parametrize(

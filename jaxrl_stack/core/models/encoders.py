@@ -11,18 +11,18 @@ from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.activations import get_activation
-from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
+from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder
 from jaxrl_stack.core.models.mlp import MLP
 
 
-class MLPEncoder(MLP):
+class MLPEncoder(MLP, Encoder):
     """An MLP over flat observations: `{OBS: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`."""
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
         return {ENCODER_OUT: super().__call__(inputs[Columns.OBS])}
 
 
-class ConcatEncoder(MLP):
+class ConcatEncoder(MLP, Encoder):
     """An MLP over several flat columns side by side: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
 
     Args:
@@ -39,7 +39,7 @@ class ConcatEncoder(MLP):
         return {ENCODER_OUT: super().__call__(joined)}
 
 
-class MultiStreamEncoder(nnx.Module):
+class MultiStreamEncoder(Encoder):
     """An encoder for each of several columns, and a net that joins them: `{column: [..., d]}` ->
     `{ENCODER_OUT: [..., latent]}`.
 
@@ -69,7 +69,7 @@ class MultiStreamEncoder(nnx.Module):
         return {ENCODER_OUT: out}
 
 
-class ActorCriticEncoder(nnx.Module):
+class ActorCriticEncoder(Encoder):
     """Latents for the policy and for the value function, from one encoder or from one each.
 
     Its encoders are the attribute `shared`, or the attributes `actor` and `critic`; `actor_encoder` and
