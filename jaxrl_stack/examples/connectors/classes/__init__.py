@@ -1,0 +1,1 @@
+"""Connectors of RLlib's example scripts."""
