@@ -41,16 +41,17 @@ def test_a_discount_outside_its_range_is_refused():
         ComputeReturnsToGo(gamma=1.5)
 
 
-def test_frame_stacking_declares_the_space_and_checks_the_recorded_observations():
-    pipeline = LearnerConnectorPipeline(BOX, gym.spaces.Discrete(2), connectors=[FrameStackingLearner(num_frames=3)])
+def test_frame_stacking_leaves_what_is_recorded_alone_and_misses_what_nobody_stacked():
+    stacked_box = gym.spaces.Box(-1.0, 1.0, (4, 3), np.float32)
+    actions = gym.spaces.Discrete(2)
+    pipeline = LearnerConnectorPipeline(stacked_box, actions, connectors=[FrameStackingLearner(num_frames=3)])
     assert isinstance(pipeline[0], FrameStacking)
-    assert pipeline.observation_space.shape == (4, 3)
+    assert pipeline.observation_space == stacked_box
     stacked = {DEFAULT_MODULE_ID: {"obs": np.ones((5, 2, 4, 3), np.float32)}}
     _, out = pipeline.apply(pipeline.init(2), stacked, ConnectorContext())
     np.testing.assert_array_equal(out[DEFAULT_MODULE_ID]["obs"], stacked[DEFAULT_MODULE_ID]["obs"])
-    raw = {DEFAULT_MODULE_ID: {"obs": np.ones((5, 2, 4, 1), np.float32)}}
     with pytest.raises(ValueError, match=r"Add FrameStackingEnvToModule\(num_frames=3\) to the env-to-module"):
-        pipeline.apply(pipeline.init(2), raw, ConnectorContext())
+        LearnerConnectorPipeline(BOX, actions, connectors=[FrameStackingLearner(num_frames=3)])
 
 
 def test_explain_takes_the_environments_from_the_second_axis():

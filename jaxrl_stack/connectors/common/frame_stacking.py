@@ -18,8 +18,8 @@ class FrameStacking(ConnectorV2):
     channels, ``[..., C]``, become ``[..., num_frames * C]``.
 
     In a learner pipeline (``as_learner_connector=True``) there is nothing left to stack: rollouts record the
-    module's inputs, which the env-to-module pipeline has stacked. It then declares the stacked space
-    and checks that the recorded observations have it.
+    module's inputs, which the env-to-module pipeline has stacked, and whose space is the learner pipeline's own. It
+    then only checks that the last axis holds whole frames.
 
     Args:
         input_observation_space: A Box of rank 1 or more.
@@ -29,7 +29,8 @@ class FrameStacking(ConnectorV2):
         as_learner_connector: The connector stands in a learner pipeline.
 
     Raises:
-        ValueError: ``num_frames`` < 1, or an observation space without an axis to stack along.
+        ValueError: ``num_frames`` < 1, an observation space without an axis to stack along, or, in a learner pipeline,
+            one that nothing has stacked.
     """
 
     def __init__(
@@ -49,8 +50,19 @@ class FrameStacking(ConnectorV2):
         self._as_learner_connector = as_learner_connector
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """A Box whose last axis is ``num_frames`` times as long."""
-        return self._map_spaces(self._stacked_space, input_observation_space)
+        """A Box whose last axis is ``num_frames`` times as long; in a learner pipeline the space itself."""
+        own = self._checked_stacked if self._as_learner_connector else self._stacked_space
+        return self._map_spaces(own, input_observation_space)
+
+    def _checked_stacked(self, space):
+        if space.shape and space.shape[-1] % self.num_frames == 0:
+            return space
+        raise ValueError(
+            f"{type(self).__name__}(num_frames={self.num_frames}, as_learner_connector=True): nothing has stacked "
+            f"{self.num_frames} frames in the module's observation space {space}. Add "
+            f"FrameStackingEnvToModule(num_frames={self.num_frames}) to the env-to-module pipeline: rollouts record "
+            "the module's inputs, and the learner stacks nothing."
+        )
 
     def _stacked_space(self, space):
         import gymnasium as gym
@@ -81,10 +93,7 @@ class FrameStacking(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``; ``ctx.reset`` drops the history."""
-        if self._as_learner_connector:
-            self._check_stacked(batch)
-            return state, batch
-        if self.num_frames == 1:
+        if self._as_learner_connector or self.num_frames == 1:
             return state, batch
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
@@ -95,16 +104,3 @@ class FrameStacking(ConnectorV2):
             state[key] = frames[..., observation.shape[-1] :]
             batch[module_id] = {**batch[module_id], Columns.OBS: frames}
         return state, batch
-
-    def _check_stacked(self, batch: dict[str, Any]) -> None:
-        spaces = self._observation_spaces()
-        for module_id, columns in batch.items():
-            expected = self._stacked_space(self._space_of(spaces, module_id)).shape
-            shape = np.shape(columns[Columns.OBS])
-            if shape[-len(expected) :] != expected:
-                raise ValueError(
-                    f"{type(self).__name__}(num_frames={self.num_frames}) expects recorded observations of "
-                    f"shape {expected} for module {module_id!r}, got {shape}. Add "
-                    f"FrameStackingEnvToModule(num_frames={self.num_frames}) to the env-to-module pipeline: "
-                    "rollouts record the module's inputs, and the learner stacks nothing."
-                )
