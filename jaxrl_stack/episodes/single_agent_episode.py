@@ -106,7 +106,7 @@ class SingleAgentEpisode:
         self._last_step_time: float | None = None
 
         if isinstance(rewards, list):
-            rewards = [float(reward) for reward in rewards]
+            rewards = [reward if isinstance(reward, str) else float(reward) for reward in rewards]
         reward_column = _column(rewards, 0)
         if len_lookback_buffer == "auto":
             ready = isinstance(rewards, InfiniteLookbackBuffer)
@@ -228,7 +228,7 @@ class SingleAgentEpisode:
         self,
         observation: Any,
         action: Any,
-        reward: SupportsFloat,
+        reward: SupportsFloat | str,
         infos: dict | None = None,
         *,
         terminated: bool | np.bool_ = False,
@@ -240,7 +240,7 @@ class SingleAgentEpisode:
         Args:
             observation: the observation after the step.
             action: the action that was taken.
-            reward: its reward, stored as a Python float.
+            reward: its reward, stored as a Python float; a string, the name of one in an example, as it is.
             infos: the step's info dict; an empty one if None.
             terminated: whether the step ended in a terminal state.
             truncated: whether the episode was cut off after the step.
@@ -264,7 +264,7 @@ class SingleAgentEpisode:
         outputs = extra_model_outputs or {}
         if outputs.keys() != self.extra_model_outputs.keys():
             self.extra_model_outputs = self._output_columns(outputs)
-        reward = float(reward)
+        reward = reward if isinstance(reward, str) else float(reward)
 
         self.observations.data.append(observation)
         self.actions.data.append(action)
