@@ -103,7 +103,8 @@ _NEUTRAL = {
     "remote_env_batch_wait_ms": 0, "preprocessor_pref": "deepmind", "observation_filter": "NoFilter",
     "compress_observations": False, "model": {}, "optimizer": {}, "simple_optimizer": False,
     "enable_connectors": True, "_enable_rl_module_api": True, "_enable_learner_api": True,
-    "_enable_new_api_stack": True, "log_sys_usage": True, "fake_sampler": False,
+    "_enable_new_api_stack": True, "log_sys_usage": True, "fake_sampler": False, "eager_tracing": True,
+    "eager_max_retraces": 20, "tf_session_args": {}, "local_tf_session_args": {}, "enable_tf1_exec_eagerly": False,
 }
 """What RLlib's defaults of names that are gone ask for, where it is so here anyway."""
 # fmt: on

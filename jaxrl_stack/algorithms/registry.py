@@ -6,6 +6,8 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.utils.torch_names import COMING_ALGORITHMS
+
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -16,8 +18,6 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
     "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),
 }
-COMING = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL", "TQC")
-"""Algorithms of RLlib that are not here yet."""
 
 
 def get_algorithm_class(name: str) -> type[Algorithm]:
@@ -44,9 +44,9 @@ def _entry(name: str) -> tuple[str, str, str]:
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     available = f"Available: {', '.join(sorted(ALGORITHMS))}."
-    if name in COMING:
+    if name in COMING_ALGORITHMS:
         raise ValueError(f"The algorithm {name!r} comes later. {available}")
-    by_lower = {known.lower(): known for known in (*ALGORITHMS, *COMING)}
+    by_lower = {known.lower(): known for known in (*ALGORITHMS, *COMING_ALGORITHMS)}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
     raise ValueError(f"There is no algorithm {name!r}.{hint} {available}")

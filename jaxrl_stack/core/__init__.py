@@ -5,7 +5,10 @@ The names of agents, modules and components that every layer above uses. Values 
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.renamed import absent_or_renamed
 
 DEFAULT_AGENT_ID = "default_agent"
 DEFAULT_POLICY_ID = "default_policy"
@@ -40,3 +43,7 @@ __all__ = [
     "DEFAULT_POLICY_ID",
     "Columns",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return absent_or_renamed(__name__, name, absent={"TorchRLModule": "`core.rl_module.RLModule`, a Flax NNX module"})

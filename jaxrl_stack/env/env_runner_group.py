@@ -127,6 +127,16 @@ class EnvRunnerGroup:
             self.stop()
             raise
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "foreach_worker":
+                raise AttributeError(
+                    "EnvRunnerGroup.foreach_worker is gone. Use foreach_env_runner(func); its environments are in "
+                    "env_runner.env.unwrapped.envs."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def _runner_class(self) -> type[EnvRunner]:
         return self.config.env_runner_cls or self.config.get_default_env_runner_class()

@@ -33,7 +33,8 @@ _OLD_MODULES = {
     "core.testing": "a small RLModule of your own, and the environments in jaxrl_stack.examples.envs.classes",
     "env.vector_env": "gymnasium.vector.VectorEnv",
     "env.base_env": "gymnasium.Env, or jaxrl_stack.env.jax_env.JaxEnv",
-    "evaluation": "jaxrl_stack.env (SingleAgentEnvRunner, EnvRunnerGroup)",
+    "evaluation": "jaxrl_stack.env (SingleAgentEnvRunner, EnvRunnerGroup), and for Postprocessing the names in "
+    "jaxrl_stack.core.columns.Columns and the learner connector GeneralAdvantageEstimation",
     "models": "an RLModule (jaxrl_stack.core.rl_module.rl_module) for a ModelV2, rl_module(model_config=...) for model "
     "settings, jaxrl_stack.core.models.catalog.Catalog for the ModelCatalog, jaxrl_stack.core.distribution for "
     "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), "
@@ -44,11 +45,16 @@ _OLD_MODULES = {
     "utils.exploration": "RLModule._forward_exploration()",
     "utils.filter": "the connector jaxrl_stack.connectors.env_to_module.MeanStdFilter",
     "utils.nested_dict": "nested dicts, with jax.tree and jaxrl_stack.utils.nested",
+    "utils.replay_buffers.replay_buffer": "jaxrl_stack.utils.replay_buffers.EpisodeReplayBuffer",
+    "utils.replay_buffers.utils": "training(replay_buffer_config={...}), which is checked when it is set",
     "utils.sgd": "Learner.update(num_epochs=..., minibatch_size=...)",
     "utils.spaces.repeated": "a Box of fixed length with a mask",
     "utils.spaces.simplex": "a Box, and a softmax in the environment",
 }
 """Module of the old API stack, which does not exist here -> what to use instead."""
+
+COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL", "TQC")
+"""Algorithms of RLlib that are not here yet."""
 
 _PPO = "comes later: use PPO (jaxrl_stack.algorithms.ppo), with several env runners"
 _OFFLINE = "comes with offline learning; until then train in an environment, with DQN or SAC to learn from replay"
@@ -58,6 +64,10 @@ _META = (
     "(jaxrl_stack.core.learner.learner)"
 )
 _NOT_HERE = {
+    **{
+        f"algorithms.{name.lower()}": "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what there is"
+        for name in COMING_ALGORITHMS
+    },
     "algorithms.appo": _PPO,
     "algorithms.impala": _PPO,
     "algorithms.bc": _OFFLINE,

@@ -1,5 +1,5 @@
 """RLlib's path to the replay buffers; they live in `jaxrl_stack.replay`."""
 
-from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer, __getattr__
 
-__all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"]
+__all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer", "__getattr__"]
