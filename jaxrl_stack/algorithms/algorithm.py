@@ -693,6 +693,12 @@ class Algorithm(Checkpointable):
         """``"learner_group"`` and ``"env_runner"``."""
         return self.driver.components()
 
+    def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
+        learner = state.get(COMPONENT_LEARNER_GROUP, {}).get(COMPONENT_LEARNER, {})
+        stored, modules = learner.get(COMPONENT_RL_MODULE, {}), self.driver.modules()
+        hints = (modules[mid]._hint_for_misfit(own) for mid, own in stored.items() if mid in modules)
+        return next(filter(None, hints), "")
+
     def restore_from_path(
         self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
     ) -> None:

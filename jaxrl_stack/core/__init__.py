@@ -5,8 +5,6 @@ The names of agents, modules and components that every layer above uses. Values 
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
@@ -45,5 +43,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, absent={"TorchRLModule": "`core.rl_module.RLModule`, a Flax NNX module"})
+__getattr__ = absent_or_renamed(__name__, absent={"TorchRLModule": "`core.rl_module.RLModule`, a Flax NNX module"})

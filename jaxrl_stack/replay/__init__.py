@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
 __all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"]
 
-_ABSENT = {
-    "ReplayBuffer": "`EpisodeReplayBuffer`",
-    "PrioritizedReplayBuffer": "`PrioritizedEpisodeReplayBuffer`",
-    "StorageUnit": "`EpisodeReplayBuffer`, which stores episodes",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return absent_or_renamed(__name__, name, absent=_ABSENT)
+__getattr__ = absent_or_renamed(
+    __name__,
+    absent={
+        "ReplayBuffer": "`EpisodeReplayBuffer`",
+        "PrioritizedReplayBuffer": "`PrioritizedEpisodeReplayBuffer`",
+        "StorageUnit": "`EpisodeReplayBuffer`, which stores episodes",
+    },
+)

@@ -14,10 +14,16 @@ from flax import nnx
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
 from jaxrl_stack.connectors.env_to_module import FlattenObservations
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
-from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
+from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI, ValueFunctionAPI
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 SMALL = {"train_batch_size_per_learner": 32, "minibatch_size": 16, "num_epochs": 1}
 
@@ -166,3 +172,124 @@ def test_a_learner_group_by_hand_updates_from_episodes_and_hands_its_state_on(tr
     assert jnp.isfinite(next(iter(jax.tree.leaves(updated)))).all()
     for one in (group, other):
         one.shutdown()
+
+
+class Chooses(Linear):
+    """Returns its actions and what they are drawn from, and leaves their log-probability to the pipeline."""
+
+    def _forward_exploration(self, batch, **kwargs):
+        out = self._forward(batch)
+        return {**out, Columns.ACTIONS: jnp.argmin(out[Columns.ACTION_DIST_INPUTS], axis=-1)}
+
+
+def test_actions_of_a_modules_own_have_the_log_probability_of_what_it_returns_beside_them():
+    spec = RLModuleSpec(module_class=Chooses, model_config={"hidden": 4})
+    algorithm = config().rl_module(rl_module_spec=spec).build_algo()
+    (episode, *_) = algorithm.env_runner.sample(num_timesteps=8)
+    logits = np.stack([episode.get_extra_model_outputs(Columns.ACTION_DIST_INPUTS, t) for t in range(len(episode))])
+    actions = np.asarray(episode.get_actions())
+    np.testing.assert_array_equal(actions, logits.argmin(axis=-1))
+    expected = np.log(np.exp(logits).min(axis=-1) / np.exp(logits).sum(axis=-1))
+    np.testing.assert_allclose(episode.get_extra_model_outputs(Columns.ACTION_LOGP), expected, rtol=1e-5)
+    algorithm.stop()
+
+
+def test_frames_are_stacked_in_both_pipelines():
+    stacking = config().env_runners(
+        env_to_module_connector=lambda env, spaces, device: [FlattenObservations(), FrameStacking(num_frames=2)]
+    )
+    stacking.learners(
+        learner_connector=lambda obs_space, act_space: FrameStacking(num_frames=2, as_learner_connector=True)
+    )
+    algorithm = stacking.build_algo()
+    assert algorithm.get_module().body.kernel[...].shape == (6, 5)
+    with pytest.raises(AttributeError, match="Use foreach_env_runner"):
+        _ = algorithm.env_runner_group.foreach_worker
+    assert algorithm.train()["learners"]["default_policy"]["num_module_steps_trained"] == 32
+    algorithm.stop()
+
+
+class Clones(Learner):
+    """Behaviour cloning, as the guide to learners writes it."""
+
+    def compute_loss_for_module(self, *, module_id, config=None, batch, fwd_out):
+        cls = self._module[module_id].get_train_action_dist_cls()
+        return -jnp.mean(cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).logp(batch[Columns.ACTIONS]))
+
+
+def test_a_loss_from_scratch_updates_from_a_batch_and_its_weights_go_where_they_belong():
+    learner = config().learners(learner_class=Clones).build_learner(env=Repeat({"n": 3}))
+    learner.build()
+    before = learner.get_state(components="rl_module")
+    batch = {Columns.OBS: np.eye(3, dtype=np.float32), Columns.ACTIONS: np.array([0, 1, 2])}
+    learner.update(batch={"default_policy": batch}, timesteps={"num_env_steps_sampled_lifetime": 3})
+    after = learner.module["default_policy"].get_state()
+    assert not np.array_equal(before["rl_module"]["default_policy"]["head/kernel"], after["head/kernel"])
+    with pytest.raises(KeyError, match=r"pass it to Learner.set_state\(\), or state\['rl_module'\]"):
+        learner.module.set_state(before)
+    learner.set_state(before)
+    jax.tree.map(np.testing.assert_array_equal, learner.module.get_state(), before["rl_module"])
+
+
+def test_a_learners_class_names_what_its_modules_need():
+    assert set(SACConfig().get_default_learner_class().rl_module_required_apis()) == {QNetAPI, TargetNetworkAPI}
+    assert Learner.rl_module_required_apis() == []
+
+
+def test_a_module_built_alone_that_shares_layers_does_not_go_into_an_algorithm_that_does_not(tmp_path):
+    env = Repeat({"n": 3})
+    sizes = {"fcnet_hiddens": [4]}
+    spaces = {"observation_space": gym.spaces.Box(0, 1, (3,), np.float32), "action_space": env.action_space}
+    part = "learner_group/learner/rl_module/default_policy"
+    for shares in (None, False):
+        model_config = DefaultModelConfig(**sizes) if shares is None else sizes | {"vf_share_layers": shares}
+        DefaultPPORLModule(**spaces, model_config=model_config, rngs=1).save_to_path(tmp_path / str(shares))
+    settings = PPOConfig().environment(Repeat, env_config={"n": 3}).rl_module(model_config=DefaultModelConfig(**sizes))
+    settings.env_runners(num_env_runners=0, env_to_module_connector=lambda env: FlattenObservations())
+    algorithm = settings.training(**SMALL).build_algo()
+    with pytest.raises(ValueError, match="put vf_share_layers into the model_config of both"):
+        algorithm.restore_from_path(tmp_path / "None", component=part)
+    algorithm.restore_from_path(tmp_path / "False", component=part)
+    stored = RLModule.from_checkpoint(tmp_path / "False").get_state()
+    jax.tree.map(np.testing.assert_array_equal, algorithm.get_weights()["default_policy"], stored)
+    algorithm.stop()
+
+
+def test_episodes_hold_names_in_place_of_values():
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(observation="o0", infos="i0")
+    for t in range(3):
+        episode.add_env_step(observation=f"o{t + 1}", action=f"a{t}", reward=f"r{t}", infos=f"i{t + 1}")
+    assert episode.get_rewards([0, -1]) == ["r0", "r2"] and episode.get_observations(slice(1, 3)) == ["o1", "o2"]
+    part = episode[1:2]
+    assert (list(part.observations), list(part.actions), list(part.rewards)) == (["o1", "o2"], ["a1"], ["r1"])
+    given = SingleAgentEpisode(observations=["o0", "o1"], actions=["a0"], rewards=["r0"], len_lookback_buffer=1)
+    assert len(given) == 0 and given.get_rewards(-1) == "r0"
+    assert episode.cut().get_observations(-1) == "o3"
+
+
+def test_settings_of_other_frameworks_and_of_the_past_with_rllibs_defaults_are_taken():
+    old = PPOConfig().framework("torch", eager_tracing=True, eager_max_retraces=20, tf_session_args={})
+    old.framework(local_tf_session_args={}).env_runners(enable_tf1_exec_eagerly=False, sampler_perf_stats_ema_coef=None)
+    assert old.to_dict() == PPOConfig().to_dict()
+    with pytest.raises(ValueError, match="'eager_max_retraces' is gone"):
+        PPOConfig().framework(eager_max_retraces=3)
+
+
+@pytest.mark.parametrize(
+    ("statement", "instead"),
+    [
+        ("from jaxrl_stack.core import Columns, TorchRLModule", "use `core.rl_module.RLModule`"),
+        ("from jaxrl_stack.algorithms.impala import IMPALAConfig", "comes later.*registry.ALGORITHMS"),
+        (
+            "from jaxrl_stack.algorithms.bc.torch.default_bc_torch_rl_module import DefaultBCTorchRLModule",
+            "comes later",
+        ),
+        ("from jaxrl_stack.utils.replay_buffers import ReplayBuffer, StorageUnit", "use `EpisodeReplayBuffer`"),
+        ("from jaxrl_stack.utils.replay_buffers.utils import validate_buffer_config", "replay_buffer_config="),
+        ("from jaxrl_stack.evaluation.postprocessing import Postprocessing", "Columns.*GeneralAdvantageEstimation"),
+    ],
+)
+def test_imports_of_the_guides_that_are_not_here_say_what_is(statement, instead):
+    with pytest.raises(ImportError, match=instead):
+        exec(statement, {})

@@ -65,7 +65,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
     result_names = (QF_LOSS_KEY, QF_MEAN_KEY, QF_MAX_KEY, QF_MIN_KEY, TD_ERROR_MEAN_KEY)
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT_PREDS)
 
-    def rl_module_required_apis(self) -> list[type]:
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
         return [QNetAPI, TargetNetworkAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:

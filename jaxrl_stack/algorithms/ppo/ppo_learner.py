@@ -42,7 +42,8 @@ class PPOLearner(Learner):
     def columns_from_acting(self) -> tuple[str, ...]:
         return (Columns.ACTION_LOGP, *([Columns.ACTION_DIST_INPUTS] if self.config.use_kl_loss else []))
 
-    def rl_module_required_apis(self) -> list[type]:
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:

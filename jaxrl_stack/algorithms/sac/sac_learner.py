@@ -95,7 +95,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
     optimizer_names = ("qf", "qf_twin", "policy", "alpha")
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT)
 
-    def rl_module_required_apis(self) -> list[type]:
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
         return [TargetNetworkAPI, QNetAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:

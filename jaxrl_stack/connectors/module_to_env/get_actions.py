@@ -11,11 +11,11 @@ from jaxrl_stack.core.columns import Columns
 
 
 class GetActions(ConnectorV2):
-    """Writes ACTIONS: a sample when exploring, else the greedy action; with a sample also ACTION_LOGP.
+    """Writes ACTIONS: a sample when exploring, else the greedy action; exploring also ACTION_LOGP.
 
     Exploring takes the module's exploration distribution, else the inference distribution is made
-    deterministic. A module that puts out ACTIONS itself is left alone (and then gives ACTION_LOGP, too, if
-    its loss needs it).
+    deterministic. ACTIONS that a module puts out itself are left alone; where it puts out ACTION_DIST_INPUTS beside
+    them, and no ACTION_LOGP, that is theirs.
     """
 
     draws_from_pipeline_key = True
@@ -28,10 +28,16 @@ class GetActions(ConnectorV2):
             ValueError: Exploring without ``ctx.key``.
         """
         todo = [module_id for module_id, columns in batch.items() if Columns.ACTIONS not in columns]
-        if not todo:
+        chosen = [mid for mid, columns in batch.items() if ctx.explore and mid not in todo and _lacks_logp(columns)]
+        if not todo and not chosen:
             return state, batch
         modules = ctx.module
         batch = dict(batch)
+        for module_id in chosen:
+            columns = batch[module_id]
+            cls = modules[module_id].get_exploration_action_dist_cls()
+            logp = cls.from_logits(columns[Columns.ACTION_DIST_INPUTS]).logp(columns[Columns.ACTIONS])
+            batch[module_id] = {**columns, Columns.ACTION_LOGP: logp}
         for module_id, key in zip(todo, self._keys(ctx, len(todo)), strict=True):
             batch[module_id] = self._with_actions(module_id, batch[module_id], modules[module_id], key, ctx.explore)
         return state, batch
@@ -60,3 +66,7 @@ class GetActions(ConnectorV2):
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
         actions, logp = distribution.sample_and_logp(key=key)
         return {**columns, Columns.ACTIONS: actions, Columns.ACTION_LOGP: logp}
+
+
+def _lacks_logp(columns: dict[str, Any]) -> bool:
+    return Columns.ACTION_DIST_INPUTS in columns and Columns.ACTION_LOGP not in columns

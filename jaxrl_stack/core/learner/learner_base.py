@@ -270,6 +270,8 @@ class LearnerBase:
         # While `build` registers optimizers there is no state yet: these are the initial weights.
         return self._template if self._state is None else self._synced_module()
 
+    _module = module  # as RLlib's losses call it
+
     def _synced_module(self) -> MultiRLModule:
         state = self.state
         updates = int(jax.device_get(host_view(state.num_updates)))
@@ -390,7 +392,8 @@ class LearnerBase:
     def _ids_with_loss_of_algorithm(self) -> list[ModuleID]:
         return [mid for mid, module in self._template.items() if self._has_loss_of_algorithm(module)]
 
-    def rl_module_required_apis(self) -> list[type]:
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
         """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
         return []
 

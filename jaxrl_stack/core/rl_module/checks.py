@@ -148,7 +148,9 @@ class _ForwardCheck:
             expected = f"{Columns.ACTION_DIST_INPUTS!r} or {Columns.ACTIONS!r} among them"
             remedy = "Return {Columns.ACTION_DIST_INPUTS: ...}, or actions under Columns.ACTIONS."
             self.fail_lacking(outputs, expected, remedy)
-        missing = [key for key in required if key not in outputs]
+        has_logp = Columns.ACTION_DIST_INPUTS in outputs and self.forward == "exploration"  # see GetActions
+        made = {*outputs, *([Columns.ACTION_LOGP] if has_logp else [])}
+        missing = [key for key in required if key not in made]
         if missing and self.forward != "exploration":
             remedy = f"Add {missing} to the dict that {self.method}() returns."
             self.fail_lacking(outputs, f"{missing} too, which the loss needs", remedy)
@@ -157,7 +159,8 @@ class _ForwardCheck:
                 outputs,
                 f"{missing} beside {Columns.ACTIONS!r}, which the loss needs",
                 f"Return {{Columns.ACTION_DIST_INPUTS: ...}} alone, and actions and what belongs to them are made "
-                f"of it; or add {missing} ({Columns.ACTION_LOGP!r}: float32 log-probabilities of the actions).",
+                f"of it; or add {missing} (with {Columns.ACTION_DIST_INPUTS!r} among them, {Columns.ACTION_LOGP!r} may "
+                f"be left out).",
             )
 
     def _check_action_dist_inputs(self, inputs: Any) -> None:

@@ -25,7 +25,7 @@ from jax.core import Tracer
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, as_names, opened, selected
 from jaxrl_stack.checkpoints.plain_data import NOT_STORED
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
@@ -84,9 +84,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
     Subclasses build their networks in `setup()`, where `self.rngs` (`nnx.Rngs`) is available, and override
     `_forward` or some of `_forward_inference`, `_forward_exploration`, `_forward_train`. These take a dict of
-    columns with any leading batch axes and return a dict with `ACTION_DIST_INPUTS`, or `ACTIONS` (optionally
-    with `ACTION_LOGP`), and whatever a loss needs. They run while JAX traces: no side effects, no Python
-    branch on values.
+    columns with any leading batch axes and return a dict with `ACTION_DIST_INPUTS`, or `ACTIONS` (beside which
+    `ACTION_LOGP` follows from `ACTION_DIST_INPUTS`), and whatever a loss needs. They run while JAX traces: no side
+    effects, no Python branch on values.
 
     NumPy arrays among the attributes are constants, Variables other than `nnx.Param` and JAX arrays are state
     that is not trained, spaces and the model config are plain attributes.
@@ -611,6 +611,11 @@ class MultiRLModule(RLModule):
         Raises:
             KeyError: For an unknown module id.
         """
+        if COMPONENT_RL_MODULE in state and COMPONENT_RL_MODULE not in self:
+            raise KeyError(
+                f"{self._no_module(COMPONENT_RL_MODULE)} This is a Learner's state: pass it to Learner.set_state(), or "
+                f"state[{COMPONENT_RL_MODULE!r}] here."
+            )
         for module_id, module_state in state.items():
             spec = self.rl_module_specs.get(module_id)
             if module_id not in self and self.inference_only and spec is not None and spec.learner_only:
