@@ -23,7 +23,8 @@ class LiveEpisodes:
     """One running episode per environment, extended step by step.
 
     The last observation of a running episode is the environment's own until the module acts on it; from then on it
-    is what the module saw.
+    is what the module saw. Where a connector leaves the episodes alone and puts observations of its own into the batch,
+    running episodes go on with theirs, which it looks back on; what is handed out holds what the module saw.
 
     Args:
         call: ``(hook name, env index, episode, **more)``; called for ``on_episode_created``, ``on_episode_start``,
@@ -44,20 +45,37 @@ class LiveEpisodes:
         self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         self._finished: list[tuple[int, SingleAgentEpisode]] = []
         self._last_inputs: Any = None
+        # What the module saw of a running episode that keeps its own observations, look-back included.
+        self._seen: list[list[Any]] = [[] for _ in range(num_envs)]
 
     def start(self, index: int, observation: Any, info: dict) -> None:
         """A new episode in one environment."""
         episode = self.episodes[index] = SingleAgentEpisode()
         self._chunks[index] = []
+        self._seen[index] = []
         self._call("on_episode_created", index, episode)
         episode.add_env_reset(observation, info)
         self._call("on_episode_start", index, episode)
 
-    def saw(self, observations: Any) -> None:
-        """What the module acts on now, ``[B, ...]``: takes the place of the environments' last observations."""
+    def saw(self, observations: Any, keeps_own: bool = False) -> None:
+        """What the module acts on now, ``[B, ...]``: takes the place of the environments' last observations.
+
+        Args:
+            observations: Those.
+            keeps_own: Not before the episode is handed out.
+        """
         for index, episode in enumerate(self.episodes):
-            if not episode.is_done:
+            if episode.is_done:
+                continue
+            if keeps_own:
+                self._seen[index].append(row(observations, index))
+            else:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
+
+    def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
+        """Put what the module saw into an episode that is handed out, `last` after its last step."""
+        seen = [*self._seen[index], last]
+        episode.observations.data[-len(seen) :] = seen
 
     def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
         """Take in one vector step; ended episodes stay in place until `begin`.
@@ -98,11 +116,13 @@ class LiveEpisodes:
         for index, episode in enumerate(self.episodes):
             if step.valid is not None and not step.valid[index]:
                 continue
-            if episode.is_done and final_inputs is not None:
+            if episode.is_done and final_inputs is not None and not self._seen[index]:
                 episode.set_observations(new_data=row(final_inputs, index), at_indices=-1)
             self._call("on_episode_step", index, episode)
             if episode.is_done:
                 self._call("on_episode_end", index, episode, prev_episode_chunks=self._chunks[index])
+                if self._seen[index]:
+                    self._see(index, episode, row(final_inputs, index))
                 self._finished.append((index, episode))
 
     def begin(self, step: Any) -> None:
@@ -122,12 +142,16 @@ class LiveEpisodes:
         for index, episode in enumerate(self.episodes):
             if episode.is_done or not len(episode):
                 continue
-            self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
-            if self._last_inputs is not None:
+            successor = self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
+            seen = self._seen[index]
+            if self._last_inputs is not None and not seen:
                 # Nothing acts on it in this chunk: it is to look like the others all the same.
                 episode.set_observations(new_data=row(self._last_inputs, index), at_indices=-1)
             if self._keeps_chunks:
                 self._keep(self._chunks[index], episode)
+            if seen:
+                self._see(index, episode, row(self._last_inputs, index))
+                del seen[: len(seen) - successor.observations.lookback]
             chunks.append(episode)
         return chunks
 

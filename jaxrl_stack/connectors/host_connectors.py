@@ -30,6 +30,7 @@ def run_host_connectors(
     *,
     episodes: Sequence[SingleAgentEpisode],
     batch: dict[str, Any] | None = None,
+    made: set[str] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Run an env-to-module pipeline's host connectors on the newest observation of every episode.
@@ -41,6 +42,7 @@ def run_host_connectors(
         pipeline: The whole env-to-module pipeline.
         episodes: One per environment; their last observations are as the environment gave them.
         batch: Columns to start from, ``{column: items per episode, or arrays}``.
+        made: Gets the names of the columns that connectors added or were given.
         **arguments: Handed to the connectors: ``rl_module``, ``explore`` (whether actions will be sampled),
             ``shared_data`` (a dict for them to share; made where it is missing), and ``metrics``, a MetricsLogger that
             gets every connector's seconds under ``timers/connectors/<name in snake case>``, after
@@ -56,6 +58,8 @@ def run_host_connectors(
         TypeError: A connector returned no dict, or a host connector comes after a pure one.
     """
     columns, writers = _run(pipeline, dict(batch or {}), episodes, **arguments)
+    if made is not None:
+        made.update(columns)
     stacked = {
         name: _one_item_per_episode(name, data, episodes, _written_by(writers, name))
         for name, data in columns.items()
@@ -126,8 +130,9 @@ def columns_of_episodes(
             found = 0 if rows is None else len(jax.tree.leaves(rows)[0])
             if found != expected:
                 hint = (
-                    " A new OBS column needs the observation after the last step, too, to bootstrap from; or "
-                    "rewrite the episode: `episode.set_observations(new_data=...)`."
+                    " The episodes hold what the module saw: leave a connector out here that does what one of the "
+                    "env-to-module pipeline has done. A new OBS column needs the observation after the last step, "
+                    "too, to bootstrap from; or rewrite the episode: `episode.set_observations(new_data=...)`."
                     if is_observation
                     else ""
                 )

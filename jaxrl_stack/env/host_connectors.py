@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_stack.acting.host_policy import Mode
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
@@ -24,6 +25,7 @@ class HostConnectors:
 
     Attributes:
         batch: ``{column: arrays [B, ...]}`` to act on next.
+        makes_obs: Whether OBS is a column that a connector added, not the episodes' last observations.
     """
 
     def __init__(self, pipeline: Any, module: Callable[[], Any], metrics: MetricsLogger):
@@ -31,16 +33,21 @@ class HostConnectors:
         self._module = module
         self._metrics = metrics
         self.batch: dict[str, Any] = {}
+        self.makes_obs = False
 
     def run(self, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
         """What the connectors make of the episodes' last observations, ``{column: [n, ...]}``."""
-        return run_host_connectors(
+        made: set[str] = set()
+        batch = run_host_connectors(
             self._pipeline,
             episodes=episodes,
+            made=made,
             rl_module=self._module(),
             explore=mode == "explore",
             metrics=self._metrics,
         )
+        self.makes_obs = Columns.OBS in made
+        return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
         """The new `batch`, with the last observations of the environments of a mask ``[B]``; None: of all."""

@@ -136,7 +136,7 @@ class HostRollout:
                 step = envs.step(for_env)
             else:
                 columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
-                live.saw(columns.get(Columns.OBS, batch[Columns.OBS]))
+                live.saw(columns.get(Columns.OBS, batch[Columns.OBS]), host is not None and host.makes_obs)
                 step, inputs = self._step_live(
                     for_env, columns, memory[0], timesteps, mode, weights_seq_no, is_last=is_last
                 )

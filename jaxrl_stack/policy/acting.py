@@ -136,7 +136,7 @@ class RunningEpisodes:
 
     Args:
         running: One per environment.
-        seen: What the module acted on, ``[B, ...]``; it takes the place of the last observations.
+        seen: What the module acted on, ``[B, ...]``; it takes the place of the last observations. None leaves them.
         outputs: The columns of the last actions.
     """
 
@@ -144,7 +144,7 @@ class RunningEpisodes:
         self._running = running
         self._outputs = outputs
         self._is_used = False
-        if outputs is not None:
+        if seen is not None:
             for index, episode in enumerate(running):
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 

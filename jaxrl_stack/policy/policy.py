@@ -189,7 +189,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         explore = bool(explore)
         key, count = (self._key, next(self._calls)) if key is None else (as_key(key), 0)
         arrays, program = self._arrays, self._program
-        columns = {Columns.OBS: observations}
+        columns, made = {Columns.OBS: observations}, set[str]()
         episodes = state.episodes
         if program.has_host_connectors:
             if episodes is None:
@@ -199,7 +199,7 @@ class Policy(Acting[PolicyState], Checkpointable):
                 )
             running = episodes.extended(observations, rewards, resets)
             columns = run_host_connectors(
-                program.env_to_module, episodes=running, rl_module=self.module, explore=explore
+                program.env_to_module, episodes=running, made=made, rl_module=self.module, explore=explore
             )
         after: PolicyState
         actions, after, outputs, inputs = program.act(
@@ -215,6 +215,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         actions, outputs = jax.device_get((actions, outputs))
         if program.has_host_connectors:
             seen = columns[Columns.OBS] if inputs is None else jax.device_get(inputs)
+            # A connector that makes the column looks back on the observations that it made it of.
+            seen = None if Columns.OBS in made else seen
             after = dataclasses.replace(after, episodes=RunningEpisodes(running, seen, outputs))
         return actions, after, outputs
 

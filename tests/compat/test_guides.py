@@ -17,6 +17,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FlattenObservations
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
@@ -207,6 +208,54 @@ def test_frames_are_stacked_in_both_pipelines():
         _ = algorithm.env_runner_group.foreach_worker
     assert algorithm.train()["learners"]["default_policy"]["num_module_steps_trained"] == 32
     algorithm.stop()
+
+
+class LastThree(ConnectorV2):
+    """Puts the last three observations of the running episodes into the batch, and leaves the episodes alone."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(-1.0, 2.0, (3,), np.float32)
+
+    def __call__(self, *, rl_module, batch, episodes, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            frames = np.asarray(episode.get_observations([-3, -2, -1], fill=-1), np.float32)
+            self.add_batch_item(batch, Columns.OBS, item_to_add=frames, single_agent_episode=episode)
+        return batch
+
+
+@pytest.fixture(scope="module")
+def looks_back():
+    settings = config().env_runners(
+        env_to_module_connector=lambda env, spaces, device: LastThree(), episode_lookback_horizon=3
+    )
+    algorithm = settings.build_algo()
+    yield algorithm
+    algorithm.stop()
+
+
+def test_a_connector_that_makes_the_column_of_observations_looks_back_on_the_environments(looks_back):
+    first, *others = looks_back.env_runner.sample(num_timesteps=5)
+    rest, begun = looks_back.env_runner.sample(num_timesteps=5)
+    assert (others, len(first), len(rest), len(begun)) == ([], 5, 3, 2) and rest.is_terminated
+    seen = np.concatenate([first.get_observations(), rest.get_observations()[1:]])
+    np.testing.assert_array_equal(seen[0][:2], [-1, -1])
+    np.testing.assert_array_equal(seen[1:, :2], seen[:-1, 1:])
+    # What stands before the second chunk is what the module saw in the first.
+    np.testing.assert_array_equal(rest.get_observations([-4, -5, -6, -7]), seen[[5, 4, 3, 2]])
+    np.testing.assert_array_equal(begun.get_observations()[0][:2], [-1, -1])
+
+
+def test_such_a_connector_trains_and_is_told_off_in_the_learner_pipeline(looks_back):
+    assert np.isfinite(looks_back.train()["learners"]["default_policy"]["policy_loss"])
+    learner = (
+        config()
+        .learners(learner_connector=lambda obs_space, act_space: LastThree())
+        .build_learner(spaces={"default_policy": (gym.spaces.Box(-1.0, 2.0, (3,), np.float32), gym.spaces.Discrete(3))})
+    )
+    learner.build()
+    episodes = looks_back.env_runner.sample(num_timesteps=5)
+    with pytest.raises(ValueError, match="leave a connector out here that does what one of the env-to-module"):
+        learner.update(episodes=episodes, timesteps={"num_env_steps_sampled_lifetime": 5})
 
 
 class Clones(Learner):
