@@ -507,6 +507,14 @@ class Algorithm(Checkpointable):
         """Iterations done so far."""
         return self._iteration
 
+    @property
+    def local_replay_buffer(self) -> Checkpointable | None:
+        """The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one.
+
+        With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.
+        """
+        return self.driver.replay_as_stored
+
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The module with the current weights.
 

@@ -257,9 +257,15 @@ class Driver(abc.ABC):
         return parts
 
     @property
+    def replay_as_stored(self) -> Checkpointable | None:
+        """The replay buffer, as checkpoints hold it; None without one."""
+        return None
+
+    @property
     def stored_replay(self) -> Checkpointable | None:
         """The replay buffer, where there is one and checkpoints hold it."""
-        return None
+        replay: Any = self.replay_as_stored
+        return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def _described_env_runner(self) -> Any:
         """The EnvRunner whose connectors are those of all."""

@@ -258,8 +258,8 @@ class OffPolicyActorDriver(ActorDriver):
     # ----------------------------------------------------------------------------------------------------- state
 
     @property
-    def stored_replay(self) -> EpisodeReplayBuffer | None:
-        return self.replay_buffer if self.config.store_buffer_in_checkpoints else None
+    def replay_as_stored(self) -> EpisodeReplayBuffer:
+        return self.replay_buffer
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
         if COMPONENT_REPLAY_BUFFER in state:

@@ -374,8 +374,8 @@ class OffPolicyDeviceDriver(DeviceDriver):
     # -------------------------------------------------------------------------------------------------------- state
 
     @property
-    def stored_replay(self) -> StoredReplay | None:
-        return self._stored_replay if self.config.store_buffer_in_checkpoints else None
+    def replay_as_stored(self) -> StoredReplay:
+        return self._stored_replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
         is_runner_restored = "rollout" in state.get(COMPONENT_ENV_RUNNER, {})

@@ -13,6 +13,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.sac import SACConfig
@@ -208,6 +209,22 @@ def test_frames_are_stacked_in_both_pipelines():
         _ = algorithm.env_runner_group.foreach_worker
     assert algorithm.train()["learners"]["default_policy"]["num_module_steps_trained"] == 32
     algorithm.stop()
+
+
+def test_callbacks_read_the_replay_buffer(looks_back):
+    held = []
+    settings = DQNConfig().environment(Repeat).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[4]))
+    settings.env_runners(num_env_runners=0, env_to_module_connector=lambda env: FlattenObservations())
+    settings.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50})
+    settings.training(train_batch_size_per_learner=4, store_buffer_in_checkpoints=False)
+    settings.reporting(min_sample_timesteps_per_iteration=10).callbacks(
+        on_train_result=lambda algorithm, **kw: held.append(algorithm.local_replay_buffer.get_state())
+    )
+    algorithm = settings.build_algo()
+    algorithm.train()
+    assert algorithm.local_replay_buffer.get_num_timesteps() >= 10 and set(held[0]) == {"data", "rng"}
+    algorithm.stop()
+    assert looks_back.local_replay_buffer is None
 
 
 class LastThree(ConnectorV2):
