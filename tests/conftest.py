@@ -7,6 +7,7 @@ import os
 import pathlib
 import resource
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -17,6 +18,11 @@ from tests.marks import ROOT, marks_of
 
 # Eight CPU devices stand for a machine with several accelerators.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+
+# Workers, actors and the processes of tests import the same files. Where the environment says that bytecode is not to be
+# kept, each of them would compile all of them anew, and pytest would rewrite every assertion.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # One compilation cache per session, empty at its start: tests that build the same program load it instead of compiling
 # it again, and nothing outside of the session has a say. Subprocesses and xdist's workers inherit it. A program that is
