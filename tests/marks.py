@@ -66,7 +66,7 @@ def names_below(function: types.FunctionType) -> frozenset[str]:
     """Names in a function's code and in that of all functions that it mentions, directly or not."""
     waiting, seen = [function], {function}
     while waiting:
-        found = set(reachable(_mentioned(waiting.pop()))) - seen
+        found = _mentioned(waiting.pop()) - seen
         seen |= found
         waiting += found
     return frozenset().union(*map(names_in, seen))
@@ -103,13 +103,14 @@ def _children(thing: Any) -> Iterator[Any]:
 
 
 @functools.cache
-def _mentioned(function: types.FunctionType) -> list[Any]:
+def _mentioned(function: types.FunctionType) -> frozenset[types.FunctionType]:
+    """Functions that one mentions, itself or by what holds them; looked for once, however many tests use it."""
     own = function.__globals__
     spaces = [own, *(vars(own[name]) for name in _modules_of_ours(function.__module__))]
     mentioned = [space[name] for name in names_in(function) for space in spaces if name in space]
     mentioned += [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
     mentioned += [*(function.__defaults__ or ()), getattr(function, "__wrapped__", None)]
-    return mentioned
+    return frozenset(reachable(mentioned))
 
 
 @functools.cache
