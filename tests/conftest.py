@@ -19,8 +19,8 @@ from tests.marks import ROOT, marks_of
 # Eight CPU devices stand for a machine with several accelerators.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 
-# Workers, actors and the processes of tests import the same files. Where the environment says that bytecode is not to be
-# kept, each of them would compile all of them anew, and pytest would rewrite every assertion.
+# Workers, actors and the processes of tests import the same files. Where the environment says that bytecode is not to
+# be kept, each of them would compile all of them anew, and pytest would rewrite every assertion.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
