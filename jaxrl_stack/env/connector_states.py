@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -103,7 +103,12 @@ class ConnectorStates:
 
 def histories(pipeline: Any) -> Any:
     """A pytree of bools like a pipeline's state: whether a leaf is something of each environment."""
-    one, two = (jax.eval_shape(lambda n=n: pipeline.init(n)) for n in (1, 2))
+    return per_env_leaves(pipeline.init)
+
+
+def per_env_leaves(init: Callable[[int], Any]) -> Any:
+    """A pytree of bools like ``init(number of environments)``: whether a leaf's shape depends on the number."""
+    one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
     return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
 
 

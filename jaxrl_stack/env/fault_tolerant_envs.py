@@ -43,7 +43,7 @@ class FaultTolerantEnvs:
         on_created: Called after environments were made.
 
     Attributes:
-        vector: The environments; None before `make` and after `close`.
+        vector: The `HostVectorEnv`; None before `make` and after `close`.
         num_envs: How many, ``B``.
         needs_reset: Whether they have to be reset before the next step.
     """
@@ -67,7 +67,7 @@ class FaultTolerantEnvs:
         self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
         # None: failures are raised.
         self._recovery: Recover | None = self._recover if self._restarts and has_sampled else None
-        self.vector: HostVectorEnv | None = None
+        self.vector: Any = None
         self.num_envs = 0
         self._failure: BaseException | None = None
         self._is_broken = False
@@ -128,9 +128,8 @@ class FaultTolerantEnvs:
         # Only the first reset is seeded: from then on every environment goes its own way.
         seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
         started = time.perf_counter()
-        vector: Any = self.vector
         try:
-            outcome = vector.reset(seed=seeds)
+            outcome = self.vector.reset(seed=seeds)
         except Exception as error:
             self._failure = error
             raise
@@ -141,18 +140,16 @@ class FaultTolerantEnvs:
 
     def step(self, actions: Any, holds_ended: bool = False) -> VectorStep:
         """See `HostVectorEnv.step`."""
-        vector: Any = self.vector
         try:
-            return vector.step(actions, self._recovery, holds_ended)
+            return self.vector.step(actions, self._recovery, holds_ended)
         except Exception as error:
             self._note(error)
             raise
 
     def reset_ended(self, step: VectorStep) -> None:
         """See `HostVectorEnv.reset_ended`."""
-        vector: Any = self.vector
         try:
-            vector.reset_ended(step, self._recovery)
+            self.vector.reset_ended(step, self._recovery)
         except Exception as error:
             self._note(error)
             raise
@@ -229,26 +226,24 @@ class FaultTolerantEnvs:
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
         """Make the environment anew that failed while the others go on: ``(its first observation, info)``."""
-        vector: Any = self.vector
         while True:
             self._num_renewals += 1
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
             self._tolerate(error, failures, "its episode")
             try:
-                vector.renew(index)
+                self.vector.renew(index)
                 self._on_created()
-                return vector.reset_one(index, self._seed(index))
+                return self.vector.reset_one(index, self._seed(index))
             except Exception as another:
                 error = another
 
     def _renew(self) -> None:
         """Make the failed environment anew, or all of them where it is unknown which one it is."""
-        vector: Any = self.vector
         try:
-            if vector.renew(self._broken_index):
+            if self.vector.renew(self._broken_index):
                 self._on_created()
             else:
-                vector.discard()
+                self.vector.discard()
                 self._make()
         except Exception as error:
             self._failure = error

@@ -64,11 +64,10 @@ class HostRollout:
         """Start new episodes everywhere."""
         obs, infos = self._envs.reset()
         num_envs = self._envs.num_envs
-        vector: Any = self._envs.vector
         self._obs = obs
         self._reset_infos = {index: info for index, info in enumerate(infos) if info}
         self._reset = np.ones(num_envs, bool)
-        self._valid = np.ones(num_envs, bool) if vector.resets_in_next_step else None
+        self._valid = np.ones(num_envs, bool) if self._envs.vector.resets_in_next_step else None
         self._prev_actions = zeros(self._connectors.env_to_module.action_space, (num_envs,))
         self._no_actions = self._prev_actions
         self._prev_rewards = np.zeros(num_envs, np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_window import redistributed
-from jaxrl_stack.env.connector_states import histories, with_statistics
+from jaxrl_stack.env.connector_states import histories, per_env_leaves, with_statistics
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
 
@@ -61,19 +61,18 @@ def restored_runner_state(
     saved_rollout = dataclasses.replace(rollout, window_size=window_size)
     shapes = _shapes(saved_rollout, saved_each, saved_devices)
     saved: RunnerState = from_named_leaves(shapes, stored, "the environments")
-    is_same_window = window_size == rollout.window_size
-    if (saved_devices, saved_each) == (num_devices, per_device) and is_same_window:
+    is_same_layout = (saved_devices, saved_each) == (num_devices, per_device)
+    if is_same_layout and window_size == rollout.window_size:
         return saved
     window = redistributed(jax.tree.map(np.asarray, saved.window), num_devices, rollout.window_size)
-    first_key = saved.key[0]
-    keys = jax.random.split(jax.random.fold_in(first_key, num_devices), num_devices)
-    if (saved_devices, saved_each) == (num_devices, per_device):
-        keys = saved.key
+    keys = saved.key
+    if not is_same_layout:
+        keys = jax.random.split(jax.random.fold_in(saved.key[0], num_devices), num_devices)
     if saved_devices * saved_each == num_envs:
+        is_per_env = per_env_leaves(lambda n: rollout.init(jax.random.key(0), n))
         dealt = jax.tree.map(
-            lambda leaf, one, two: _dealt_out(leaf, num_devices, is_per_env=one.shape != two.shape),
-            dataclasses.replace(saved, window=None, key=None),
-            *(dataclasses.replace(_shapes(rollout, n), window=None, key=None) for n in (1, 2)),
+            lambda leaf, is_per_env: _dealt_out(leaf, num_devices, is_per_env),
+            *(dataclasses.replace(tree, window=None, key=None) for tree in (saved, is_per_env)),
         )
         return dataclasses.replace(dealt, window=window, key=keys)
     notice_once(
@@ -98,15 +97,13 @@ def with_connector_states(state: RunnerState, rollout: DeviceRollout, env_to_mod
     return dataclasses.replace(state, env_to_module=merged)
 
 
-def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int | None = None) -> RunnerState:
-    """Shapes of a runner's state; with a leading device axis if there is a number of them."""
+def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int) -> RunnerState:
+    """Shapes of a runner's state, with a leading device axis."""
     shapes = jax.eval_shape(lambda key: rollout.init(key, num_envs), jax.random.key(0))
-    if num_devices is None:
-        return shapes
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_devices, *leaf.shape), leaf.dtype), shapes)
 
 
-def _dealt_out(leaf: Any, num_devices: int, *, is_per_env: bool) -> np.ndarray:
+def _dealt_out(leaf: Any, num_devices: int, is_per_env: bool) -> np.ndarray:
     if is_per_env:
         return np.reshape(leaf, (num_devices, -1, *np.shape(leaf)[2:]))
     # Merged over the devices after every rollout, so the same on all of them.
