@@ -414,10 +414,6 @@ class ConnectorV2(Checkpointable, Constructible):
         }
         return (), {**dict(zip(spaces, args, strict=False)), **kwargs, **spaces}
 
-    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Parts with a state of their own: none, for a single connector."""
-        return []
-
 
 # `help` and `inspect.signature` read the signature off `__new__` where a class has one.
 setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__init__))  # noqa: B010 (a function)
