@@ -59,7 +59,7 @@ class ConnectorPipelineV2(PureConnector):
 
     _is_optional_in_checkpoints = False
     env_axis = 0  # where the environments are in a batch's leaves
-    compiles_calls = False  # whether a `__call__` that reads no episodes may come after these have become arrays
+    compiles_calls = False  # whether a `__call__` that stands where episodes have become arrays is compiled
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class ConnectorPipelineV2(PureConnector):
             and not isinstance(connector, ConnectorPipelineV2)
         ):
             # Whether it runs on episodes follows from where it stands.
-            connector.is_host_connector = not before or connector.reads_episodes()
+            connector.is_host_connector = not before
         if connector.is_host_connector and before:
             raise TypeError(
                 f"Host connector {type(connector).__name__!r} comes after {type(before[0]).__name__!r} in this "

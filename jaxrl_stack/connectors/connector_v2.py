@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -428,27 +427,17 @@ class HostConnector(ConnectorV2):
 
     is_host_connector = True
 
-    @classmethod
-    def reads_episodes(cls) -> bool:
-        """Whether ``__call__`` looks at its argument ``episodes``, or may find it among its keyword arguments."""
-        function: Any = inspect.unwrap(cls.__call__)
-        code = function.__code__
-        if "episodes" not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-            return True
-        loaded = {name for step in dis.get_instructions(code) if "LOAD" in step.opname for name in _names(step.argval)}
-        return "episodes" in loaded
-
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """``__call__`` on a batch of arrays, where the pipeline has put this connector behind them.
 
         Raises:
-            TypeError: It returned no dict, or changed one of its attributes: it runs while JAX traces, once for all
-                batches.
+            TypeError: It looked at the episodes, returned no dict, or changed one of its attributes: it runs while JAX
+                traces, once for all batches.
         """
         given = {module_id: jax.tree.map(jnp.asarray, columns) for module_id, columns in batch.items()}
         module = None if ctx.pure is None else ctx.module
-        before = _contents(self)
-        batch = self(rl_module=module, batch=given, episodes=(), explore=ctx.explore, shared_data={})
+        before, none = _contents(self), cast(Any, _NoEpisodes(self))
+        batch = self(rl_module=module, batch=given, episodes=none, explore=ctx.explore, shared_data={})
         if _contents(self) != before:
             raise TypeError(
                 f"{type(self).__name__}.__call__ changes attributes of the connector. After episodes have become "
@@ -462,9 +451,19 @@ class HostConnector(ConnectorV2):
         return state, batch
 
 
-def _names(argument: Any) -> tuple[Any, ...]:
-    # Newer Pythons load two variables in one instruction.
-    return argument if isinstance(argument, tuple) else (argument,)
+class _NoEpisodes:
+    """What a connector gets for episodes where they have become arrays: any use of it says so."""
+
+    def __init__(self, connector: ConnectorV2):
+        self._connector = type(connector).__name__
+
+    def _refuse(self, *_: Any) -> Any:
+        raise TypeError(
+            f"{self._connector}.__call__ looks at its episodes, and stands where they have become arrays: "
+            f"`pipeline.prepend(...)` it, or read the columns of `batch`."
+        )
+
+    __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse
 
 
 def _contents(connector: ConnectorV2) -> dict[str, list[Any]]:

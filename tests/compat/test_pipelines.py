@@ -17,7 +17,7 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.connectors.common.add_observations_from_episodes_to_batch import AddObservationsFromEpisodesToBatch
 from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
-from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FlattenObservations, MeanStdFilter
 from jaxrl_stack.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
 from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (
@@ -156,8 +156,10 @@ def test_places_that_are_not_in_a_pipeline_are_named():
     with pytest.raises(ValueError, match=r"AddOneTsToEpisodesAndTruncate.*it has \['Gen.*the markers \['AddObs.*Numpy"):
         learner.insert_after(AddOneTsToEpisodesAndTruncate, Shift())
     for marker in (AddObservationsFromEpisodesToBatch, NumpyToTensor):
-        with pytest.raises(TypeError, match="'OnEpisodes' comes after 'AddObservationsFromEpisodesToBatch'.*prepend"):
-            learner.insert_after(marker, OnEpisodes())
+        learner.insert_after(marker, OnEpisodes())
+        with pytest.raises(TypeError, match=r"OnEpisodes.__call__ looks at its episodes.*become arrays.*prepend"):
+            learner[0].apply({}, {}, ConnectorContext())
+        learner.remove("OnEpisodes")
     assert learner.names == ["GeneralAdvantageEstimation"]
     learner.prepend(AddOneTsToEpisodesAndTruncate())
     learner.insert_after(AddOneTsToEpisodesAndTruncate, OnEpisodes())
