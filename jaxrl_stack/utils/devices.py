@@ -220,7 +220,8 @@ def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
     """Put leaves ``[D, ...]`` on this process's D devices, one slice each, with the sharding that ``pmap`` expects."""
-    return jax.device_put(tree, _sharding(devices, "devices"))
+    sharding = _sharding(devices, "devices")
+    return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
