@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.core.learner.loss_hooks import nest_metrics
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics, in_slots
 from jaxrl_stack.ops import losses, reductions, running_statistics
 
@@ -41,3 +42,9 @@ def test_statistics_are_those_of_all_rows_and_need_no_exchange_of_their_own():
     np.testing.assert_array_equal(shares, jax.pmap(with_an_all_reduce_of_its_own, axis_name="devices")(rows))
     program = str(jax.make_jaxpr(beside_the_gradients, axis_env=[("devices", NUM_DEVICES)])(rows[0]))
     assert program.count("psum") == 1 and "all_gather" not in program
+
+
+def test_a_learning_rate_is_reported_as_it_was_set():
+    rate, loss = ("p", "default_optimizer_learning_rate"), ("p", "total_loss")
+    reported = nest_metrics({rate: np.float32(0.0003), loss: np.float32(0.1)})
+    assert reported == {"p": {rate[1]: 0.0003, loss[1]: float(np.float32(0.1))}}

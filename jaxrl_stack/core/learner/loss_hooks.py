@@ -25,7 +25,7 @@ from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_bra
 if TYPE_CHECKING:
     pass
 
-from jaxrl_stack.core.learner.learner_base import LearnerBase, MetricKey, ModuleID
+from jaxrl_stack.core.learner.learner_base import LR_KEY, LearnerBase, MetricKey, ModuleID
 
 NOT_FINITE = "not_finite/"
 """Prefix of the flags that ``check_nans`` adds to the metrics of an update."""
@@ -422,5 +422,6 @@ def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
         for part in path[:-1]:
             level = level.setdefault(part, {})
         name = path[-1].removeprefix(REMAINDER)
-        level[name] = level.get(name, 0.0) + float(value)
+        # A learning rate reads as it was set, 0.0003: the shortest number that is this float32.
+        level[name] = level.get(name, 0.0) + float(str(value) if name.endswith(LR_KEY) else value)
     return out
