@@ -97,7 +97,7 @@ class LiveEpisodes:
             episode.add_env_step(
                 row(next_obs, index),
                 row(columns[Columns.ACTIONS], index),
-                float(step.rewards[index]),
+                np.float64(step.rewards[index]),  # a float that connectors can cast
                 step.infos[index],
                 terminated=bool(step.terminateds[index]),
                 truncated=bool(step.truncateds[index]),

@@ -106,7 +106,7 @@ class SingleAgentEpisode:
         self._last_step_time: float | None = None
 
         if isinstance(rewards, list):
-            rewards = [reward if isinstance(reward, str) else float(reward) for reward in rewards]
+            rewards = [_as_float(reward) for reward in rewards]
         reward_column = _column(rewards, 0)
         if len_lookback_buffer == "auto":
             ready = isinstance(rewards, InfiniteLookbackBuffer)
@@ -240,7 +240,7 @@ class SingleAgentEpisode:
         Args:
             observation: the observation after the step.
             action: the action that was taken.
-            reward: its reward, stored as a Python float; a string, the name of one in an example, as it is.
+            reward: its reward, stored as a float; a string, the name of one in an example, as it is.
             infos: the step's info dict; an empty one if None.
             terminated: whether the step ended in a terminal state.
             truncated: whether the episode was cut off after the step.
@@ -264,11 +264,9 @@ class SingleAgentEpisode:
         outputs = extra_model_outputs or {}
         if outputs.keys() != self.extra_model_outputs.keys():
             self.extra_model_outputs = self._output_columns(outputs)
-        reward = reward if isinstance(reward, str) else float(reward)
-
         self.observations.data.append(observation)
         self.actions.data.append(action)
-        self.rewards.data.append(reward)
+        self.rewards.data.append(_as_float(reward))
         self.infos.data.append({} if infos is None else infos)
         for key, column in self.extra_model_outputs.items():
             column.data.append(outputs[key])
@@ -693,6 +691,11 @@ class SingleAgentEpisode:
         )
         chunk._custom_data.update(self._custom_data)
         return chunk
+
+
+def _as_float(reward: Any) -> Any:
+    """A reward as it is kept: Python's and NumPy's float64 and names as they are, other numbers as a float."""
+    return reward if isinstance(reward, float | str) else float(reward)
 
 
 def _column(data: Any, lookback: int, space: gym.Space | None = None) -> InfiniteLookbackBuffer:

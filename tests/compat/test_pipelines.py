@@ -29,6 +29,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 
@@ -375,3 +376,22 @@ def test_next_observations_are_asked_for_before_they_are_used_up():
         pipeline[-1](batch=columns)
     columns[Columns.FINAL_OBS] = np.ones((2, 1))
     assert pipeline[-1](batch=columns)[Columns.NEXT_OBS].tolist() == [[0.0], [1.0]]
+
+
+class HalfPrecision(ConnectorV2):
+    def __call__(self, *, rl_module, batch, episodes, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes):
+            episode.set_observations(new_data=episode.get_observations(-1).astype(np.float16), at_indices=-1)
+            if len(episode):
+                episode.set_rewards(new_data=episode.get_rewards(-1).astype(np.float16) / 3, at_indices=-1)
+        return batch
+
+
+def test_a_connector_casts_what_the_environment_gave():
+    config = small_ppo().environment(GymnasiumCounterEnv)
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: HalfPrecision())
+    runner = SingleAgentEnvRunner(config=config)
+    (episode,) = runner.sample(num_timesteps=4)
+    thirds = [float(np.float16(reward) / 3) for reward in (1.0, 2.0, 3.0)]
+    assert episode.get_rewards()[:3].tolist() == thirds  # no pipeline has seen the last one yet
+    runner.stop()
