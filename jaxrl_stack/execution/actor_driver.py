@@ -253,6 +253,10 @@ class ActorDriver(Driver):
             more[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
         self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
 
+    @property
+    def num_episodes(self) -> int:
+        return self._num_episodes
+
     def episode_statistics(self) -> EpisodeStatistics:
         ended = EndedEpisodes.of(list(self._window))
         return EpisodeStatistics(ended.returns, ended.lengths, ended.durations, self._num_episodes)

@@ -431,15 +431,15 @@ class DeviceDriver(Driver):
         """Keep what updates reported, the vector of `_run_program`."""
         self._learned = self._unpack_learned(learned)
 
+    @property
+    def num_episodes(self) -> int:
+        return 0 if self._window is None else num_episodes(self._window)
+
     def episode_statistics(self) -> EpisodeStatistics:
         if self._window is None:
             return EpisodeStatistics(np.zeros(0), np.zeros(0, int), None, 0)
-        if self._statistics[0] is not self._window:
-            returns, lengths = last_episodes(self._window)
-            self._statistics = (self._window, EpisodeStatistics(returns, lengths, None, num_episodes(self._window)))
-        return self._statistics[1]
-
-    _statistics: tuple[Any, Any] = (None, None)
+        returns, lengths = last_episodes(self._window)
+        return EpisodeStatistics(returns, lengths, None, self.num_episodes)
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)

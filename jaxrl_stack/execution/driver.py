@@ -159,6 +159,11 @@ class Driver(abc.ABC):
         """Lifetime env steps that updates were made from: those that were sampled, where each is used once."""
         return self.num_env_steps
 
+    @property
+    @abc.abstractmethod
+    def num_episodes(self) -> int:
+        """Lifetime finished episodes."""
+
     @abc.abstractmethod
     def episode_statistics(self) -> EpisodeStatistics:
         """The last finished episodes."""
