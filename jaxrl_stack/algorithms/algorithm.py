@@ -54,6 +54,7 @@ from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import empty_result, merge_nested
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -216,9 +217,9 @@ class Algorithm(Checkpointable):
         }
 
     def _lifetime_counts(self) -> dict[str, Any]:
-        statistics, num_env_steps = self.driver.episode_statistics(), self.driver.num_env_steps
+        num_env_steps = self.driver.num_env_steps
         return {
-            "num_episodes_lifetime": statistics.num_episodes_lifetime,
+            "num_episodes_lifetime": self.driver.num_episodes,
             NUM_ENV_STEPS_SAMPLED_LIFETIME: num_env_steps,
             "num_agent_steps_sampled_lifetime": {"default_agent": num_env_steps},
             "num_module_steps_sampled_lifetime": {DEFAULT_MODULE_ID: num_env_steps},
@@ -293,7 +294,7 @@ class Algorithm(Checkpointable):
         config = self.config
         started, steps_before = time.perf_counter(), self.driver.num_env_steps
         trained_before, updates_before = self.driver.num_env_steps_trained, self.driver.num_updates
-        episodes_before = self.driver.episode_statistics().num_episodes_lifetime
+        episodes_before = self.driver.num_episodes
         interval = config.evaluation_interval
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
         self.driver.start_iteration()
@@ -397,12 +398,11 @@ class Algorithm(Checkpointable):
         sampled = self.driver.num_env_steps - steps_before
         now = datetime.datetime.now()
         merge_nested(result, self.driver.results())
-        statistics = self.driver.episode_statistics()
         seconds_per_step = seconds / max(1, sampled / config.num_envs_per_env_runner)
-        result["env_runners"] |= episode_results(statistics, seconds_per_step)
+        result["env_runners"] |= episode_results(self.driver.episode_statistics(), seconds_per_step)
         result["env_runners"] |= self._lifetime_counts()
         result["env_runners"] |= {
-            "num_episodes": statistics.num_episodes_lifetime - episodes_before,
+            "num_episodes": self.driver.num_episodes - episodes_before,
             "num_env_steps_sampled": sampled,
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": sampled / seconds,
@@ -809,11 +809,7 @@ class Algorithm(Checkpointable):
         )
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in OLD_MEMBERS:
-                raise AttributeError(f"{type(self).__name__}.{name} is gone. {OLD_MEMBERS[name]}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        __getattr__ = old_members(OLD_MEMBERS)
 
     def _check_is_running(self) -> None:
         if self._is_stopped:

@@ -24,6 +24,7 @@ from jaxrl_stack.utils.actor_manager import (
 )
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import actor_options, scheduling_strategy
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -128,14 +129,9 @@ class EnvRunnerGroup:
             raise
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "foreach_worker":
-                raise AttributeError(
-                    "EnvRunnerGroup.foreach_worker is gone. Use foreach_env_runner(func); its environments are in "
-                    "env_runner.env.unwrapped.envs."
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        __getattr__ = old_members(
+            {"foreach_worker": "Use foreach_env_runner(func); its environments are in env_runner.env.unwrapped.envs."}
+        )
 
     @property
     def _runner_class(self) -> type[EnvRunner]:

@@ -1,4 +1,4 @@
-"""Names of RLlib that are called differently here: importing one says which name to use."""
+"""Names of RLlib that are called differently here, or are gone: using one says what to use."""
 
 from __future__ import annotations
 
@@ -31,5 +31,23 @@ def absent_or_renamed(
             )
             return replacement
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return get
+
+
+def old_members(instead: Mapping[str, str]) -> Callable[[Any, str], Any]:
+    """The `__getattr__` of a class of which RLlib's scripts use members that are gone.
+
+    It raises an AttributeError that says what to use.
+
+    Args:
+        instead: Their names -> sentences that say so.
+    """
+
+    def get(self: Any, name: str) -> Any:
+        if name in instead:
+            raise AttributeError(f"{type(self).__name__}.{name} is gone. {instead[name]}")
+        # Once more for its error: a property may have raised it.
+        return object.__getattribute__(self, name)
 
     return get

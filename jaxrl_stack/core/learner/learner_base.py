@@ -35,6 +35,7 @@ from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import Device, host_view, learner_devices, place_replicated
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.snapshots import Snapshots
 from jaxrl_stack.utils.streams import Stream, stream_key
 
@@ -102,12 +103,7 @@ class LearnerBase:
             notice_once(f"{cls.__name__}.{name}() is never called: the hook is gone. {_OLD_HOOKS[name]}")
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in OLD_MEMBERS:
-                raise AttributeError(f"{type(self).__name__}.{name} is gone. {OLD_MEMBERS[name]}")
-            # Once more for its error: a property may have raised it.
-            return object.__getattribute__(self, name)
+        __getattr__ = old_members(OLD_MEMBERS)
 
     def __init__(
         self,
