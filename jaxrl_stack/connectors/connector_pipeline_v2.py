@@ -17,7 +17,6 @@ from jaxrl_stack.connectors.connector_v2 import (
     PURE_SIGNATURE,
     ConnectorContext,
     ConnectorV2,
-    HostConnector,
     PureConnector,
     StandaloneModule,
     nest,
@@ -185,13 +184,9 @@ class ConnectorPipelineV2(PureConnector):
         if any(connector is place for _, place in self._places):
             raise ValueError(f"This {type(connector).__name__} object is in the pipeline already; add a second one.")
         before = [place for _, place in self._places[:index] if isinstance(place, Marker) and place.ends_episodes]
-        if (
-            self.compiles_calls
-            and isinstance(connector, HostConnector)
-            and not isinstance(connector, ConnectorPipelineV2)
-        ):
-            # Whether it runs on episodes follows from where it stands.
-            connector.is_host_connector = not before
+        if type(connector).is_host_connector and not isinstance(connector, ConnectorPipelineV2):
+            # Whether it runs on episodes follows from where it stands, also where it is moved to.
+            connector.is_host_connector = not (before and self.compiles_calls)
         if connector.is_host_connector and before:
             raise TypeError(
                 f"Host connector {type(connector).__name__!r} comes after {type(before[0]).__name__!r} in this "

@@ -106,7 +106,8 @@ class ConnectorV2(Checkpointable, Constructible):
       same connector runs inside the compiled training step, on a host runner and on its own;
     * `HostConnector`, by overriding ``__call__`` (RLlib's form: episodes in, changes in place). It runs on the actor
       driver only, before all pure connectors. Its ``batch`` is a dict ``batch[column][(episode id,)] = [items]``,
-      for which the static methods are. One that reads no episodes may stand behind them in a learner pipeline, too.
+      for which the static methods are. One that reads no episodes may come after these have become arrays in a
+      learner pipeline, too.
 
     Args:
         input_observation_space: Space of the observations that come in: of one environment, without batch
@@ -428,7 +429,7 @@ class HostConnector(ConnectorV2):
     is_host_connector = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """``__call__`` on a batch of arrays, where the pipeline has put this connector behind them.
+        """``__call__`` on a batch of arrays, for a connector that comes after episodes have become arrays.
 
         Raises:
             TypeError: It looked at the episodes, returned no dict, or changed one of its attributes: it runs while JAX

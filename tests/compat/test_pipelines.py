@@ -350,6 +350,17 @@ def test_a_compiled_call_keeps_nothing_and_returns_the_batch(connector, message)
     assert list(pipeline.host_connectors) == [connector.__name__]
 
 
+def test_where_a_call_runs_follows_from_where_it_is_moved_to():
+    connector, config = ForgetsToReturn(), small_ppo()
+    learner = config.build_learner_connector(*SPACES["__env_single__"])
+    learner.insert_after(NumpyToTensor, connector)
+    assert not learner.host_connectors
+    learner.remove("ForgetsToReturn")
+    env_to_module = config.build_env_to_module_connector(spaces=SPACES)
+    env_to_module.prepend(connector)
+    assert list(env_to_module.host_connectors) == ["ForgetsToReturn"]
+
+
 @pytest.mark.parametrize("config", [DQNConfig(), SACConfig()], ids=["DQN", "SAC"])
 def test_off_policy_learners_optimize_modules_that_have_not_their_networks(config):
     modules = {DEFAULT_MODULE_ID: RLModuleSpec(), WORLD_MODEL: RLModuleSpec(module_class=WorldModel, learner_only=True)}

@@ -41,7 +41,7 @@ def test_a_discount_outside_its_range_is_refused():
         ComputeReturnsToGo(gamma=1.5)
 
 
-def test_frame_stacking_leaves_what_is_recorded_alone_and_misses_what_nobody_stacked():
+def test_frame_stacking_leaves_what_is_recorded_alone_and_misses_what_was_not_stacked():
     stacked_box = gym.spaces.Box(-1.0, 1.0, (4, 3), np.float32)
     actions = gym.spaces.Discrete(2)
     pipeline = LearnerConnectorPipeline(stacked_box, actions, connectors=[FrameStackingLearner(num_frames=3)])
