@@ -19,11 +19,6 @@ from tests.marks import ROOT, marks_of
 # Eight CPU devices stand for a machine with several accelerators.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 
-# Workers, actors and the processes of tests import the same files. Where the environment says that bytecode is not to
-# be kept, each of them would compile all of them anew, and pytest would rewrite every assertion.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
 # One compilation cache per session, empty at its start: tests that build the same program load it instead of compiling
 # it again, and nothing outside of the session has a say. Subprocesses and xdist's workers inherit it. A program that is
 # loaded counts as compiled in `CompileClock`, so a test that counts programs sees the same numbers without it.
@@ -31,6 +26,12 @@ _OWN_CACHE = None
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _OWN_CACHE = tempfile.mkdtemp(prefix="jaxrl_stack_tests_xla_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE
+    if sys.dont_write_bytecode:
+        # Workers, actors and the processes of tests would compile the same files again and again: for this session
+        # bytecode is kept, too, in the session's own folder.
+        sys.dont_write_bytecode, sys.pycache_prefix = False, os.path.join(_OWN_CACHE, "bytecode")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # LLVM's optimisations take a third of the time that a small program needs to compile, and XLA's newer emitters of fused

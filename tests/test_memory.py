@@ -423,15 +423,24 @@ def test_actors_are_held_against_the_whole_machine(ray_session, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------- soak
 
 
-def growth(step, *, warm_up: int, calls: int) -> tuple[float, int, int]:
-    """``(MiB of resident memory, JAX arrays, Python containers)`` that came between the warm-up and the last call."""
-    before = (0.0, 0, 0)
-    for i in range(1, calls + 1):
+def growth(step, *, warm_up: int, calls: int, mib_of_noise: float) -> tuple[float, int, int]:
+    """``(MiB of resident memory, JAX arrays, Python containers)`` that came between the warm-up and the last call.
+
+    Where that is more memory than noise, as many calls are made again: a leak grows in these, too, and pages that the
+    allocator could not give back do not.
+    """
+    for i in range(1, warm_up + 1):
         step(i)
-        if i == warm_up:
-            before = held()
-    mib, arrays, containers = (now - then for now, then in zip(held(), before, strict=True))
-    return mib, int(arrays), int(containers)
+    found = (0.0, 0, 0)
+    for first in (warm_up + 1, calls + 1):
+        before = held()
+        for i in range(first, first + calls - warm_up):
+            step(i)
+        mib, arrays, containers = (now - then for now, then in zip(held(), before, strict=True))
+        found = (mib, int(arrays), int(containers))
+        if mib <= mib_of_noise:
+            break
+    return found
 
 
 def held() -> tuple[float, int, int]:
@@ -446,7 +455,7 @@ def held() -> tuple[float, int, int]:
 def test_memory_stays_flat_in_training(env):
     # A train batch has 54 KiB: one in six of them kept would be seen.
     algo = config(env, num_envs=32, batch=1024).build_algo()
-    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=200)
+    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=200, mib_of_noise=1.0)
     algo.stop()
     assert mib <= 1.0
     assert arrays <= 0
@@ -470,7 +479,7 @@ def test_memory_stays_flat_in_training_from_replay(env):
         .debugging(seed=0)
         .build_algo()
     )
-    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=200)
+    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=200, mib_of_noise=1.0)
     algo.stop()
     assert mib <= 1.0
     assert arrays <= 0
@@ -486,7 +495,7 @@ def test_memory_stays_flat_in_saving(env, tmp_path):
         algo.train()
         algo.save_to_path(str(tmp_path / "checkpoint"))
 
-    mib, arrays, containers = growth(step, warm_up=5, calls=25)
+    mib, arrays, containers = growth(step, warm_up=5, calls=25, mib_of_noise=8.0)
     algo.stop()
     assert mib <= 8.0
     assert arrays <= 0
@@ -498,7 +507,7 @@ def num_maps() -> int:
 
 
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
-def test_an_algorithm_that_nobody_refers_to_is_gone_with_its_programs(env):
+def test_an_algorithm_without_references_is_gone_with_its_programs(env):
     maps = []
     for num_envs in (3, 5):
         algo = config(env, num_envs=num_envs, batch=30).build_algo()
@@ -522,7 +531,7 @@ def test_leaks_would_be_seen():
         kept.append(np.full(2**12, float(i), np.float64))
         kept.append([jax.device_put(np.zeros(1, np.float32))])
 
-    mib, arrays, containers = growth(step, warm_up=60, calls=200)
+    mib, arrays, containers = growth(step, warm_up=60, calls=200, mib_of_noise=1.0)
     assert mib > 1.0
     assert arrays == 140
     assert containers >= 140

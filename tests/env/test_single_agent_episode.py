@@ -606,10 +606,15 @@ def test_removed_methods_name_their_replacement():
 def test_a_step_is_cheap():
     """A few list appends (about 1 us): no copy of the episode, no check against the spaces."""
     episode = run(0)
-    t0 = time.perf_counter()
-    for t in range(2000):
-        episode.add_env_step(t, t, 0.0, extra_model_outputs={"logp": 0.0, "state_out": 0})
-    assert (time.perf_counter() - t0) / 2000 < 50e-6
+
+    def seconds_per_step():
+        t0 = time.perf_counter()
+        for t in range(2000):
+            episode.add_env_step(t, t, 0.0, extra_model_outputs={"logp": 0.0, "state_out": 0})
+        return (time.perf_counter() - t0) / 2000
+
+    # The least of some: other processes may take the core away in one of them, and a copy would cost in all.
+    assert min(seconds_per_step() for _ in range(5)) < 50e-6
 
 
 def test_the_module_starts_no_jax_backend_and_needs_no_ray():
