@@ -295,7 +295,7 @@ def test_ops_import_jax_only():
     assert wrong == []
 
 
-def test_top_level_folders_are_imported_by_nobody_in_the_package():
+def test_no_module_of_the_package_imports_top_level_folders():
     outside = {"envs", "bench", "tests", "notebooks"}
     wrong = [
         f"{m}, line {line}: {name}" for m in sources() for name, line in imports_of(m) if name.split(".")[0] in outside

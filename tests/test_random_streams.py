@@ -140,7 +140,7 @@ def assert_unrelated(signals):
 
 @pytest.mark.parametrize("discrete", [False, True])
 @pytest.mark.parametrize("driver", ["device", "host"])
-def test_nobody_draws_what_another_one_drew_while_sampling(driver, discrete):
+def test_no_consumer_draws_what_another_one_drew_while_sampling(driver, discrete):
     algo = config(driver, discrete).build_algo()
     try:
         signals = signals_of(algo.env_runner.sample(num_timesteps=NUM_STEPS))
@@ -175,7 +175,7 @@ class SeesItsInputs(DropoutPolicy):
 
 @pytest.mark.parametrize("discrete", [False, True])
 @pytest.mark.parametrize("exported", [False, True])
-def test_nobody_draws_what_another_one_drew_while_serving(tmp_path, discrete, exported):
+def test_no_consumer_draws_what_another_one_drew_while_serving(tmp_path, discrete, exported):
     policy = served(discrete)
     if exported:
         policy.export(tmp_path / "policy", explore=True)

@@ -55,7 +55,7 @@ class Component:
         state_file: Name of the file with its state, without suffix.
         metadata_file: Name of the file with the metadata.
         is_optional: Whether it has no folder where its state is empty.
-        parts: Parts inside this one, by name; their states stand under these names in its state.
+        parts: Components inside this one, by name; their states stand under these names in its state.
     """
 
     class_path: str | None

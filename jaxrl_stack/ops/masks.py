@@ -1,4 +1,4 @@
-"""Flags per row against arrays with further axes."""
+"""Flags per row: which rows they are of, and against arrays with further axes."""
 
 from __future__ import annotations
 

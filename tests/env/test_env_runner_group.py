@@ -229,7 +229,7 @@ def test_a_learner_groups_weights_and_their_number(group):
     assert group.foreach_env_runner(lambda runner: runner.state["weights_seq_no"]) == [11] * 3
 
 
-def test_a_state_that_does_not_fit_is_reported_though_nobody_waits_for_it(group):
+def test_a_state_that_does_not_fit_is_reported_without_a_wait_for_it(group):
     state = {"params": {}, "rest": {}}
     group.local_env_runner.set_state = lambda state: None
     group.sync_weights(weights=state, more_state={"bad": 1})

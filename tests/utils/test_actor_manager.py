@@ -94,7 +94,7 @@ def test_late_results_are_left_out_and_dropped(manager):
     assert values(manager.foreach_actor("ping")) == ["pong", "pong"]
 
 
-def test_a_call_that_nobody_waited_for_still_raises(manager):
+def test_a_call_without_a_wait_for_it_still_raises(manager):
     started = time.monotonic()
     assert len(manager.foreach_actor("sleep", kwargs={"seconds": 0.5}, timeout_seconds=0.0)) == 0
     assert time.monotonic() - started < 0.4

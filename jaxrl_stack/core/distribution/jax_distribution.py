@@ -6,16 +6,13 @@ import abc
 import functools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.distribution.distribution import Distribution
 from jaxrl_stack.utils.spaces import map_parts
-
-if TYPE_CHECKING:
-    pass
 
 # SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action (rescaled to [-1, 1]) may
 # be when it is inverted: 1e-6, as float32 has it just below 1.

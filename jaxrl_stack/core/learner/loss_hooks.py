@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.learner_base import LR_KEY, LearnerBase, MetricKey, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import ParamDict, clip_gradients
 from jaxrl_stack.core.learner.traced_metrics import REMAINDER, TracedMetrics
@@ -21,11 +22,6 @@ from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
-
-if TYPE_CHECKING:
-    pass
-
-from jaxrl_stack.core.learner.learner_base import LR_KEY, LearnerBase, MetricKey, ModuleID
 
 NOT_FINITE = "not_finite/"
 """Prefix of the flags that ``check_nans`` adds to the metrics of an update."""

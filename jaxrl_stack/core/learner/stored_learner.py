@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core import COMPONENT_RL_MODULE
+from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, kept_or_fresh, kept_where_it_fits
 from jaxrl_stack.core.learner.steps_trained import StepsTrained
+from jaxrl_stack.core.learner.traced_update import TracedUpdate
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.seeds import derived_seed
-
-if TYPE_CHECKING:
-    pass
-
-from jaxrl_stack.core.learner.learner_base import ModuleID
-from jaxrl_stack.core.learner.traced_update import TracedUpdate
 
 
 class StoredLearner(TracedUpdate, Checkpointable):

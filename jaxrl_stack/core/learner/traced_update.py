@@ -529,7 +529,8 @@ class TracedUpdate(LossHooks):
             return jax.ShapeDtypeStruct((n, *x.shape[2:]), x.dtype)
 
         rows = {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
-        trained = {ref: state.params[ref] for ref in hooks.keywords["trained_refs"]}
+        trace = hooks(metrics=TracedMetrics(), params=state.params, optimizers={})
+        trained = {ref: state.params[ref] for ref in trace.trained_refs}
         counts = dict.fromkeys(rows, jnp.float32(0.0)) if self._loss_is_linear() else None
         again, (_, _, _, matters, _) = traced_once(losses_of, trained, state.params, rest, rows, counts)
         read = {
