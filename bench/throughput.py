@@ -110,7 +110,7 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
         whole = TrainState(learner=state, runner=runner, replay=None, timesteps=timesteps)
         runner, batch, _, _ = algo.driver._sample_on_device(whole, settings)
         if until == "advantages":
-            _, batch = learner.pure_connect(state, batch, settings, timesteps, axis_name=AXIS_NAME)
+            _, batch = learner.pure_update.connect(state, batch, settings, timesteps, axis_name=AXIS_NAME)
         # A sum over what was computed keeps XLA from dropping it.
         total = sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(batch))
         return runner, jax.lax.psum(total, AXIS_NAME)

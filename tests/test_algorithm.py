@@ -27,6 +27,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
 
@@ -542,14 +543,18 @@ class CounterOnTheHost(gym.Env):
 CLIPPED: list = []
 
 
-class RecordsRewards(PPOLearner):
+class RecordsRewards(Update):
     """Hands rewards and observations of every batch, as the learner pipeline gets them, to the host."""
 
-    def pure_connect(self, state, batch, *args, **kwargs):
+    def connect(self, state, batch, *args, **kwargs):
         own = batch[DEFAULT_MODULE_ID]
         columns = own[Columns.REWARDS], own[Columns.OBS], own.get(Columns.LOSS_MASK, True)
         jax.debug.callback(lambda *x: CLIPPED.append([np.asarray(c) for c in x]), *columns)
-        return super().pure_connect(state, batch, *args, **kwargs)
+        return super().connect(state, batch, *args, **kwargs)
+
+
+class LearnerThatRecordsRewards(PPOLearner):
+    update_class = RecordsRewards
 
 
 class Passes(ConnectorV2):
@@ -568,7 +573,7 @@ class Passes(ConnectorV2):
 def test_rewards_are_clipped_where_the_learner_reads_them(driver, clip):
     expected = np.sign if clip is True else lambda rewards: np.clip(rewards, -clip, clip)
     asked = tiny(CounterEnv if driver == "device" else CounterOnTheHost)
-    asked.environment(clip_rewards=clip).learners(learner_class=RecordsRewards)
+    asked.environment(clip_rewards=clip).learners(learner_class=LearnerThatRecordsRewards)
     if driver != "blocks":
         asked.callbacks(RecordsEpisodes)
     if driver == "complete_episodes":
@@ -642,13 +647,17 @@ class KeepRaw(ConnectorV2):
 RECORDED: list = []
 
 
-class RecordsBatches(PPOLearner):
+class RecordsBatches(Update):
     """Hands every batch to the host, with the weights of before the update."""
 
-    def pure_connect(self, state, batch, *args, **kwargs):
-        new_state, out = super().pure_connect(state, batch, *args, **kwargs)
+    def connect(self, state, batch, *args, **kwargs):
+        new_state, out = super().connect(state, batch, *args, **kwargs)
         jax.debug.callback(lambda *x: RECORDED.append(x), state.params, out[DEFAULT_MODULE_ID])
         return new_state, out
+
+
+class LearnerThatRecordsBatches(PPOLearner):
+    update_class = RecordsBatches
 
 
 def forward_values(params, observations):
@@ -674,7 +683,7 @@ class Filter:
 def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_limits(num_rounds):
     """Every number of the batch from the environment's raw observations, by another way: episode by episode."""
     gamma, lambda_ = 0.9, 0.7
-    config = tiny(EndingsEnv, gamma=gamma, lambda_=lambda_).learners(learner_class=RecordsBatches)
+    config = tiny(EndingsEnv, gamma=gamma, lambda_=lambda_).learners(learner_class=LearnerThatRecordsBatches)
     config.rl_module(model_config={"fcnet_hiddens": [8], "fcnet_activation": "tanh"})
     config.env_runners(
         env_to_module_connector=lambda env, spaces, device: [

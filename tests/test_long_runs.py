@@ -13,7 +13,7 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow, num_episodes, redis
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.target_networks import LAST_TARGET_UPDATE, TARGET_UPDATES
-from jaxrl_stack.core.learner.traced_metrics import MetricValue, RunningReduction
+from jaxrl_stack.core.learner.traced_metrics import Metrics
 from jaxrl_stack.utils import counters
 
 EPISODES, RETURN, STEPS, TARGETS = 2**32 - 1, 2.0**24, 3 * 2**33 + 8, 2**24 + 1
@@ -64,13 +64,13 @@ def test_episodes_of_several_devices_are_counted_beyond_32_bits():
 
 @pytest.mark.parametrize("how", ["sum", "mean"])
 def test_reductions_over_many_minibatches_do_not_drift(how):
-    reduction = RunningReduction(1, lambda vector: {("m", "x"): MetricValue(how, vector[0])})
-    number = 1_000_000
+    path, number = ("m", "x"), 1_000_000
+    one = Metrics.of({path: (how, jnp.float32(0.1))})
 
     @jax.jit
     def reduced():
-        one = jnp.full((1,), 0.1)
-        return jax.lax.fori_loop(0, number, lambda _, r: reduction.add(r, one), reduction.initial())
+        add = lambda _, reduced: Metrics.with_minibatch(reduced, one)  # noqa: E731
+        return jax.lax.fori_loop(0, number, add, one.before_minibatches())
 
-    (result,) = reduction.result(reduced(), jnp.uint32(number))
+    result = Metrics.after_minibatches(reduced(), jnp.uint32(number)).values()[path]
     assert result == pytest.approx(1e5 if how == "sum" else 0.1, rel=1e-6)

@@ -421,13 +421,13 @@ def one():
     group.shutdown()
 
 
-def test_update_rows_is_pure_step(one):
+def test_update_rows_is_a_step_of_the_update(one):
     group = learner()
     own = group.local_learner
     settings = own.placed_settings()
     state = own.state
     for i, expected in enumerate(one[0]):
-        state, metrics, per_row = jax.jit(own.pure_step, static_argnames="axis_name")(
+        state, metrics, per_row = jax.jit(own.pure_update.step, static_argnames="axis_name")(
             state, rows(seed=i), settings, counters.from_int(20 * i), axis_name=None
         )
         np.testing.assert_allclose(expected[TD_ERRORS], per_row[TD_ERRORS], rtol=1e-5, atol=1e-6)

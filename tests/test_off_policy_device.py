@@ -95,7 +95,7 @@ def steps_in_python(driver, state, num_training_steps):
     store, prioritise = jax.jit(replay.add), jax.jit(replay.update_priorities)
     draw = jax.jit(lambda memory, key: replay.sample(memory, key, beta=config.replay_beta, gamma=jnp.float32(0.99)))
     update = jax.jit(
-        lambda state, batch: learner.pure_step(
+        lambda state, batch: learner.pure_update.step(
             state.learner, {DEFAULT_MODULE_ID: batch}, settings, state.timesteps, axis_name=None
         )
     )

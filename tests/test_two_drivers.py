@@ -13,6 +13,7 @@ from jaxrl_stack.algorithms.dqn import DQNConfig, DQNLearner
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -133,14 +134,18 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
 DRAWN: list = []
 
 
-class RecordsRows(DQNLearner):
+class RecordsRows(Update):
     """Hands every drawn batch to the host."""
 
-    def pure_step(self, state, batch, *args, **kwargs):
+    def step(self, state, batch, *args, **kwargs):
         own = batch[DEFAULT_MODULE_ID]
         columns = {name: own[name] for name in (Columns.OBS, Columns.REWARDS, "n_step")}
         jax.debug.callback(lambda x: DRAWN.append(jax.tree.map(np.asarray, x)), columns)
-        return super().pure_step(state, batch, *args, **kwargs)
+        return super().step(state, batch, *args, **kwargs)
+
+
+class LearnerThatRecordsRows(DQNLearner):
+    update_class = RecordsRows
 
 
 @pytest.mark.parametrize(("driver", "clip"), [("device", 2.5), ("host", 2.5), ("host_episodes", True)])
@@ -163,7 +168,7 @@ def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driv
             # The module's own discount, in windows as in the loss.
             algorithm_config_overrides_per_module={DEFAULT_MODULE_ID: DQNConfig.overrides(gamma=0.5)},
         )
-        .learners(num_cpus_per_learner=1, learner_class=RecordsRows)
+        .learners(num_cpus_per_learner=1, learner_class=LearnerThatRecordsRows)
         .debugging(seed=1)
     )
     if driver == "device":

@@ -22,8 +22,10 @@ from jaxrl_stack.core import (
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     DEFAULT_MODULE_ID,
 )
-from jaxrl_stack.core.learner.learner import Learner, nest_metrics
+from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.learner.traced_metrics import MetricKey, nest_metrics, raise_if_not_finite
+from jaxrl_stack.core.learner.update_program import fetched
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.connector_states import histories, known_statistics
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
@@ -33,7 +35,7 @@ from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_s
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.ops.reductions import ravel
+from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import (
     all_shards,
@@ -310,7 +312,7 @@ class DeviceDriver(Driver):
         )
         sampled = metrics["env_runners"]
         # All numbers for the host in two vectors: fetching a dozen scalars takes longer than a small iteration.
-        learned, self._unpack_learned = ravel(metrics["learners"])
+        learned = Flat.of(metrics["learners"])
         return state.learner, state.runner, state.timesteps, learned, sampled["window"], sampled["block"]
 
     def _sample_on_device(self, state: TrainState, settings: Any):
@@ -364,13 +366,13 @@ class DeviceDriver(Driver):
                 self._snapshots.before_call(learner.state, self.runner_state)
             learned, window, block = self._run_program(settings)
             # Reading them waits: what the program raises is raised here, if not by its call.
-            learned, window = np.asarray(host_view(learned)), np.asarray(window)
+            learned, window = fetched(learned), np.asarray(window)
             self._snapshots.after_call(learner.state, self.runner_state)
             self.num_env_steps += self._steps_per_call
         self._take_metrics(learned)
         self._window = EpisodeWindow.unpacked(window)
         self.device_seconds += time.perf_counter() - started
-        learner.raise_if_not_finite(self._learned, iteration=iteration)
+        raise_if_not_finite(self._learned, iteration=iteration)
         if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
         if self._watches_episodes:
@@ -427,9 +429,9 @@ class DeviceDriver(Driver):
         lengths = np.asarray(all_shards(self.runner_state.episodes.episode_length)).reshape(-1)
         self._episode_replay.set_state(running, lengths)
 
-    def _take_metrics(self, learned: np.ndarray) -> None:
-        """Keep what updates reported, the vector of `_run_program`."""
-        self._learned = self._unpack_learned(learned)
+    def _take_metrics(self, learned: dict[MetricKey, Any]) -> None:
+        """Keep what updates reported."""
+        self._learned = learned
 
     @property
     def num_episodes(self) -> int:

@@ -16,11 +16,11 @@ from flax import struct
 from jaxrl_stack.acting.device_rollout import RunnerState
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
-from jaxrl_stack.core.learner.loss_hooks import NOT_FINITE
+from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, MetricKey
 from jaxrl_stack.execution.device_driver import DeviceDriver, least_free_memory
 from jaxrl_stack.execution.off_policy import td_errors
 from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.ops.reductions import ravel
+from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
@@ -208,10 +208,9 @@ class OffPolicyDeviceDriver(DeviceDriver):
         def with_updates(state):
             state, learned = self._training_step(settings, self._num_draws)(state)
             # All numbers for the host in one vector: it passes through the loop, and to the host, faster than a dozen.
-            vector, self._unpack_learned = ravel(learned)
-            return state, vector
+            return state, Flat.of(learned)
 
-        state, learned = repeat(with_updates, state, num_warm_up, num_steps, self._combined)
+        state, learned = repeat(with_updates, state, num_warm_up, num_steps, _combined)
         sampler = state.runner
         window = sampler.runner.window.extend(
             sampler.ended[:, 1] > 0,
@@ -303,21 +302,13 @@ class OffPolicyDeviceDriver(DeviceDriver):
         return dataclasses.replace(state, runner=sampler), {DEFAULT_MODULE_ID: batch}, items
 
     def _update_on_device(self, learner, batch, settings, timesteps):
-        return self.learner.pure_step(learner, batch, settings, timesteps, axis_name=self.learner.reduction_axis)
+        return self.learner.pure_update.step(learner, batch, settings, timesteps, axis_name=self.learner.reduction_axis)
 
     def _update_priorities_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
         if not self.config.uses_priorities:
             return replay
         errors = td_errors(rows, DEFAULT_MODULE_ID, type(self.learner))
         return self.replay.update_priorities(replay, items, errors)
-
-    def _combined(self, before: jax.Array, vector: jax.Array) -> jax.Array:
-        """Metrics of one training step more, as vectors: of the last update, but of flags the highest so far."""
-        places = self._unpack_learned(np.arange(vector.shape[0], dtype=np.float32))
-        is_flag = np.zeros(vector.shape[0], bool)
-        for path, place in places.items():
-            is_flag[int(place)] = _is_flag(path)
-        return jnp.maximum(vector, jnp.where(is_flag, before, -jnp.inf)) if is_flag.any() else vector
 
     # ----------------------------------------------------------------------------------------------------- training
 
@@ -353,7 +344,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         self._empty_replay()
         return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
 
-    def _take_metrics(self, learned: np.ndarray) -> None:
+    def _take_metrics(self, learned: dict[MetricKey, Any]) -> None:
         if self._has_learned:
             super()._take_metrics(learned)
 
@@ -496,9 +487,10 @@ _MOST_RANDOM_NUMBERS = 2**24
 """Up to so many, the random numbers that a call draws rows with are made before its loop: 64 MiB."""
 
 
-def _is_flag(path: tuple[str, ...]) -> bool:
-    return path[-1].startswith(NOT_FINITE)
+def _combined(before: Flat, latest: Flat) -> Flat:
+    """Metrics of one training step more: of the last update, but of flags the highest so far."""
+    return Flat.of(_combined_metrics(before.tree(), latest.tree()))
 
 
 def _combined_metrics(before: dict[Any, jax.Array], result: dict[Any, jax.Array]) -> dict[Any, jax.Array]:
-    return {p: jnp.maximum(before[p], value) if _is_flag(p) else value for p, value in result.items()}
+    return {p: jnp.maximum(before[p], value) if p[0] == NOT_FINITE else value for p, value in result.items()}

@@ -8,6 +8,7 @@ per batch member) needs: its members must not be averaged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,19 +43,52 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
     Returns:
         ``(vector [n], unravel)``; `unravel` takes a vector on the host, too.
     """
-    leaves, treedef = jax.tree.flatten(tree)
-    shapes = [(jnp.shape(leaf), jnp.result_type(leaf), jnp.size(leaf)) for leaf in leaves]
+    flat = Flat.of(tree)
+    return flat.vector, flat.unravel
 
-    def unravel(vector: Any) -> Any:
+
+@jax.tree_util.register_pytree_node_class
+class Flat:
+    """A pytree of float arrays as one vector that knows the way back, also outside of the program that made it.
+
+    Attributes:
+        vector: float32 ``[n]``.
+    """
+
+    def __init__(self, vector: Any, layout: tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]):
+        self.vector = vector
+        self._layout = layout
+
+    @classmethod
+    def of(cls, tree: Any) -> Flat:
+        """Lay the leaves of a pytree end to end; see `ravel`."""
+        leaves, treedef = jax.tree.flatten(tree)
+        layout = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        if not leaves:
+            return cls(jnp.zeros((0,), jnp.float32), layout)
+        return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
+
+    def unravel(self, vector: Any) -> Any:
+        """The pytree of another vector of this layout."""
+        treedef, kinds = self._layout
         out, start = [], 0
-        for shape, dtype, size in shapes:
+        for shape, dtype in kinds:
+            size = math.prod(shape)
             out.append(vector[start : start + size].reshape(shape).astype(dtype))
             start += size
         return jax.tree.unflatten(treedef, out)
 
-    if not leaves:
-        return jnp.zeros((0,), jnp.float32), unravel
-    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), unravel
+    def tree(self) -> Any:
+        """The pytree that it was made of."""
+        return self.unravel(self.vector)
+
+    def tree_flatten(self):
+        return (self.vector,), self._layout
+
+    @classmethod
+    def tree_unflatten(cls, layout, children):
+        (vector,) = children
+        return cls(vector, layout)
 
 
 def compensated_add(total, error, x):

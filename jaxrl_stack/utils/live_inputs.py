@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import jaxpr_as_fun
@@ -16,18 +16,30 @@ def inputs_that_matter(function: Callable[..., Any], *args: Any) -> list[bool]:
         function: Pure function of `args`; is traced.
         args: Pytrees of arrays or `jax.ShapeDtypeStruct`s.
     """
-    return jax.tree.leaves(traced_once(function, *args)[1])
+    return jax.tree.leaves(traced_once(function, *args).matters)
 
 
-def traced_once(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any]:
-    """A function that does what another one does without calling it again, and which of its inputs matter.
+class Once(NamedTuple):
+    """A function that was traced.
+
+    Attributes:
+        call: Does what the function does without calling it again. In eager runs (``jax.disable_jit``) it is the
+            function itself: what that looks at has values then.
+        matters: Pytree of bools like the arguments, see `inputs_that_matter`.
+        out: What it returns, as `jax.ShapeDtypeStruct`s.
+    """
+
+    call: Callable[..., Any]
+    matters: Any
+    out: Any
+
+
+def traced_once(function: Callable[..., Any], *args: Any) -> Once:
+    """Trace a function for all that is to be known of it.
 
     Args:
         function: As for `inputs_that_matter`.
         args: As there; what is called later has their structure, shapes and dtypes.
-
-    Returns:
-        ``(function, pytree of bools like args)``.
     """
     program, out = jax.make_jaxpr(function, return_shape=True)(*args)
     needed = {id(variable) for variable in program.jaxpr.outvars}
@@ -40,4 +52,5 @@ def traced_once(function: Callable[..., Any], *args: Any) -> tuple[Callable[...,
         return jax.tree.unflatten(treedef, replay(*jax.tree.leaves(args)))
 
     matters = [id(variable) in needed for variable in program.jaxpr.invars]
-    return again, jax.tree.unflatten(jax.tree.structure(args), matters)
+    call = function if jax.config.jax_disable_jit else again  # pyright: ignore[reportAttributeAccessIssue]
+    return Once(call, jax.tree.unflatten(jax.tree.structure(args), matters), out)

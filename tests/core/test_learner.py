@@ -21,7 +21,8 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner import traced_update
+from jaxrl_stack.core.learner import gradient_step, update
+from jaxrl_stack.core.learner.gradient_step import microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_base import OLD_MEMBERS
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
@@ -999,9 +1000,9 @@ def ppo_rows(n=64, seed=0):
 def test_gradients_added_up_over_microbatches_are_the_same(monkeypatch):
     results = []
     for rows_per_microbatch in (None, 8):
-        monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
+        monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
         learner = ppo_config(minibatch_size=32).build_learner()
-        assert learner._microbatches_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == (
+        assert microbatches_per_minibatch(learner, {DEFAULT_MODULE_ID: 32}, 1) == (
             1 if rows_per_microbatch is None else 4
         )
         metrics = learner.update(batch=ppo_rows(), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
@@ -1017,7 +1018,7 @@ def test_gradients_added_up_over_microbatches_are_the_same(monkeypatch):
 @pytest.mark.parametrize("rows_per_microbatch", [None, 8])
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_explained_variance_of_targets_far_from_zero(rows_per_microbatch, num_devices, monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
+    monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
     learner = ppo_config().training(lr=0.0).learners(num_cpus_per_learner=num_devices).build_learner()
     batch = ppo_rows()
     batch["value_targets"] += 5000.0
@@ -1058,7 +1059,7 @@ def concatenated_sizes(jaxpr):
 
 @pytest.mark.parametrize("rows_per_microbatch", [None, 8])
 def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
+    monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: rows_per_microbatch)
     weights, largest = [], []
     for limit in (2**16, 40):
         monkeypatch.setattr(reductions, "LARGEST_VECTOR", limit)
@@ -1067,7 +1068,7 @@ def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypa
         weights.append(learner.get_weights())
         block = jax.tree.map(lambda x: x[None], {DEFAULT_MODULE_ID: ppo_rows(32)})
         plan = learner.plan(minibatch_size=32)
-        fit = functools.partial(learner.pure_fit, plan=plan, axis_name="devices")
+        fit = functools.partial(learner.pure_update.fit, plan=plan, axis_name="devices")
         program = jax.make_jaxpr(fit, axis_env=[("devices", 2)])(
             host_view(learner.state), block, learner.settings(), counters.zero()
         )
@@ -1109,10 +1110,10 @@ class OtherHooks(PPOLearner):
 
 
 def test_an_overridden_loss_is_taken_whole(monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 8)
+    monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: 8)
 
     def microbatches(learner_class):
-        return ppo_config(learner_class).build_learner()._microbatches_per_minibatch({DEFAULT_MODULE_ID: 64}, 1)
+        return microbatches_per_minibatch(ppo_config(learner_class).build_learner(), {DEFAULT_MODULE_ID: 64}, 1)
 
     assert (
         microbatches(PPOLearner)
@@ -1149,7 +1150,7 @@ class PerOptimizer(LinearPerOptimizer):
 
 
 def test_losses_per_optimizer_in_microbatches(monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 16)
+    monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: 16)
     weights = []
     for learner_class in (LinearPerOptimizer, PerOptimizer):
         learner = ppo_config(learner_class).build_learner()
@@ -1206,10 +1207,10 @@ class Wrapped(RLModule, ValueFunctionAPI):
 
 @pytest.mark.parametrize("module_class", [Noisy, Wrapped])
 def test_modules_with_random_layers_statistics_or_linen_networks_train(module_class, monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 8)
+    monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: 8)
     learner = ppo_config().rl_module(rl_module_spec=RLModuleSpec(module_class=module_class)).build_learner()
     # Neither batch statistics nor random streams, which a wrapped linen module has, are the same for parts of a batch.
-    assert learner._microbatches_per_minibatch({DEFAULT_MODULE_ID: 32}, 1) == 1
+    assert microbatches_per_minibatch(learner, {DEFAULT_MODULE_ID: 32}, 1) == 1
     before = learner.get_state()
     losses = []
     for _ in range(4):
@@ -1272,7 +1273,7 @@ def test_random_layers_draw_anew_in_every_learner_pipeline(module_class):
     block = {name: rng.normal(size=(8, 4, 3)).astype(np.float32) for name in ("obs", "final_obs")}
     block |= {"rewards": np.ones((8, 4), np.float32), "terminateds": flags, "truncateds": flags}
     state, counter = host_view(learner.state), counters.zero()
-    connect = jax.jit(functools.partial(learner.pure_connect, axis_name=None))
+    connect = jax.jit(functools.partial(learner.pure_update.connect, axis_name=None))
 
     def targets(num_updates):
         before = state.replace(num_updates=jnp.uint32(num_updates))
@@ -1295,12 +1296,12 @@ class OwnLoss(TwoVectors, SelfSupervisedLossAPI):
 
 
 def test_a_module_can_bring_its_loss_along(monkeypatch):
-    monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices: 4)
+    monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices: 4)
 
     class Linear(SquaresLearner):
         loss_is_linear_in_means = True
 
-    assert make(Linear)._microbatches_per_minibatch({DEFAULT_MODULE_ID: 12}, 1) == 3
+    assert microbatches_per_minibatch(make(Linear), {DEFAULT_MODULE_ID: 12}, 1) == 3
     learner = make(Linear, RLModuleSpec(module_class=OwnLoss))
 
     def own_gradients(weights, batch):
@@ -1355,12 +1356,12 @@ def test_a_loss_may_use_the_number_of_its_rows(num_shards):
 def test_columns_without_a_part_in_the_loss_are_not_carried(monkeypatch):
     carried = []
 
-    class Recording(traced_update.PackedRows):
+    class Recording(update.PackedRows):
         def __init__(self, columns, names=None):
             carried.append(set(columns if names is None else names))
             super().__init__(columns, names)
 
-    monkeypatch.setattr(traced_update, "PackedRows", Recording)
+    monkeypatch.setattr(update, "PackedRows", Recording)
     unread = {"rewards": np.ones(12, np.float32), "nested": {"x": np.ones((12, 50), np.float32)}}
     assert_step(make(), rows() | unread, minibatch_size=12)
     assert carried == [{"obs", "target"}]

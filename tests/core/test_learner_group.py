@@ -207,11 +207,11 @@ def test_blocks_that_do_not_fit(ray_session, two, one, same_start):
 
 
 def differ(learner):
-    learner._should_update = lambda module_id, batch: jax.process_index() == 0
+    learner.policies_to_train = lambda module_id, batch: jax.process_index() == 0
 
 
 def agree(learner):
-    learner._should_update = None
+    learner.policies_to_train = None
 
 
 def test_learners_that_would_update_different_modules(ray_session, two, one, same_start):

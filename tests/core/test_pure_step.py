@@ -15,6 +15,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import LAST_TARGET_UPDATE, TargetNetworkUpdates
+from jaxrl_stack.core.learner.traced_metrics import nest_metrics
 from jaxrl_stack.core.learner.utils import make_target_network, update_target_network
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -123,7 +124,7 @@ def step(learner):
     settings = learner.settings()
 
     def pure(state, columns, timesteps):
-        return learner.pure_step(state, {MID: columns}, settings, timesteps, axis_name=None)
+        return learner.pure_update.step(state, {MID: columns}, settings, timesteps, axis_name=None)
 
     program = jax.jit(pure)
     return lambda state, columns, num_steps: program(state, columns, counters.from_int(num_steps))
@@ -159,7 +160,7 @@ def test_what_other_losses_need_is_not_computed(learner):
     """Three matrix products forward, actor, critic and target; backward one for each kernel that is trained: the
     actor's loss reaches the critic's, too, whose gradient by it must not count."""
     settings, state, batch = learner.settings(), learner.state, {MID: rows()}
-    program = jax.jit(lambda *args: learner.pure_step(*args, axis_name=None))
+    program = jax.jit(lambda *args: learner.pure_update.step(*args, axis_name=None))
     text = program.lower(state, batch, settings, counters.from_int(1)).compile().as_text()
     assert text.count(" dot(") == 3 + 2
 
@@ -175,8 +176,8 @@ def test_target_networks_follow_when_enough_steps_were_sampled(learner, step):
         state, metrics, _ = step(state, rows(), num_steps)
         expected = 0.5 * np.array(state.params[q]) + 0.5 * before if is_due else before
         np.testing.assert_allclose(state.rest[target], expected, rtol=1e-6)
-        assert metrics[MID, "num_target_updates"] == number
-        assert metrics[MID, "last_target_update_ts"] == last
+        reported = nest_metrics(jax.device_get(metrics))[MID]
+        assert (reported["num_target_updates"], reported["last_target_update_ts"]) == (number, last)
         assert counters.to_int(np.asarray(state.extra[LAST_TARGET_UPDATE][MID])) == last
 
 
@@ -184,7 +185,8 @@ def test_a_frequency_of_zero_updates_targets_behind_every_update():
     learner = learner_of(target_network_update_freq=0, tau=1.0)
     # As outside of tests: without these emitters, parameters computed once more for the target differ in the last bit.
     step = jax.jit(
-        lambda *args: learner.pure_step(*args, axis_name=None), compiler_options={"xla_cpu_use_fusion_emitters": True}
+        lambda *args: learner.pure_update.step(*args, axis_name=None),
+        compiler_options={"xla_cpu_use_fusion_emitters": True},
     )
     state, *_ = step(learner.state, {MID: rows()}, learner.settings(), counters.zero())
     np.testing.assert_array_equal(state.rest[f"{MID}/target_q/kernel"], state.params[f"{MID}/q/kernel"])
@@ -227,7 +229,9 @@ def test_two_devices_make_the_step_of_one(learner_class, learner, step):
     two, timesteps = learner_of(2, learner_class), counters.from_int(12)
     settings = two.settings()
     program = jax.pmap(
-        lambda state, columns: two.pure_step(state, {MID: columns}, settings, timesteps, axis_name=two.axis_name),
+        lambda state, columns: two.pure_update.step(
+            state, {MID: columns}, settings, timesteps, axis_name=two.axis_name
+        ),
         axis_name=two.axis_name,
         in_axes=(None, 0),
         out_axes=(None, None, 0),
@@ -255,7 +259,7 @@ def test_microbatches_of_a_minibatch_add_up(monkeypatch):
     batch = rows(8) | {Columns.LOSS_MASK: np.array([True] * 5 + [False] * 3)}
     whole, microbatches = (learner_of(learner_class=Linear, target_network_update_freq=0) for _ in range(2))
     expected = whole.update(batch={MID: batch}, minibatch_size=8)[MID]
-    monkeypatch.setattr("jaxrl_stack.core.learner.traced_update.gradient_rows_per_microbatch", lambda devices: 2)
+    monkeypatch.setattr("jaxrl_stack.core.learner.gradient_step.gradient_rows_per_microbatch", lambda devices: 2)
     got = microbatches.update(batch={MID: batch}, minibatch_size=8)[MID]
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-5, err_msg=name)
@@ -272,7 +276,7 @@ def test_a_value_per_row_must_be_one(learner):
     wrong = Wrong(config=learner.config)
     wrong.build()
     with pytest.raises(ValueError, match=r"item_series.*\[N\]"):
-        wrong.pure_step(wrong.state, {MID: rows()}, wrong.settings(), counters.zero(), axis_name=None)
+        wrong.pure_update.step(wrong.state, {MID: rows()}, wrong.settings(), counters.zero(), axis_name=None)
 
 
 def test_target_networks_by_hand():

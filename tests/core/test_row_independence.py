@@ -20,7 +20,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorContext
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner import traced_update
+from jaxrl_stack.core.learner import gradient_step
 from jaxrl_stack.core.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -144,7 +144,7 @@ def test_random_streams_are_drawn_from_once_per_batch():
 def test_rows_that_see_each_other_are_neither_split_nor_padded(n, monkeypatch):
     results = []
     for rows_per_microbatch in (None, 8):
-        monkeypatch.setattr(traced_update, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
+        monkeypatch.setattr(gradient_step, "gradient_rows_per_microbatch", lambda devices, n=rows_per_microbatch: n)
         learner = ppo_learner(Attends)
         learner.update(batch=rows(n))
         results.append(learner.get_weights())

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.core.learner.loss_hooks import nest_metrics
-from jaxrl_stack.core.learner.traced_metrics import TracedMetrics, in_slots
+from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics, nest_metrics, put_counter
 from jaxrl_stack.ops import losses, reductions, running_statistics
+from jaxrl_stack.utils import counters
 
 NUM_DEVICES = 3
 NAME = ("default_policy", "vf_explained_var")
@@ -20,17 +20,15 @@ def logged(rows):
     return metrics.collect()
 
 
-def one_minibatch(collected):
-    return jax.tree.map(lambda x: x[None], collected)
-
-
 def with_an_all_reduce_of_its_own(rows):
-    return TracedMetrics.reduce_history(one_minibatch(logged(rows)), "devices")[NAME]
+    return logged(rows).values("devices")[NAME]
 
 
 def beside_the_gradients(rows):
-    mean, slots = reductions.means_and_sums(jnp.mean(rows), in_slots(logged(rows), "devices"), "devices")
-    return TracedMetrics.reduce_history(one_minibatch(slots), "devices", are_averaged=True)[NAME], mean
+    metrics = logged(rows)
+    slots = metrics.statistics_in_slots("devices")
+    (mean, averages), slots = reductions.means_and_sums((jnp.mean(rows), metrics.averages), slots, "devices")
+    return metrics.exchanged(averages, slots).values("devices", are_exchanged=True)[NAME], mean
 
 
 def test_statistics_are_those_of_all_rows_and_need_no_exchange_of_their_own():
@@ -48,3 +46,26 @@ def test_a_learning_rate_is_reported_as_it_was_set():
     rate, loss = ("p", "default_optimizer_learning_rate"), ("p", "total_loss")
     reported = nest_metrics({rate: np.float32(0.0003), loss: np.float32(0.1)})
     assert reported == {"p": {rate[1]: 0.0003, loss[1]: float(np.float32(0.1))}}
+
+
+def test_a_counter_is_reported_exactly_beyond_what_one_float_holds():
+    metrics = {}
+    put_counter(metrics, ("p", "steps"), counters.from_int(2**40 + 3))
+    assert nest_metrics(jax.device_get(metrics)) == {"p": {"steps": 2.0**40 + 3}}
+
+
+def test_metrics_are_a_monoid_over_parts_minibatches_and_devices():
+    """Shares of a minibatch add up; minibatches and devices reduce as their names say; nothing is nothing."""
+    kinds = ("last", "mean", "sum", "min", "max")
+    two, four = (Metrics.of({(how,): (how, jnp.float32(x)) for how in kinds}) for x in (2.0, 4.0))
+    values = lambda metrics, *args: {path[0]: float(x) for path, x in metrics.values(*args).items()}  # noqa: E731
+    assert values(two.nothing().with_part(two)) == values(two)
+    assert values(two.with_part(four)) == {"last": 6.0, "mean": 6.0, "sum": 6.0, "min": 2.0, "max": 4.0}
+    of_two = {"last": 4.0, "mean": 3.0, "sum": 6.0, "min": 2.0, "max": 4.0}
+    history = jax.tree.map(lambda *x: jnp.stack(x), two, four)
+    assert values(history.over_minibatches()) == of_two
+    one_by_one = Metrics.with_minibatch(Metrics.with_minibatch(two.before_minibatches(), two), four)
+    assert values(Metrics.after_minibatches(one_by_one, jnp.uint32(2))) == of_two
+    over_devices = jax.pmap(lambda metrics: metrics.values("devices"), axis_name="devices", devices=jax.devices()[:2])
+    found = {path[0]: float(x[0]) for path, x in over_devices(history).items()}
+    assert found == {"last": 3.0, "mean": 3.0, "sum": 6.0, "min": 2.0, "max": 4.0}

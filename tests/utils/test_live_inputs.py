@@ -37,8 +37,10 @@ def test_a_replayed_trace_calls_its_function_once_and_closes_over_what_it_did():
 
     @functools.partial(jax.vmap, axis_name="i")
     def program(outer):
-        again, (scale, x, unused) = traced_once(lambda *args: function(*args)["mean"] + outer, 1.0, {"a": TWO}, TWO)
-        assert (scale, x, unused) == (True, {"a": True}, False)
+        once = traced_once(lambda *args: function(*args)["mean"] + outer, 1.0, {"a": TWO}, TWO)
+        assert once.matters == (True, {"a": True}, False)
+        assert once.out.shape == (2,)
+        again = once.call
         one, two = (again(scale, {"a": outer + jnp.ones(2)}, jnp.ones(2)) for scale in (1.0, 2.0))
         return one, two, jax.grad(lambda scale: again(scale, {"a": jnp.ones(2)}, jnp.ones(2)).sum())(1.0)
 

@@ -71,11 +71,11 @@ class DQNLearner(TargetNetworkUpdates, Learner):
 
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
         """One Adam over all parameters but those of target networks, with ``config.adam_epsilon``."""
-        settings: Any = config or self._config_for(module_id)
+        settings: Any = config or self.config_for(module_id)
         self.register_optimizer(
             module_id=module_id,
             optimizer=functools.partial(optax.adam, eps=settings.adam_epsilon),
-            params=self.get_parameters(self._template[module_id]),
+            params=self.get_parameters(self.template[module_id]),
             lr_or_lr_schedule=settings.lr,
         )
 

@@ -48,7 +48,7 @@ class PPOLearner(Learner):
 
     def initial_extra_state(self) -> dict[str, Any]:
         ids = self._ids_with_loss_of_algorithm
-        return {"curr_kl_coeff": {mid: jnp.float32(self._config_for(mid).kl_coeff) for mid in ids}}
+        return {"curr_kl_coeff": {mid: jnp.float32(self.config_for(mid).kl_coeff) for mid in ids}}
 
     @property
     def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class PPOLearner(Learner):
         coefficients = dict(state.extra["curr_kl_coeff"])
         for mid, coefficient in coefficients.items():
             kl = metrics.get((mid, "mean_kl_loss"))
-            if kl is not None and self._config_for(mid).use_kl_loss:
+            if kl is not None and self.config_for(mid).use_kl_loss:
                 target = settings[mid]["kl_target"]
                 factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
                 coefficients[mid] = coefficient * factor

@@ -101,8 +101,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``alpha``."""
-        config = config or self._config_for(module_id)
-        module: Any = self._template[module_id]
+        config = config or self.config_for(module_id)
+        module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):
             super().configure_optimizers_for_module(module_id, config)
             return
@@ -145,13 +145,13 @@ class SACLearner(TargetNetworkUpdates, Learner):
     @property
     def target_entropy(self) -> dict[str, Any]:
         """``{module_id: entropy that the temperature holds the policy at}``, in nats."""
-        return {mid: self._target_entropy(mid, self._config_for(mid)) for mid in self._ids_with_loss_of_algorithm}
+        return {mid: self._target_entropy(mid, self.config_for(mid)) for mid in self._ids_with_loss_of_algorithm}
 
     def _target_entropy(self, module_id: str, config: Any) -> Any:
         given = config.target_entropy
         if given is not None and not isinstance(given, str):
             return given
-        space = self._template[module_id].action_space
+        space = self.template[module_id].action_space
         if isinstance(space, gym.spaces.Discrete):
             num_actions = int(space.n)
             higher = soft_actor_critic.discrete_target_entropy(num_actions, 0.98)

@@ -27,11 +27,12 @@ from jaxrl_stack.core.learner.row_blocks import (
     padded_size,
     rows_per_shard,
 )
-from jaxrl_stack.core.learner.row_updates import RowUpdates
 from jaxrl_stack.core.learner.steps_trained import TrainedOn, env_steps
+from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.training_data import TrainingData
+from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
-from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, signature
+from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
@@ -44,16 +45,7 @@ from jaxrl_stack.utils.snapshots import is_lost, reraise
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
-from jaxrl_stack.core.learner.learner_base import (
-    AXIS_NAME,
-    ENTROPY_KEY,
-    LR_KEY,
-    POLICY_LOSS_KEY,
-    VF_LOSS_KEY,
-    MetricKey,
-    ModuleID,
-)
-from jaxrl_stack.core.learner.loss_hooks import nest_metrics
+from jaxrl_stack.core.learner.learner_base import AXIS_NAME, ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ModuleID
 from jaxrl_stack.core.learner.stored_learner import StoredLearner
 
 __all__ = [
@@ -93,7 +85,12 @@ class Learner(StoredLearner):
         ValueError: If both `module_spec` and `module` are given.
     """
 
-    _rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
+    update_class: type[Update] = Update
+    """What `pure_update` is."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
+        self.pure_update = self.update_class(self)
 
     # ------------------------------------------------------------------------------------------------------- host hooks
 
@@ -186,14 +183,9 @@ class Learner(StoredLearner):
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
         dealt = {mid: deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
-        return self._update_with(
-            "update_block",
-            lambda: functools.partial(self.pure_update, plan=plan, axis_name=self.reduction_axis),
-            dealt,
-            counter=counter,
-            plan=plan,
-            counts=self._training_of(plan, num_rows, block),
-        )
+        program = self._program("block", self.pure_update, plan, dealt)
+        self._run(program, dealt, counter=counter, counts=self._training_of(plan, num_rows, block))
+        return self._result()
 
     def _check_block(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan) -> int:
         """The rows of one module's block.
@@ -201,8 +193,8 @@ class Learner(StoredLearner):
         Raises:
             ValueError: If it cannot be dealt out to devices and shards.
         """
-        if module_id not in self._template:
-            raise ValueError(f"The block has a module {module_id!r}; this learner has {list(self._template)}.")
+        if module_id not in self.template:
+            raise ValueError(f"The block has a module {module_id!r}; this learner has {list(self.template)}.")
         shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(columns)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
@@ -299,7 +291,7 @@ class Learner(StoredLearner):
             )
         block, rows = episodes_to_batch(
             episodes,
-            self._template,
+            self.template,
             columns=columns,
             num_devices=len(self.devices),
             common_sizes=self._largest_of_all_learners,
@@ -316,7 +308,8 @@ class Learner(StoredLearner):
             )
         # Optimizers have no part in it.
         state = dataclasses.replace(self.state, optimizers={})
-        connector, batch = self._compiled[key](state, as_arrays(block, self.axis_name), self.placed_settings(), counter)
+        block = as_arrays(block, self.axis_name is None)
+        connector, batch = self._compiled[key](state, block, self.placed_settings(), counter)
         batch = all_shards(batch)  # Waits, and raises if the program has failed.
         self._replace_in_state(connector=connector)
         # A module that a connector has added has the rows that it was made of.
@@ -327,8 +320,9 @@ class Learner(StoredLearner):
         }
 
     def _connect_program(self, state, block, settings, counter):
-        block = self.with_clipped_rewards(block)
-        state, batch = self.pure_connect(state, block, settings, counter, axis_name=self.reduction_axis)
+        update = self.pure_update
+        block = update.with_clipped_rewards(block)
+        state, batch = update.connect(state, block, settings, counter, axis_name=self.reduction_axis)
         return state.connector, batch
 
     def _as_multi_module_batch(self, batch: Any) -> dict[ModuleID, dict[str, Any]]:
@@ -338,15 +332,15 @@ class Learner(StoredLearner):
                 f"A batch is a dict {{column: [N, ...]}} or {{module_id: {{column: [N, ...]}}}}, got a "
                 f"{type(batch).__name__}. Several batches are update(batches=[...])."
             )
-        if any(key in self._template for key in batch):
-            unknown = [key for key in batch if key not in self._template]
+        if any(key in self.template for key in batch):
+            unknown = [key for key in batch if key not in self.template]
             if unknown:
-                raise ValueError(f"The batch has modules {unknown} that this learner does not: {list(self._template)}.")
+                raise ValueError(f"The batch has modules {unknown} that this learner does not: {list(self.template)}.")
             columns_of = {mid: dict(columns) for mid, columns in batch.items()}
         else:
-            columns_of = {module_of_columns(list(self._template), "batches"): dict(batch)}
+            columns_of = {module_of_columns(list(self.template), "batches"): dict(batch)}
         for mid, columns in columns_of.items():
-            check_columns(mid, columns, self._template[mid])
+            check_columns(mid, columns, self.template[mid])
         return columns_of
 
     def _fit_rows(self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
@@ -357,7 +351,7 @@ class Learner(StoredLearner):
         in_minibatches = plan.minibatch_size is not None
         # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
         # module that looks across rows cannot, so that every number of rows is a program of its own.
-        is_padded = in_minibatches or all(rows_are_independent(self._template[mid]) for mid in rows)
+        is_padded = in_minibatches or all(rows_are_independent(self.template[mid]) for mid in rows)
         shows_padding = is_padded and not in_minibatches
         is_masked = shows_padding or plan.num_shards > 1 or type(self).pre_update is not Learner.pre_update
         blocks = {}
@@ -371,31 +365,23 @@ class Learner(StoredLearner):
                 mask=is_masked,
             )
         counts = self._training_of(plan, num_rows, rows)
-        if not in_minibatches:
-            fit = functools.partial(self.pure_fit, plan=plan, axis_name=self.reduction_axis)
-            return self._update_with("fit", lambda: fit, blocks, counter=counter, plan=plan, counts=counts)
-
-        # All learners make as many steps as if the rows were dealt out evenly.
-        steps = max(
-            plan.num_steps(-(-int(n.sum()) // len(n)))
-            for mid, n in of_all_learners.items()
-            if self.should_module_be_updated(mid, rows)
-        )
-        # The number of gradient steps is an argument: another one is the same program.
-        plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
-
-        def fit_counted(state, batch, settings, timesteps, row_counts):
-            return self.pure_fit(
-                state, batch, settings, timesteps, plan=plan, axis_name=self.reduction_axis, row_counts=row_counts
+        row_counts: tuple[RowCounts, ...] = ()
+        if in_minibatches:
+            # All learners make as many steps as if the rows were dealt out evenly.
+            steps = max(
+                plan.num_steps(-(-int(n.sum()) // len(n)))
+                for mid, n in of_all_learners.items()
+                if self.should_module_be_updated(mid, rows)
             )
-
-        # Other learners may have other numbers of rows: one entry per device.
-        domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
-        row_counts = RowCounts(domains, np.array(steps, np.uint32))
-        row_counts = jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), row_counts)
-        return self._update_with(
-            "fit in minibatches", lambda: fit_counted, blocks, row_counts, counter=counter, plan=plan, counts=counts
-        )
+            # Other learners may have other numbers of rows: one entry per device.
+            domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
+            own = RowCounts(domains, np.array(steps, np.uint32))
+            row_counts = (jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), own),)
+            # The number of gradient steps is an argument: another one is the same program.
+            plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
+        program = self._program("fit", self.pure_update.fit, plan, blocks, *row_counts)
+        self._run(program, blocks, *row_counts, counter=counter, counts=counts)
+        return self._result()
 
     def _largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
         """Joined learners run one program, and so need the same shapes."""
@@ -414,7 +400,7 @@ class Learner(StoredLearner):
         """
         if self.num_joined_learners == 1:
             return {name: np.array([n]) for name, n in sizes.items()}
-        module_ids = [] if batch is None else list(self._template)
+        module_ids = [] if batch is None else list(self.template)
         is_updated = [int(self.should_module_be_updated(mid, batch)) for mid in module_ids]
         everyone = self.gathered([*sizes.values(), *is_updated])
         for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
@@ -468,64 +454,48 @@ class Learner(StoredLearner):
         """
         self._check_is_built()
         num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
-        program = self._row_updates = self._row_updates or self._make_row_updates(batch)
-        if any(n % len(self.devices) for n in num_rows.values()):
-            raise ValueError(
-                f"A batch of {num_rows} rows cannot be dealt out to the {len(self.devices)} devices of a learner "
-                f"(num_cpus_per_learner or num_gpus_per_learner): make train_batch_size_per_learner a multiple."
-            )
+        if num_rows != self._rows_trained_on[0]:
+            self._check_rows(num_rows, batch)
+            trained = {mid: TrainedOn(n, n) for mid, n in num_rows.items() if self.should_module_be_updated(mid)}
+            self._rows_trained_on = (num_rows, trained)
         counter = self._timesteps_counter(timesteps)
-        hooks = self.has_host_hooks
-        if hooks:
-            self._before_update(counter)
-        num_updates = self.num_updates + 1
-        settings = self.placed_settings()
-        with deferred_interrupt(), self._recovering(num_updates - 1):
-            self._before_donation()
-            self._state, table = program(self.state, batch, settings, counter)
-            # Reading them waits: after this nothing uses the caller's arrays any more.
-            rows = program.rows(table)
-            self._snapshots.after_call(self._state)
-            self._counted = (self._state, num_updates)
-            if num_rows != self._rows_trained_on[0]:
-                trained = {mid: TrainedOn(n, n) for mid, n in num_rows.items() if self.should_module_be_updated(mid)}
-                self._rows_trained_on = (num_rows, trained)
-            self._steps_trained.count(self._rows_trained_on[1], num_updates)
-        if self.config.check_nans:
-            self.raise_if_not_finite(program.metrics(), iteration=num_updates)
-        if hooks:
-            self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-        return rows
+        self._before_update(counter)
+        key = ("rows", self._num_connector_changes)
+        if key not in self._compiled:
+            step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
+            self._compiled[key] = UpdateProgram(step, self.devices, self.axis_name)
+        return self._run(self._compiled[key], batch, counter=counter, counts=self._rows_trained_on[1], is_dealt=False)
 
-    def _make_row_updates(self, batch: Mapping[ModuleID, Mapping[str, Any]]) -> RowUpdates:
+    def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]) -> None:
+        """Raises a ValueError for rows that `update_rows` cannot learn from."""
         if self.has_host_connectors:
             raise ValueError(
                 f"update_rows() takes rows from replay, and the learner pipeline's {self.host_connector_names} run on "
                 f"the host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
             )
+        if any(n % len(self.devices) for n in num_rows.values()):
+            raise ValueError(
+                f"A batch of {num_rows} rows cannot be dealt out to the {len(self.devices)} devices of a learner "
+                f"(num_cpus_per_learner or num_gpus_per_learner): make train_batch_size_per_learner a multiple."
+            )
         self._sizes_of_all_learners({}, batch)
-        self._rows_trained_on = ({}, {})
-        return RowUpdates(self.pure_step, self.devices, self.axis_name)
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """The result of the last `update_rows`, in the form of `update`.
+        """The result of the last update, in the form of `update`.
 
         Args:
             num_updates: Updates that the counters "trained" are over.
 
         Returns:
-            ``{module_id: {metric: float}}``; empty before the first `update_rows`.
+            ``{module_id: {metric: float}}``; empty before the first update.
         """
-        out = {} if self._row_updates is None else nest_metrics(self._row_updates.metrics())
-        if out:
-            merge_nested(out, self._counters_of_result(self._rows_trained_on[1], num_updates))
-            merge_nested(out, self.metrics_logger.compile())
-        return ReducedMetrics(out)
+        return {} if self._last is None else self._result(num_updates)
 
     # --------------------------------------------------------------------------------------------------------- programs
 
     def _before_update(self, counter: np.ndarray) -> None:
-        self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
+        if self.has_host_hooks:
+            self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
     def _timesteps_counter(self, timesteps: dict[str, Any] | int | None) -> np.ndarray:
         steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
@@ -536,50 +506,62 @@ class Learner(StoredLearner):
             )
         return counters.from_int(int(steps or 0))
 
-    def _update_with(
+    def _program(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
+        """The compiled program of a method of `pure_update`, for a batch and further arguments of these shapes."""
+        key = (name, plan, self._num_connector_changes, *signature(mapped))
+        if key not in self._compiled:
+            self._sizes_of_all_learners({}, mapped[0])
+
+            def update(state, batch, settings, counter, *row_counts):
+                more = {"row_counts": row_counts[0]} if row_counts else {}
+                axis_name = self.reduction_axis
+                return *function(state, batch, settings, counter, plan=plan, axis_name=axis_name, **more), {}
+
+            self._compiled[key] = UpdateProgram(update, self.devices, self.axis_name, num_mapped=len(mapped) - 1)
+        return self._compiled[key]
+
+    def _run(
         self,
-        name: str,
-        make: Callable[[], Callable[..., Any]],
-        batch: Any,
+        program: UpdateProgram,
         *mapped: Any,
         counter: np.ndarray,
-        plan: UpdatePlan,
         counts: Mapping[ModuleID, TrainedOn],
-    ) -> dict[str, Any]:
-        """Run one update's program and everything that follows it.
+        is_dealt: bool = True,
+    ) -> dict[MetricKey, np.ndarray]:
+        """Make an update, with everything that follows it.
 
         Args:
-            name: Of the program.
-            make: Makes the pure function ``(state, batch, settings, counter, *mapped) -> (state, metrics)``.
-            batch: NumPy leaves ``[D, ...]``.
-            *mapped: Further arguments of that kind.
+            program: Of the update.
+            *mapped: The batch, and further arguments of that kind.
             counter: Lifetime env steps.
-            plan: Of the update, part of the program.
             counts: What is trained on.
+            is_dealt: See `UpdateProgram`.
 
         Returns:
-            The result of the update.
+            What the loss logged row by row.
         """
-        key = (name, plan, self._num_connector_changes, *signature((batch, mapped)))
-        if key not in self._compiled:
-            self._sizes_of_all_learners({}, batch)
-            self._compiled[key] = UpdateProgram(make(), self.devices, self.axis_name, num_mapped=len(mapped))
-        program = self._compiled[key]
-        num_updates = self.num_updates
+        batch, *more = mapped
+        num_updates = self.num_updates + 1
         settings = self.placed_settings()
-        with deferred_interrupt(), self._recovering(num_updates):
+        with deferred_interrupt(), self._recovering(num_updates - 1):
             self._before_donation()
-            self._state, vector = program(self._unshared_state(), batch, settings, counter, *mapped)
-            # After this nothing reads the caller's arrays any more, on any device.
-            vector.block_until_ready()
+            self._state, metrics, rows = program(self.state, batch, settings, counter, *more, is_dealt=is_dealt)
             self._snapshots.after_call(self._state)
-            self._counted = (self._state, num_updates + 1)
-            self._steps_trained.count(counts, num_updates + 1)
-        results = program.unravel(np.asarray(host_view(vector)))
-        self.raise_if_not_finite(results, iteration=num_updates + 1)
-        self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-        out = nest_metrics(results)
-        merge_nested(out, self._counters_of_result(counts, num_updates=1))
+            self._counted = (self._state, num_updates)
+            self._steps_trained.count(counts, num_updates)
+            self._last = (metrics, counts)
+        if self.config.check_nans:
+            raise_if_not_finite(fetched(metrics), iteration=num_updates)
+        if self.has_host_hooks:
+            self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
+        return rows
+
+    def _result(self, num_updates: int = 1) -> dict[str, Any]:
+        """The result of the last update, with counters over so many of them."""
+        assert self._last is not None
+        metrics, counts = self._last
+        out = nest_metrics(fetched(metrics))
+        merge_nested(out, self._counters_of_result(counts, num_updates))
         merge_nested(out, self.metrics_logger.compile())
         return ReducedMetrics(out)
 
@@ -614,7 +596,7 @@ class Learner(StoredLearner):
             lost = self._snapshots.num_calls
             (state,) = self._snapshots.state
             # What the last update logged may have been lost as well.
-            self._row_updates = None
+            self._forget_updates()
             self.place(dataclasses.replace(state, num_updates=np.uint32(num_updates)))
             reraise(
                 error,
@@ -628,7 +610,7 @@ class Learner(StoredLearner):
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """What a policy in this process acts with, parameters without a copy where they are on its device.
 
-        Nothing changes these arrays: `update_rows` makes new parameters, and other updates copy them first.
+        Nothing changes these arrays: updates make new parameters.
 
         Args:
             params: Refs of the parameters.
@@ -644,15 +626,7 @@ class Learner(StoredLearner):
         own = {ref: state.params[ref] for ref in params}
         if any(leaf.sharding != sharding for leaf in own.values()):
             return jax.device_put(host_view(own), sharding), others
-        self._params_are_shared = True
         return own, others
-
-    def _unshared_state(self) -> LearnerState:
-        """The state for a program that donates it: no policy acts with its arrays."""
-        if self._params_are_shared:
-            self._replace_in_state(params=place_replicated(self.state.params, self.devices))
-            self._params_are_shared = False
-        return self.state
 
     def _replace_in_state(self, **parts: Any) -> None:
         """Change parts of the state as a step of an update."""
@@ -673,7 +647,7 @@ class Learner(StoredLearner):
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
             rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
         """
-        rows = dict.fromkeys(self._template, num_env_steps)
+        rows = dict.fromkeys(self.template, num_env_steps)
         return self._counters_of_result(self._training_of(plan, rows, {}), num_updates)
 
     def _training_of(
@@ -683,7 +657,7 @@ class Learner(StoredLearner):
         steps = max(plan.num_steps(rows_per_shard(n, plan.local_shards)) for n in num_rows.values())
         # Connectors give modules that do not act the rows of one that does.
         source, rows_of_source = next(iter(num_rows.items()))
-        learner_only = [mid for mid, module in self._template.items() if module.learner_only]
+        learner_only = [mid for mid, module in self.template.items() if module.learner_only]
         out = {}
         for mid, rows in {**dict.fromkeys(learner_only, rows_of_source), **num_rows}.items():
             if self.should_module_be_updated(mid):
@@ -734,7 +708,7 @@ class Learner(StoredLearner):
                     [pure.params[ref] for ref in pure.module_refs(mid)],
                     [leaf for ref, leaf in pure.rest.items() if ref.startswith(f"{mid}/")],
                 )
-                for mid in self._template
+                for mid in self.template
             } | {ALL_MODULES: count(pure.params.values(), pure.rest.values())}
         return self._num_parameters
 
@@ -759,7 +733,7 @@ class Learner(StoredLearner):
     def shutdown(self) -> None:
         """Drop compiled programs and device buffers."""
         self._compiled.clear()
-        self._row_updates = None
+        self._forget_updates()
         self._state = None
         self._snapshots.forget()
         self._is_built = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,16 +22,16 @@ from jaxrl_stack.core.learner.optimizers import (
     optimizer_factory,
     refs_to_optimize,
 )
-from jaxrl_stack.core.learner.row_updates import RowUpdates
-from jaxrl_stack.core.learner.steps_trained import StepsTrained
-from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
+from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn
+from jaxrl_stack.core.learner.traced_metrics import LR_KEY, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.ops import reductions
-from jaxrl_stack.utils import counters
+from jaxrl_stack.ops.reductions import Flat
+from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.devices import Device, host_view, learner_devices, place_replicated
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
@@ -49,8 +49,7 @@ AXIS_NAME = "devices"
 POLICY_LOSS_KEY = "policy_loss"
 VF_LOSS_KEY = "vf_loss"
 ENTROPY_KEY = "entropy"
-LR_KEY = "learning_rate"
-"""Names of metrics; the last one after the optimizer's, ``f"{optimizer_name}_{LR_KEY}"``."""
+"""Names of metrics."""
 _OPTIMIZER_STATE = "Use get_state(components='optimizer') and set_state(...)."
 _MODULE_STATE = "Use get_weights() and set_weights(...), or get_state(components='rl_module') and set_state(...)."
 _OLD_HOOKS = {
@@ -72,7 +71,6 @@ OLD_MEMBERS = _OLD_HOOKS | {
 """Members of earlier Learners of RLlib, and what to use instead."""
 
 ModuleID = str
-MetricKey = tuple[str, ...]
 
 
 class LearnerBase:
@@ -93,9 +91,6 @@ class LearnerBase:
     def columns_from_acting(self) -> tuple[str, ...]:
         """Columns that the loss needs of how actions were chosen; a module that chooses them itself returns them."""
         return ()
-
-    _row_updates: RowUpdates | None = None
-    _params_are_shared = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -120,19 +115,20 @@ class LearnerBase:
         self._module_spec = module_spec
         self._module_given = module
         self._module_overrides: dict[ModuleID, dict[str, Any]] = {}
-        self._should_update: Any = config.policies_to_train
+        self.policies_to_train: Any = config.policies_to_train
         self.metrics_logger = MetricsLogger()
         self._trace: Trace | None = None
         self._pure_hook: str | None = None
         self._is_built = False
-        self._compiled: dict[Hashable, Callable[..., Any]] = {}
-        self._optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
+        self._compiled: dict[Hashable, Any] = {}
+        self.optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
         self._state: LearnerState | None = None
         self._settings_on_device: Any = None
         self._counted: tuple[LearnerState | None, int] = (None, 0)
         self._num_parameters: dict[str, dict[str, int]] | None = None
         self._steps_trained = StepsTrained()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
+        self._forget_updates()
 
     # --------------------------------------------------------------------------------------------------------- building
 
@@ -171,7 +167,7 @@ class LearnerBase:
     def _set_module(self, module: MultiRLModule) -> None:
         for module_id in module:
             self._check_module(module_id, module[module_id])
-        self._template = module
+        self.template = module
         self._pure = PureModule(module)
         self._num_parameters = None
 
@@ -203,30 +199,35 @@ class LearnerBase:
     def _note_connectors(self) -> None:
         self._num_connector_changes = self._learner_connector.num_changes
         # The connectors after those that run on the host: what the compiled update consists of.
-        self._pure_connector = self._learner_connector.pure_part()
+        self.pure_connector = self._learner_connector.pure_part()
+
+    def _forget_updates(self) -> None:
+        """Forget what was last learned from: rows that need no checks, and metrics."""
+        self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
+        self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
 
     def _follow_connectors(self) -> None:
         """Give connectors that were added to the learner pipeline a state, and forget those of removed ones."""
         assert self._state is not None
         self._note_connectors()
-        kept, fresh = self._state.connector, self._pure_connector.init(1)
+        kept, fresh = self._state.connector, self.pure_connector.init(1)
         added = place_replicated({name: own for name, own in fresh.items() if name not in kept}, self.devices)
         connector = {name: kept[name] if name in kept else added[name] for name in fresh}
         self._state = dataclasses.replace(self._state, connector=connector)
-        self._row_updates = None
+        self._forget_updates()
 
     def _initial_state(self) -> LearnerState:
         params, rest = self._pure.params, self._pure.rest
         optimizers = {
             module_id: {name: opt.init(params) for name, opt in by_name.items()}
-            for module_id, by_name in self._optimizers.items()
+            for module_id, by_name in self.optimizers.items()
         }
         return LearnerState(
             params=params,
             rest=rest,
             optimizers=optimizers,
             extra=self.initial_extra_state(),
-            connector=self._pure_connector.init(1),
+            connector=self.pure_connector.init(1),
             timesteps=counters.zero(),
             num_updates=jnp.uint32(0),
             key=stream_key(self.config.root_seed, Stream.LEARNER),
@@ -239,7 +240,6 @@ class LearnerBase:
     def place(self, state: LearnerState) -> None:
         """Put a state on all devices of this learner, as buffers that nothing else refers to."""
         self._state = place_replicated(state, self.devices)
-        self._params_are_shared = False
         self._synced_updates: int | None = None
         if self.num_updates < self._steps_trained.num_updates:
             # A state from before what was counted, which says nothing of it.
@@ -264,7 +264,7 @@ class LearnerBase:
             return self._trace.module
         self._check_is_built()
         # While `build` registers optimizers there is no state yet: these are the initial weights.
-        return self._template if self._state is None else self._synced_module()
+        return self.template if self._state is None else self._synced_module()
 
     _module = module  # as RLlib's losses call it
 
@@ -273,9 +273,9 @@ class LearnerBase:
         updates = int(jax.device_get(host_view(state.num_updates)))
         if self._synced_updates != updates:
             params, rest = jax.device_get(host_view((state.params, state.rest)))
-            self._pure.write_to(self._template, params, rest)
+            self._pure.write_to(self.template, params, rest)
             self._synced_updates = updates
-        return self._template
+        return self.template
 
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
@@ -386,7 +386,7 @@ class LearnerBase:
 
     @property
     def _ids_with_loss_of_algorithm(self) -> list[ModuleID]:
-        return [mid for mid, module in self._template.items() if self._has_loss_of_algorithm(module)]
+        return [mid for mid, module in self.template.items() if self._has_loss_of_algorithm(module)]
 
     @classmethod
     def rl_module_required_apis(cls) -> list[type]:
@@ -399,18 +399,49 @@ class LearnerBase:
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
         """Whether ``policies_to_train`` names the module."""
-        wanted = self._should_update
+        wanted = self.policies_to_train
         if wanted is None:
             return True
         return bool(wanted(module_id, multi_agent_batch)) if callable(wanted) else module_id in wanted
 
-    def _config_for(self, module_id: ModuleID) -> AlgorithmConfig:
+    def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
         config = self.config.get_config_for_module(module_id)
         overrides = self._module_overrides.get(module_id)
         if overrides:
             config = config.copy(copy_frozen=False).update_from_dict(overrides)
             config.freeze()
         return config
+
+    def settings(self) -> dict[str, Any]:
+        """The traced settings as arrays, an argument of every compiled update.
+
+        Returns:
+            ``{"modules": {module_id: {name: float32 or schedule}}, "lr": {module_id: {optimizer: schedule}}}``.
+        """
+        return {
+            "modules": {mid: self.config_for(mid).traced_values() for mid in self.template},
+            "lr": {
+                mid: {name: schedules.encode(opt.lr) for name, opt in by_name.items() if opt.lr is not None}
+                for mid, by_name in self.optimizers.items()
+            },
+        }
+
+    def current_values(
+        self,
+        settings: dict[str, Any],
+        timesteps: jax.Array | np.ndarray,
+        config_for: Callable[[ModuleID], AlgorithmConfig] | None = None,
+    ) -> dict[str, Any]:
+        """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
+
+        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers; of the
+        learner's config, unless there is a `config_for` the module.
+        """
+        values = schedules.values_at(settings, timesteps)
+        for module_id, own in values["modules"].items():
+            config = (config_for or self.config_for)(module_id)
+            own |= {name: config.static_value(name) for name in config._static_settings}
+        return values
 
     @classmethod
     def all_result_names(cls) -> tuple[str, ...]:
@@ -424,8 +455,8 @@ class LearnerBase:
 
     def configure_optimizers(self) -> None:
         """Register the optimizers of all modules."""
-        for module_id in self._template:
-            self.configure_optimizers_for_module(module_id, self._config_for(module_id))
+        for module_id in self.template:
+            self.configure_optimizers_for_module(module_id, self.config_for(module_id))
 
     def configure_optimizers_for_module(self, module_id: ModuleID, config: AlgorithmConfig | None = None) -> None:
         """Register the optimizer(s) of one module; by default one Adam over all its parameters.
@@ -434,11 +465,11 @@ class LearnerBase:
             module_id: The module.
             config: The config with that module's overrides applied.
         """
-        config = config or self._config_for(module_id)
+        config = config or self.config_for(module_id)
         self.register_optimizer(
             module_id=module_id,
             optimizer=optax.adam,
-            params=self.get_parameters(self._template[module_id]),
+            params=self.get_parameters(self.template[module_id]),
             lr_or_lr_schedule=config.lr,
         )
 
@@ -467,14 +498,14 @@ class LearnerBase:
             ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
                 rate and optimizer do not fit.
         """
-        if optimizer_name in self._optimizers.get(module_id, {}):
+        if optimizer_name in self.optimizers.get(module_id, {}):
             raise ValueError(
                 f"Module {module_id!r} has an optimizer {optimizer_name!r} already. Give the second one a name of its "
                 f"own: register_optimizer(optimizer_name=...)."
             )
         factory = optimizer_factory(optimizer, lr_or_lr_schedule, optimizer_name, module_id)
         refs = refs_to_optimize(self._pure, params, optimizer_name)
-        taken = {ref: opt for by_name in self._optimizers.values() for opt in by_name.values() for ref in opt.refs}
+        taken = {ref: opt for by_name in self.optimizers.values() for opt in by_name.values() for ref in opt.refs}
         for ref in refs:
             if ref in taken:
                 raise ValueError(
@@ -482,7 +513,7 @@ class LearnerBase:
                     f"{taken[ref].module_id!r} already and cannot join {optimizer_name!r} of {module_id!r}."
                 )
         params_of = [self._pure.params[ref] for ref in refs]
-        self._optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
+        self.optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
             module_id=module_id,
             name=optimizer_name,
             factory=factory,
@@ -494,10 +525,10 @@ class LearnerBase:
         )
 
     def _register_optimizers(self) -> None:
-        self._optimizers = {}
+        self.optimizers = {}
         self.configure_optimizers()
-        for module_id in self._template:
-            if ALL_MODULES not in self._optimizers and module_id not in self._optimizers:
+        for module_id in self.template:
+            if ALL_MODULES not in self.optimizers and module_id not in self.optimizers:
                 raise ValueError(
                     f"{type(self).__name__}.configure_optimizers_for_module({module_id!r}) registered no optimizer. "
                     f"Call self.register_optimizer(module_id=..., optimizer=optax.adam, params=..., "
@@ -505,8 +536,8 @@ class LearnerBase:
                 )
 
     def _check_registered_optimizer(self, module_id: ModuleID, optimizer_name: str) -> None:
-        if optimizer_name not in self._optimizers.get(module_id, {}):
-            known = {m: list(names) for m, names in self._optimizers.items()}
+        if optimizer_name not in self.optimizers.get(module_id, {}):
+            known = {m: list(names) for m, names in self.optimizers.items()}
             raise KeyError(f"Module {module_id!r} has no optimizer {optimizer_name!r}; registered are {known}.")
 
     def get_optimizer(
@@ -514,12 +545,12 @@ class LearnerBase:
     ) -> RegisteredOptimizer:
         """The registered optimizer of that name."""
         self._check_registered_optimizer(module_id, optimizer_name)
-        return self._optimizers[module_id][optimizer_name]
+        return self.optimizers[module_id][optimizer_name]
 
     def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
         """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
-        ids = list(self._optimizers) if module_id == ALL_MODULES else [module_id]
-        return [item for mid in ids for item in self._optimizers.get(mid, {}).items()]
+        ids = list(self.optimizers) if module_id == ALL_MODULES else [module_id]
+        return [item for mid in ids for item in self.optimizers.get(mid, {}).items()]
 
     def get_parameters(self, module: Any) -> list[Any]:
         """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""

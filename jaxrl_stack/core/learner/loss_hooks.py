@@ -9,22 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner_base import LR_KEY, LearnerBase, MetricKey, ModuleID
+from jaxrl_stack.core.learner.learner_base import LearnerBase, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import ParamDict, clip_gradients
-from jaxrl_stack.core.learner.traced_metrics import REMAINDER, TracedMetrics
+from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
-
-NOT_FINITE = "not_finite/"
-"""Prefix of the flags that ``check_nans`` adds to the metrics of an update."""
 
 
 @dataclasses.dataclass
@@ -187,29 +183,6 @@ class LossHooks(LearnerBase):
             losses[module_id] = loss
         return losses
 
-    def _check_losses(self, losses: Any) -> None:
-        """Raises a ValueError if `compute_losses` returned anything but scalars by module id."""
-        if not isinstance(losses, Mapping):
-            raise ValueError(
-                f"{type(self).__name__}.compute_losses() returned a {type(losses).__name__}: return a dict "
-                f"{{module_id: loss}}."
-            )
-        for mid, loss in losses.items():
-            name = f"The loss of module {mid!r} in {type(self).__name__}"
-            for scalar in jax.tree.leaves(loss, is_leaf=lambda leaf: leaf is None):
-                if not isinstance(scalar, jax.Array | np.ndarray | np.generic | float | int):
-                    raise ValueError(f"{name} is {scalar!r}: return a float32 scalar.")
-                if jnp.shape(scalar):
-                    raise ValueError(
-                        f"{name} has the shape {jnp.shape(scalar)}: return a scalar. Take means over the batch with "
-                        f"self.masked_mean(x, batch)."
-                    )
-                if not jnp.issubdtype(jnp.result_type(scalar), jnp.floating):
-                    raise ValueError(
-                        f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient: return a float32 "
-                        f"scalar."
-                    )
-
     def compute_gradients(self, loss_per_module: dict[ModuleID, Any], **kwargs: Any) -> ParamDict:
         """Gradients of the losses, averaged over the devices.
 
@@ -237,9 +210,9 @@ class LossHooks(LearnerBase):
         if trace.gradients is not None:
             return dict(trace.gradients)
         assert trace.linearized is not None
-        return reductions.pmean_flat(self._gradients_of(trace.losses, trace.linearized), trace.axis_name)
+        return reductions.pmean_flat(self.gradients_of(trace.losses, trace.linearized), trace.axis_name)
 
-    def _gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
+    def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
         """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
         scalars = [mid for mid, loss in losses.items() if not isinstance(loss, dict)]
         if scalars:
@@ -251,7 +224,7 @@ class LossHooks(LearnerBase):
                 continue
             for name in loss:
                 self._check_registered_optimizer(module_id, name)
-                refs = [ref for ref in self._optimizers[module_id][name].refs if ref in linearized.params]
+                refs = [ref for ref in self.optimizers[module_id][name].refs if ref in linearized.params]
                 own = linearized.gradients(lambda found, mid=module_id, name=name: found[mid][name], refs)
                 for ref, gradient in own.items():
                     gradients[ref] = gradients[ref] + gradient if scalars else gradient
@@ -260,8 +233,8 @@ class LossHooks(LearnerBase):
     def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
         """Clip (and log) gradients; by default module by module, see `postprocess_gradients_for_module`."""
         out = dict(gradients_dict)
-        for module_id in self._optimizers:
-            refs = [ref for opt in self._optimizers[module_id].values() for ref in opt.refs]
+        for module_id in self.optimizers:
+            refs = [ref for opt in self.optimizers[module_id].values() for ref in opt.refs]
             own = {ref: gradients_dict[ref] for ref in refs if ref in gradients_dict}
             if own:
                 config = self._config_view(module_id)
@@ -302,7 +275,7 @@ class LossHooks(LearnerBase):
         with ``torch_skip_nan_gradients=True`` a step with any of them is skipped instead."""
         trace = self._running_trace("apply_gradients")
         skip = self.config.torch_skip_nan_gradients
-        for module_id, by_name in self._optimizers.items():
+        for module_id, by_name in self.optimizers.items():
             for name, optimizer in by_name.items():
                 gradients = self.filter_param_dict_for_optimizer(gradients_dict, optimizer)
                 if not gradients:
@@ -356,13 +329,14 @@ class LossHooks(LearnerBase):
     def _config_view(self, module_id: ModuleID) -> Any:
         """The config of a module, with current values while an update is traced."""
         if self._trace is None:
-            return self._config_for(module_id if module_id in self._template else next(iter(self._template)))
+            return self.config_for(module_id if module_id in self.template else next(iter(self.template)))
         if module_id in self._trace.configs:
             return self._trace.configs[module_id]
         return next(iter(self._trace.configs.values()))
 
     @contextlib.contextmanager
-    def _tracing(self, trace: Trace) -> Iterator[None]:
+    def tracing(self, trace: Trace) -> Iterator[None]:
+        """Let hooks that are called within see this trace."""
         outer, self._trace = self._trace, trace
         try:
             yield
@@ -370,54 +344,10 @@ class LossHooks(LearnerBase):
             self._trace = outer
 
     @contextlib.contextmanager
-    def _in_pure_hook(self, name: str) -> Iterator[None]:
+    def in_pure_hook(self, name: str) -> Iterator[None]:
+        """Let what the learner holds be read by no hook that is called within."""
         self._pure_hook = name
         try:
             yield
         finally:
             self._pure_hook = None
-
-    def _log_finiteness(self, losses: dict[ModuleID, Any], gradients: ParamDict) -> None:
-        """Flags for ``config.debugging(check_nans=True)``; read by `raise_if_not_finite`."""
-        for mid, loss in losses.items():
-            flags = {f"{NOT_FINITE}loss": jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.isfinite, loss))}
-            for ref, gradient in gradients.items():
-                if ref in self._pure.module_refs(mid):
-                    flags[f"{NOT_FINITE}gradient of {ref}"] = jnp.all(jnp.isfinite(gradient))
-            for name, is_finite in flags.items():
-                self.metrics.log_value((mid, name), 1.0 - is_finite.astype(jnp.float32), reduce="max")
-
-    def raise_if_not_finite(self, metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
-        """Raise for the first tensor that was not finite, if ``check_nans`` is on.
-
-        Raises:
-            FloatingPointError: Naming the iteration, the module and the tensor.
-        """
-        found = [path for path, flag in metrics.items() if path[-1].startswith(NOT_FINITE) and flag > 0]
-        if not found:
-            return
-        # A loss that is not finite spoils every gradient: it comes first.
-        module_id, name = min(found, key=lambda path: path[-1] != f"{NOT_FINITE}loss")
-        raise FloatingPointError(
-            f"Non-finite {name.removeprefix(NOT_FINITE)} in module {module_id!r}, iteration {iteration}. Look at the "
-            f"rewards and observations of the env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the "
-            f"same code step by step."
-        )
-
-
-def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``.
-
-    Without the flags of ``check_nans``, and with remainders added to what they belong to.
-    """
-    out: dict[str, Any] = {}
-    for path, value in flat.items():
-        if path[-1].startswith(NOT_FINITE):
-            continue
-        level = out
-        for part in path[:-1]:
-            level = level.setdefault(part, {})
-        name = path[-1].removeprefix(REMAINDER)
-        # A learning rate reads as it was set, 0.0003: the shortest number that is this float32.
-        level[name] = level.get(name, 0.0) + float(str(value) if name.endswith(LR_KEY) else value)
-    return out

@@ -12,8 +12,8 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, select
 from jaxrl_stack.core import COMPONENT_RL_MODULE
 from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, kept_or_fresh, kept_where_it_fits
+from jaxrl_stack.core.learner.loss_hooks import LossHooks
 from jaxrl_stack.core.learner.steps_trained import StepsTrained
-from jaxrl_stack.core.learner.traced_update import TracedUpdate
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.devices import host_view
@@ -21,7 +21,7 @@ from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.seeds import derived_seed
 
 
-class StoredLearner(TracedUpdate, Checkpointable):
+class StoredLearner(LossHooks, Checkpointable):
     """What of a `Learner` reads and replaces its state."""
 
     def add_module(
@@ -38,7 +38,7 @@ class StoredLearner(TracedUpdate, Checkpointable):
             The spec of the grown MultiRLModule.
         """
         self._check_is_built()
-        if module_id in self._template:
+        if module_id in self.template:
             raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
         modules = dict(self._synced_module().items())
         new = module_spec.build(seed=derived_seed("module", self.config.root_seed, len(modules)))
@@ -53,8 +53,8 @@ class StoredLearner(TracedUpdate, Checkpointable):
             The spec of what is left.
         """
         self._check_is_built()
-        if module_id not in self._template:
-            raise ValueError(f"There is no module {module_id!r}; there are {list(self._template)}.")
+        if module_id not in self.template:
+            raise ValueError(f"There is no module {module_id!r}; there are {list(self.template)}.")
         modules = {mid: module for mid, module in self._synced_module().items() if mid != module_id}
         if not modules:
             raise ValueError(f"Module {module_id!r} is this learner's only one; add_module(...) the next one first.")
@@ -66,15 +66,15 @@ class StoredLearner(TracedUpdate, Checkpointable):
     ) -> MultiRLModuleSpec:
         """Go on with these modules. Whatever raises on the way, the learner stays as it was."""
         old = jax.device_get(host_view(self.state))
-        before, modules_before = dict(vars(self)), dict(self._template.items())
+        before, modules_before = dict(vars(self)), dict(self.template.items())
         try:
-            _set_modules(self._template, modules)
+            _set_modules(self.template, modules)
             self._module_overrides = overrides
             if should_update is not None:
-                self._should_update = should_update
-            self._set_module(self._template)
+                self.policies_to_train = should_update
+            self._set_module(self.template)
             self._compiled = {}
-            self._row_updates = None
+            self._forget_updates()
             self._settings_on_device = None
             self._register_optimizers()
             fresh = self._initial_state()
@@ -93,10 +93,10 @@ class StoredLearner(TracedUpdate, Checkpointable):
             )
             self.place(state)
         except BaseException:
-            _set_modules(self._template, modules_before)
+            _set_modules(self.template, modules_before)
             vars(self).update(before)
             raise
-        return MultiRLModuleSpec.from_module(self._template)
+        return MultiRLModuleSpec.from_module(self.template)
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """The state as nested dicts of NumPy arrays.
@@ -123,7 +123,7 @@ class StoredLearner(TracedUpdate, Checkpointable):
                 "timesteps": np.asarray(host_view(state.timesteps)),
                 "num_updates": np.asarray(host_view(state.num_updates)),
                 "key": np.asarray(jax.random.key_data(host_view(state.key))),
-                "steps_trained": self._steps_trained.get_state(self._template),
+                "steps_trained": self._steps_trained.get_state(self.template),
             },
             "metrics_logger": lambda: self.metrics_logger.get_state(),
         }
@@ -169,9 +169,9 @@ class StoredLearner(TracedUpdate, Checkpointable):
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
         """``(params, rest)`` with these states of modules in place of the present ones."""
-        unknown = [module_id for module_id in states if module_id not in self._template]
+        unknown = [module_id for module_id in states if module_id not in self.template]
         if unknown:
-            raise KeyError(f"No module {unknown[0]!r}; there are {list(self._template)}.")
+            raise KeyError(f"No module {unknown[0]!r}; there are {list(self.template)}.")
         module = self._synced_module()
         # Whatever goes wrong half-way: the next reader of `module` gets the weights of the state again.
         self._synced_updates = None
@@ -181,7 +181,7 @@ class StoredLearner(TracedUpdate, Checkpointable):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """``config`` and ``module_spec``."""
-        return (), {"config": self.config, "module_spec": MultiRLModuleSpec.from_module(self._template)}
+        return (), {"config": self.config, "module_spec": MultiRLModuleSpec.from_module(self.template)}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """The MultiRLModule, ``"rl_module"``."""

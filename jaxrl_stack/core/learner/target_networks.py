@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxrl_stack.core.learner.learner_base import MetricKey
 from jaxrl_stack.core.learner.learner_state import LearnerState
-from jaxrl_stack.core.learner.traced_metrics import put_counter
-from jaxrl_stack.core.learner.traced_update import TracedUpdate
+from jaxrl_stack.core.learner.loss_hooks import LossHooks
+from jaxrl_stack.core.learner.traced_metrics import MetricKey, put_counter
 from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.target_networks import follows
 from jaxrl_stack.ops import q_learning
@@ -26,7 +25,7 @@ TARGET_UPDATES = "target_updates"
 """Name in a learner's extra state: ``{module_id: uint32}``, how many there were."""
 
 
-class TargetNetworkUpdates(TracedUpdate):
+class TargetNetworkUpdates(LossHooks):
     """Brings target networks to a `Learner`: derive from this class and from it, in this order.
 
     After every update, each module that implements `TargetNetworkAPI` has its target networks moved by
@@ -54,7 +53,7 @@ class TargetNetworkUpdates(TracedUpdate):
         for mid in last:
             sources = self._sources_of_targets(mid)
             due = q_learning.target_update_due(
-                state.timesteps, last[mid], self._config_for(mid).target_network_update_freq
+                state.timesteps, last[mid], self.config_for(mid).target_network_update_freq
             )
             main = {ref: state.params[own] if own in state.params else rest[own] for ref, own in sources.items()}
             rest |= _moved(main, {ref: rest[ref] for ref in sources}, due, settings[mid]["tau"])
@@ -66,12 +65,12 @@ class TargetNetworkUpdates(TracedUpdate):
         return dataclasses.replace(state, rest=rest, extra=extra)
 
     def _ids_with_targets(self) -> list[str]:
-        return [mid for mid, module in self._template.items() if isinstance(module, TargetNetworkAPI)]
+        return [mid for mid, module in self.template.items() if isinstance(module, TargetNetworkAPI)]
 
     def _sources_of_targets(self, module_id: str) -> dict[str, str]:
         """``{ref of a target network's leaf: ref of the one that it follows}``."""
         sources: dict[str, str] = {}
-        module = cast(TargetNetworkAPI, self._template[module_id])
+        module = cast(TargetNetworkAPI, self.template[module_id])
         for main, target in module.get_target_network_pairs():
             own = self._pure.paths_of(main, nnx.Variable)
             for path, ref in self._pure.paths_of(target, nnx.Variable).items():

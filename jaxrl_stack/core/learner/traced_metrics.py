@@ -13,23 +13,20 @@ from jaxrl_stack.ops import masks, reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils import counters
 
-_COMBINED: dict[Any, Callable[[Any, Any], Any]] = {"sum": jnp.add, "min": jnp.minimum, "max": jnp.maximum}
+MetricKey = tuple[str, ...]
+"""``(module_id, name)``; longer for nested names."""
+How = str | Callable[[Any], Any]
+"""How a metric is reduced: one of `_REDUCTIONS`, or a function of the statistics of its rows."""
+
 _REDUCTIONS = ("last", "mean", "sum", "min", "max")
-
-
-REMAINDER = "remainder/"
-"""Begins the name of a metric that is added to the one it names once both are on the host, in float64."""
-
-
-def put_counter(metrics: dict[tuple[str, ...], Any], path: tuple[str, ...], counter: Any) -> None:
-    """Report a counter exactly, which one float32 can only up to 2**24.
-
-    Args:
-        metrics: What leaves the program, float32 scalars.
-        path: Of the metric.
-        counter: ``uint32[2]``; see `counters`.
-    """
-    metrics[path], metrics[(*path[:-1], REMAINDER + path[-1])] = counters.as_floats(counter)
+_AVERAGED = ("last", "mean")
+"""Reductions over minibatches of metrics that are means over the rows of one: over its parts their shares add up, over
+devices they are averaged."""
+NOT_FINITE = "not_finite"
+"""First part of the paths of flags that ``check_nans`` logs, ``(NOT_FINITE, module_id, tensor)``; no results."""
+LR_KEY = "learning_rate"
+"""Name of a metric, after the optimizer's: ``f"{optimizer_name}_{LR_KEY}"``."""
+_START = {"min": jnp.inf, "max": -jnp.inf}
 
 
 class TracedMetrics:
@@ -50,8 +47,8 @@ class TracedMetrics:
     """
 
     def __init__(self) -> None:
-        self._values: dict[tuple[str, ...], tuple[str | Callable[[Any], Any], Any]] = {}
-        self.rows: dict[tuple[str, ...], jax.Array] = {}
+        self._values: dict[MetricKey, tuple[How, Any]] = {}
+        self.rows: dict[MetricKey, jax.Array] = {}
 
     def log_value(
         self,
@@ -140,158 +137,226 @@ class TracedMetrics:
         path = (key,) if isinstance(key, str) else tuple(key)
         self._values[path] = (function, statistics)
 
-    def collect(self) -> dict[tuple[str, ...], MetricValue]:
+    def collect(self) -> Metrics:
         """What was logged, as a pytree that can leave the trace."""
-        return {path: MetricValue(how, value) for path, (how, value) in self._values.items()}
+        return Metrics.of(self._values)
 
     @classmethod
-    def of(
-        cls, collected: Mapping[tuple[str, ...], MetricValue], rows: Mapping[tuple[str, ...], jax.Array]
-    ) -> TracedMetrics:
+    def holding(cls, metrics: Metrics, rows: Mapping[MetricKey, jax.Array]) -> TracedMetrics:
         """A collector that already holds what another one collected and its `rows`."""
-        metrics = cls()
-        metrics.rows = dict(rows)
-        metrics._values = {path: (entry.how, entry.value) for path, entry in collected.items()}
-        return metrics
-
-    @staticmethod
-    def reduce_history(
-        history: Mapping[tuple[str, ...], MetricValue], axis_name: str | None = None, *, are_averaged: bool = False
-    ) -> dict[tuple[str, ...], jax.Array]:
-        """Reduce stacked values ``[num_minibatches]`` to scalars, each in its own way.
-
-        Args:
-            history: What `collect` returned in every minibatch.
-            axis_name: Device axis: sums, minima and maxima are taken over the devices, too; the rest is averaged.
-            are_averaged: Whether that rest is averaged over the devices already, and statistics are `in_slots`.
-        """
-        reducers = {"last": lambda v: v[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
-        reduced: dict[tuple[str, ...], jax.Array] = {}
-        values: dict[tuple[str, ...], jax.Array] = {}
-        for path, entry in history.items():
-            if callable(entry.how):
-                last = jax.tree.map(lambda v: v[-1], entry.value)
-                if are_averaged and axis_name is not None:
-                    nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), last)
-                    reduced[path] = entry.how(running_statistics.merge_all(nothing, last))
-                else:
-                    nothing = jax.tree.map(jnp.zeros_like, last)
-                    reduced[path] = entry.how(running_statistics.merge_over_axis(nothing, last, axis_name))
-            else:
-                values[path] = reducers[entry.how](entry.value)
-        if axis_name is None:
-            return {path: reduced[path] if path in reduced else values[path] for path in history}
-        by_how = {how: [path for path, entry in history.items() if entry.how == how] for how in _COMBINED}
-        if by_how["sum"]:
-            sums = jax.lax.psum(jnp.stack([values[path] for path in by_how["sum"]]), axis_name)
-            reduced |= dict(zip(by_how["sum"], sums, strict=True))
-        # Minima as maxima: every reduction over devices costs the same, whatever its size.
-        extremes = [(path, 1.0) for path in by_how["max"]] + [(path, -1.0) for path in by_how["min"]]
-        if extremes:
-            found = jax.lax.pmax(jnp.stack([sign * values[path] for path, sign in extremes]), axis_name)
-            reduced |= {path: sign * value for (path, sign), value in zip(extremes, found, strict=True)}
-        rest = {path: value for path, value in values.items() if path not in reduced}
-        return (rest if are_averaged else reductions.pmean_flat(rest, axis_name)) | reduced
+        collector = cls()
+        collector.rows = dict(rows)
+        collector._values = metrics.logged()
+        return collector
 
 
 @jax.tree_util.register_pytree_node_class
-class MetricValue:
-    """A logged value and how to reduce it: the name of a reduction, or a function of the last one's statistics."""
+class Metrics:
+    """What was logged in a part of an update, as a monoid: parts, minibatches and devices merge into one.
 
-    def __init__(self, how: str | Callable[[Any], Any], value: Any):
-        self.how, self.value = how, value
+    Numbers of one reduction are one vector, so that merging takes one operation for each reduction in use:
 
-    def tree_flatten(self):
-        return (self.value,), self.how
-
-    @classmethod
-    def tree_unflatten(cls, how, children):
-        return cls(how, *children)
-
-
-def split_by_reduction(
-    metrics: Mapping[tuple[str, ...], MetricValue],
-) -> tuple[dict[tuple[str, ...], MetricValue], dict[tuple[str, ...], MetricValue]]:
-    """What is to be averaged over the parts of a minibatch, and what is to be combined in another way."""
-    others = {path: entry for path, entry in metrics.items() if entry.how in _COMBINED or callable(entry.how)}
-    return {path: entry for path, entry in metrics.items() if path not in others}, others
-
-
-def in_slots(
-    metrics: Mapping[tuple[str, ...], MetricValue], axis_name: str | None
-) -> dict[tuple[str, ...], MetricValue]:
-    """The statistics among `metrics`, each leaf ``[D, ...]``: this device's in its slot, zeros in those of the others.
-
-    Their sum over the devices holds what each device found, and joins an all-reduce that has to be made anyway: one of
-    its own costs tens of microseconds, whatever its size.
-    """
-    statistics = {path: entry for path, entry in metrics.items() if callable(entry.how)}
-    if axis_name is None:
-        return statistics
-    own = jnp.arange(jax.lax.axis_size(axis_name)) == jax.lax.axis_index(axis_name)
-    return jax.tree.map(lambda x: jnp.where(masks.expand(own, x[None]), x[None], jnp.zeros_like(x)), statistics)
-
-
-def before_any(metrics: Mapping[tuple[str, ...], MetricValue]) -> dict[tuple[str, ...], MetricValue]:
-    """Values that change nothing in `combined`."""
-    start = {"min": jnp.inf, "max": -jnp.inf}
-
-    def one(entry: MetricValue) -> MetricValue:
-        fill = 0.0 if callable(entry.how) else start.get(entry.how, 0.0)
-        return MetricValue(entry.how, jax.tree.map(lambda x: jnp.full(x.shape, fill, x.dtype), entry.value))
-
-    return {path: one(entry) for path, entry in metrics.items()}
-
-
-def combined(
-    a: Mapping[tuple[str, ...], MetricValue], b: Mapping[tuple[str, ...], MetricValue]
-) -> dict[tuple[str, ...], MetricValue]:
-    """Sums, minima, maxima and statistics of two parts of a minibatch together."""
-
-    def one(a: MetricValue, b: MetricValue) -> MetricValue:
-        combine = running_statistics.merge if callable(a.how) else _COMBINED[a.how]
-        return MetricValue(a.how, combine(a.value, b.value))
-
-    return {path: one(entry, b[path]) for path, entry in a.items()}
-
-
-class RunningReduction:
-    """Reduces the metrics of one minibatch after the other, where their number is only known when the program runs.
+    ==========  ===================  =======================  ================
+    reduction   parts of a minibatch  minibatches              devices
+    ==========  ===================  =======================  ================
+    last        sum of shares         that of the last one     mean
+    mean        sum of shares         mean                     mean
+    sum         sum                   sum                      sum
+    min, max    min, max              min, max                 min, max
+    a function  statistics merge      those of the last one    statistics merge
+    ==========  ===================  =======================  ================
 
     Args:
-        size: Length of the vector that holds what one minibatch logged.
-        unravel: Makes what `TracedMetrics.collect` returned out of that vector.
+        numbers: ``{reduction: float32 [..., n]}``, in the order of `entries`.
+        statistics: Those that functions are of, in the order of `entries`.
+        entries: ``((path, how), ...)``, in the order in which they were logged.
     """
 
-    def __init__(self, size: int, unravel: Callable[[Any], Any]):
-        self._is = {how: np.zeros(size, bool) for how in ("mean", "sum", "min", "max")}
-        # Each entry's own position, in the place of its value.
-        for entry in unravel(np.arange(size)).values():
-            if isinstance(entry.how, str) and entry.how in self._is:
-                self._is[entry.how][np.asarray(entry.value, int)] = True
+    def __init__(
+        self,
+        numbers: dict[str, jax.Array],
+        statistics: tuple[RunningStatistics, ...],
+        entries: tuple[tuple[MetricKey, How], ...],
+    ):
+        self._numbers, self._statistics, self._entries = numbers, statistics, entries
 
-    def initial(self) -> jax.Array:
-        """Before the first minibatch, float32 ``[2, size]``: what is reduced, and the rounding errors of its sums."""
-        start = np.where(self._is["min"], np.inf, np.where(self._is["max"], -np.inf, 0.0))
-        return jnp.asarray(np.stack([start, np.zeros(len(start))]), jnp.float32)
+    def tree_flatten(self):
+        return (self._numbers, self._statistics), self._entries
 
-    def add(self, reduced: jax.Array, vector: jax.Array) -> jax.Array:
-        """With one more minibatch's vector."""
-        out, (so_far, error) = vector, reduced
-        for combine, chosen in ((jnp.minimum, self._is["min"]), (jnp.maximum, self._is["max"])):
-            if chosen.any():
-                out = jnp.where(chosen, combine(so_far, vector), out)
-        is_sum = self._is["mean"] | self._is["sum"]
-        if is_sum.any():
-            total, error = reductions.compensated_add(so_far, error, vector)
-            out = jnp.where(is_sum, total, out)
-        return jnp.stack([out, error])
+    @classmethod
+    def tree_unflatten(cls, entries, children):
+        numbers, statistics = children
+        return cls(numbers, statistics, entries)
 
-    def result(self, reduced: jax.Array, num_steps: jax.Array) -> jax.Array:
-        """The vector of a single minibatch that stands for all, float32 ``[size]``.
+    @classmethod
+    def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
+        """From ``{path: (how, scalar or statistics)}``."""
+        by_how: dict[str, list[Any]] = {}
+        for how, value in logged.values():
+            if isinstance(how, str):
+                by_how.setdefault(how, []).append(value)
+        statistics = tuple(value for how, value in logged.values() if callable(how))
+        numbers = {how: jnp.stack(values) for how, values in by_how.items()}
+        return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
+
+    def logged(self) -> dict[MetricKey, tuple[How, Any]]:
+        """``{path: (how, scalar or statistics)}``, in the order in which they were logged."""
+        numbers = {how: iter(vector) for how, vector in self._numbers.items()}
+        statistics = iter(self._statistics)
+        return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self._entries}
+
+    def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
+        """With some of the numbers, or all statistics, replaced."""
+        statistics = self._statistics if statistics is None else statistics
+        return Metrics({**self._numbers, **numbers}, statistics, self._entries)
+
+    # ----------------------------------------------------------------------------------------- parts of a minibatch
+
+    def nothing(self) -> Metrics:
+        """What changes nothing when it is merged with others of this structure."""
+        numbers = {how: jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for how, x in self._numbers.items()}
+        return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._statistics))
+
+    def with_part(self, part: Metrics) -> Metrics:
+        """Together with those of another part of the same minibatch."""
+        merges = {"min": jnp.minimum, "max": jnp.maximum}
+        numbers = {how: merges.get(how, jnp.add)(x, part._numbers[how]) for how, x in self._numbers.items()}
+        pairs = zip(self._statistics, part._statistics, strict=True)
+        return self._with(numbers, tuple(running_statistics.merge(a, b) for a, b in pairs))
+
+    @property
+    def averages(self) -> dict[str, jax.Array]:
+        """The numbers that devices average, which can join the all-reduce of the gradients."""
+        return {how: x for how, x in self._numbers.items() if how in _AVERAGED}
+
+    def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
+        """The statistics, each leaf ``[D, ...]``: this device's in its slot, zeros in those of the others.
+
+        Their sum over the devices holds what each device found, and joins an all-reduce that has to be made anyway:
+        one of its own costs tens of microseconds, whatever its size.
+        """
+        if axis_name is None:
+            return self._statistics
+        own = jnp.arange(jax.lax.axis_size(axis_name)) == jax.lax.axis_index(axis_name)
+        return jax.tree.map(
+            lambda x: jnp.where(masks.expand(own, x[None]), x[None], jnp.zeros_like(x)), self._statistics
+        )
+
+    def exchanged(self, averages: Mapping[str, jax.Array], slots: tuple[RunningStatistics, ...]) -> Metrics:
+        """With `averages` and `statistics_in_slots` as they came out of the all-reduce."""
+        return self._with(averages, slots)
+
+    # -------------------------------------------------------------------------------------------------- minibatches
+
+    def over_minibatches(self) -> Metrics:
+        """One of a history, ``[num_minibatches, ...]``."""
+        reducers = {"mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
+        numbers = {how: reducers[how](x, axis=0) if how in reducers else x[-1] for how, x in self._numbers.items()}
+        return self._with(numbers, jax.tree.map(lambda x: x[-1], self._statistics))
+
+    def before_minibatches(self) -> tuple[Metrics, dict[str, jax.Array]]:
+        """Before the first of minibatches that come one by one: what is reduced, and the rounding errors of sums."""
+        start = self.nothing()
+        return start, {how: x for how, x in start._numbers.items() if how in ("mean", "sum")}
+
+    @staticmethod
+    def with_minibatch(
+        reduced: tuple[Metrics, dict[str, jax.Array]], latest: Metrics
+    ) -> tuple[Metrics, dict[str, jax.Array]]:
+        """With one more minibatch."""
+        so_far, errors = reduced
+        numbers, errors = dict(latest._numbers), dict(errors)
+        for how, merge in (("min", jnp.minimum), ("max", jnp.maximum)):
+            if how in numbers:
+                numbers[how] = merge(so_far._numbers[how], numbers[how])
+        for how, error in errors.items():
+            numbers[how], errors[how] = reductions.compensated_add(so_far._numbers[how], error, numbers[how])
+        return latest._with(numbers), errors
+
+    @staticmethod
+    def after_minibatches(reduced: tuple[Metrics, dict[str, jax.Array]], num_minibatches: jax.Array) -> Metrics:
+        """After the last of `num_minibatches` (a scalar)."""
+        metrics, errors = reduced
+        means = {"mean": metrics._numbers["mean"] / num_minibatches.astype(jnp.float32)} if "mean" in errors else {}
+        return metrics._with(means)
+
+    # ------------------------------------------------------------------------------------------------------ devices
+
+    def values(self, axis_name: str | None = None, *, are_exchanged: bool = False) -> dict[MetricKey, jax.Array]:
+        """One number for each metric.
 
         Args:
-            reduced: After the last minibatch.
-            num_steps: Scalar, how many there were.
+            axis_name: Device axis, to merge those of all devices; None for this one's alone.
+            are_exchanged: Whether these are `exchanged` already.
         """
-        return jnp.where(self._is["mean"], reduced[0] / num_steps.astype(jnp.float32), reduced[0])
+        numbers, statistics = dict(self._numbers), self._statistics
+        nothing = jax.tree.map(jnp.zeros_like, statistics)
+        if axis_name is not None:
+            if not are_exchanged:
+                numbers |= reductions.pmean_flat(self.averages, axis_name)
+            if "sum" in numbers:
+                numbers["sum"] = jax.lax.psum(numbers["sum"], axis_name)
+            # Minima as maxima: every reduction over devices costs the same, whatever its size.
+            extremes = {how: sign * numbers[how] for how, sign in (("max", 1.0), ("min", -1.0)) if how in numbers}
+            if extremes:
+                found = jax.lax.pmax(jnp.concatenate([*extremes.values()]), axis_name)
+                numbers["max"], lowest = jnp.split(found, [len(extremes.get("max", ()))])
+                numbers["min"] = -lowest
+        if axis_name is not None and are_exchanged:
+            nothing = jax.tree.map(lambda x: x[0], nothing)
+            merged = [running_statistics.merge_all(a, b) for a, b in zip(nothing, statistics, strict=True)]
+        else:
+            pairs = zip(nothing, statistics, strict=True)
+            merged = [running_statistics.merge_over_axis(a, b, axis_name) for a, b in pairs]
+        found = self._with(numbers, tuple(merged)).logged()
+        return {path: how(value) if callable(how) else value for path, (how, value) in found.items()}
+
+
+def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
+    """Report a counter exactly, which one float32 can only up to 2**24: as two, which add up in float64.
+
+    Args:
+        metrics: What leaves the program.
+        path: Of the metric.
+        counter: ``uint32[2]``; see `counters`.
+    """
+    metrics[path] = jnp.stack(counters.as_floats(counter))
+
+
+def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
+    """Raise for the first tensor that was not finite, if ``check_nans`` is on.
+
+    Args:
+        metrics: What an update returned, on the host.
+        iteration: Of the message.
+
+    Raises:
+        FloatingPointError: Naming the iteration, the module and the tensor.
+    """
+    found = [path for path, flag in metrics.items() if path[0] == NOT_FINITE and flag > 0]
+    if not found:
+        return
+    # A loss that is not finite spoils every gradient: it comes first.
+    _, module_id, tensor = min(found, key=lambda path: path[-1] != "loss")
+    raise FloatingPointError(
+        f"Non-finite {tensor} in module {module_id!r}, iteration {iteration}. Look at the rewards and observations of "
+        f"the env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the same code step by step."
+    )
+
+
+def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
+    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
+    out: dict[str, Any] = {}
+    for path, value in flat.items():
+        if path[0] == NOT_FINITE:
+            continue
+        level = out
+        for part in path[:-1]:
+            level = level.setdefault(part, {})
+        name = path[-1]
+        if np.ndim(value):
+            level[name] = float(value[0]) + float(value[1])
+        else:
+            # A learning rate reads as it was set, 0.0003: the shortest number that is this float32.
+            level[name] = float(str(value) if name.endswith(LR_KEY) else value)
+    return out

@@ -2,55 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.ops import reductions
-from jaxrl_stack.utils.devices import Device, map_over_devices
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.traced_metrics import MetricKey
+from jaxrl_stack.ops.reductions import Flat
+from jaxrl_stack.utils.devices import (
+    Device,
+    all_shards,
+    host_view,
+    joined_devices,
+    map_over_devices,
+    replicated_sharding,
+)
 
 
 class UpdateProgram:
-    """One update of a learner, compiled: ``(state, batch, settings, counter, ...) -> (new state, metrics)``.
+    """One update of a learner, compiled for every shape of its arguments.
 
-    It donates the state. The metrics leave it as one vector, because fetching a dozen scalars takes longer than a
-    small update; `unravel` makes them out of it.
+    It donates all of the state but the parameters: these become new arrays, so that a policy in this process acts with
+    the old ones without a copy. Metrics leave it as one vector, because fetching a dozen scalars takes longer than a
+    small update, and stay on the devices until they are asked for.
 
     Args:
-        function: Pure; its results are a state and a dict of scalars.
+        function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics, metrics per row)``.
         devices: The devices to run on.
         axis_name: Name of their axis; None for an eager run.
         num_mapped: Further arguments after the counter, ``[D, ...]`` as the batch.
     """
 
     def __init__(self, function: Callable[..., Any], devices: list[Device], axis_name: str | None, num_mapped: int = 0):
-        def program(*args: Any) -> tuple[Any, jax.Array]:
-            state, metrics = function(*args)
-            vector, self.unravel = reductions.ravel(metrics)
-            return state, vector
+        def program(params: Any, others: Any, bits: Any, batch: Any, settings: Any, counter: Any, *mapped: Any) -> Any:
+            keys = jax.tree.map(jax.random.wrap_key_data, bits)
+            state, metrics, rows = function(_joined(params, others, keys), batch, settings, counter, *mapped)
+            others, new_keys = self._split(state)
+            unchanged = jax.tree.map(lambda new, old: new is old, new_keys, keys)
+            bits = () if jax.tree.all(unchanged) else jax.tree.map(jax.random.key_data, new_keys)
+            return state.params, others, bits, Flat.of(metrics), rows
 
-        self.unravel: Callable[[Any], Any] = lambda vector: vector
-        self._axis_name = axis_name
-        self._call = map_over_devices(
-            program,
-            devices,
-            axis_name=axis_name,
-            in_axes=(None, 0, None, None, *(0,) * num_mapped),
-            out_axes=(None, None),
-            donate_argnums=(0,),
-        )
+        self._num_devices = len(devices)
+        self._is_eager = axis_name is None
+        # Without an axis, reductions over it are not there at all: they are half of a small update on one device.
+        self._is_mapped = self._is_eager or len(joined_devices(devices)) > 1
+        self._streams: tuple[str, ...] | None = None
+        self._bits: tuple[Any, Any] = (None, None)
+        if self._is_mapped:
+            self._call = map_over_devices(
+                program,
+                devices,
+                axis_name=axis_name,
+                in_axes=(None, None, None, 0, None, None, *(0,) * num_mapped),
+                out_axes=(None, None, None, None, 0),
+                donate_argnums=(1,),
+            )
+        else:
+            self._call = jax.jit(program, donate_argnums=(1,), out_shardings=replicated_sharding(devices))
 
-    def __call__(self, state: Any, batch: Any, settings: Any, counter: Any, *mapped: Any) -> tuple[Any, jax.Array]:
+    def __call__(
+        self, state: LearnerState, batch: Any, settings: Any, counter: np.ndarray, *mapped: Any, is_dealt: bool = True
+    ) -> tuple[LearnerState, Flat, dict[MetricKey, np.ndarray]]:
+        """One update. Waits for it: afterwards nothing reads the caller's arrays any more, on any device.
+
+        Args:
+            state: Of the learner; all of it but the parameters is gone afterwards.
+            batch: NumPy leaves ``[D, ...]``.
+            settings: On the devices.
+            counter: uint32[2], lifetime env steps.
+            *mapped: Further arguments like the batch.
+            is_dealt: False for a batch of rows ``[N, ...]``; N divides by D.
+
+        Returns:
+            ``(state, metrics, what was logged per row, float32 [N])``.
+        """
+        if is_dealt and not self._is_mapped:
+            batch, mapped = jax.tree.map(lambda x: x[0], (batch, mapped))
+        elif self._is_mapped and not is_dealt:
+            batch = jax.tree.map(lambda x: x.reshape(self._num_devices, -1, *x.shape[1:]), batch)
+        others, keys = self._split(state)
+        if self._bits[0] is not keys["key"]:
+            self._bits = (keys["key"], jax.tree.map(jax.random.key_data, keys))
         # NumPy arrays go to the devices in the call itself, in less time than it takes to place them one by one.
-        return self._call(state, as_arrays(batch, self._axis_name), settings, counter, *mapped)
+        params, others, bits, metrics, rows = self._call(
+            state.params, others, self._bits[1], as_arrays(batch, self._is_eager), settings, counter, *mapped
+        )
+        if bits:
+            keys = jax.tree.map(jax.random.wrap_key_data, bits)
+        if not rows:
+            metrics.vector.block_until_ready()
+        fetch = all_shards if self._is_mapped and not self._is_eager else np.asarray
+        return _joined(params, others, keys), metrics, {path: fetch(row).reshape(-1) for path, row in rows.items()}
+
+    def _split(self, state: LearnerState) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a state has besides parameters and PRNG keys, and these keys.
+
+        Each key that a program takes and returns costs as much as several arrays, and they hardly ever change: programs
+        derive their random numbers from them and from the number of updates.
+        """
+        if self._streams is None:
+            is_key = {ref: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for ref, leaf in state.rest.items()}
+            self._streams = tuple(ref for ref, found in is_key.items() if found)
+        rest = dict(state.rest)
+        keys = {"key": state.key, "rest": {ref: rest.pop(ref) for ref in self._streams}}
+        others = (rest, state.optimizers, state.extra, state.connector, state.timesteps, state.num_updates)
+        return others, keys
 
 
-def as_arrays(batch: Any, axis_name: str | None) -> Any:
+def _joined(params: Any, others: tuple[Any, ...], keys: Mapping[str, Any]) -> LearnerState:
+    """The inverse of `UpdateProgram._split`."""
+    rest, optimizers, extra, connector, timesteps, num_updates = others
+    return LearnerState(
+        params=params,
+        rest={**rest, **keys["rest"]},
+        optimizers=optimizers,
+        extra=extra,
+        connector=connector,
+        timesteps=timesteps,
+        num_updates=num_updates,
+        key=keys["key"],
+    )
+
+
+def fetched(metrics: Flat) -> dict[MetricKey, Any]:
+    """What a program returned as metrics, on the host."""
+    return metrics.unravel(np.asarray(host_view(metrics.vector)))
+
+
+def as_arrays(batch: Any, is_eager: bool) -> Any:
     """NumPy leaves as JAX arrays where no compiled program makes them such: in an eager run."""
-    return jax.tree.map(jnp.asarray, batch) if axis_name is None else batch
+    return jax.tree.map(jnp.asarray, batch) if is_eager else batch
 
 
 def signature(tree: Any) -> tuple[Hashable, ...]:

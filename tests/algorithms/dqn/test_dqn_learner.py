@@ -184,7 +184,7 @@ def program(**training):
     learner = config_of(**training).build_learner()
     # The hidden head of dueling and the atoms change shapes, all else the text.
     batch = jax.tree.map(jnp.asarray, batch_of())
-    jaxpr = jax.make_jaxpr(lambda *arguments: learner.pure_step(*arguments, axis_name=None))(
+    jaxpr = jax.make_jaxpr(lambda *arguments: learner.pure_update.step(*arguments, axis_name=None))(
         learner.state, batch, learner.settings(), counters.zero()
     )
     return str(jaxpr), learner.get_weights()

@@ -122,7 +122,7 @@ def test_forward_train(case, learner):
 def test_losses_gradients_and_td_errors(case, learner):
     """One update of the training loop."""
     golden, state = CASES[case], jax.device_get(learner.state)
-    update = jax.jit(functools.partial(learner.pure_step, axis_name=None))
+    update = jax.jit(functools.partial(learner.pure_update.step, axis_name=None))
     new_state, metrics, rows = update(state, {MODULE: batch_of(case)}, learner.settings(), TEN_THOUSAND)
     for name, value in golden["losses"].items():
         np.testing.assert_allclose(metrics[(MODULE, name)], value, **TOLERANCE, err_msg=name)

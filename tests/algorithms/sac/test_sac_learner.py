@@ -41,7 +41,7 @@ class Updates:
     def __init__(self, **kwargs):
         self.learner = make_learner(**kwargs)
         self.start = jax.device_get(self.learner.state)
-        self.update = jax.jit(functools.partial(self.learner.pure_step, axis_name=None))
+        self.update = jax.jit(functools.partial(self.learner.pure_update.step, axis_name=None))
         is_discrete = self.learner.module[MODULE].action_space is DISCRETE
         rng = np.random.default_rng(0)
         self.batch = {

@@ -1,0 +1,373 @@
+"""The update of a Learner as pure functions: connector pipeline, minibatches, gradient steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
+from jaxrl_stack.core.learner.learner_base import ModuleID
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
+from jaxrl_stack.core.learner.minibatches import (
+    PackedRows,
+    WholeRows,
+    epoch_keys,
+    minibatch_index,
+    minibatch_index_within,
+    shard_rows,
+)
+from jaxrl_stack.core.learner.optimizers import as_vector
+from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics
+from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
+from jaxrl_stack.ops import permutation, reductions
+from jaxrl_stack.ops.reductions import Flat
+from jaxrl_stack.ops.returns import clipped_rewards
+from jaxrl_stack.utils.live_inputs import traced_once
+from jaxrl_stack.utils.traced_config import TracedConfigView
+
+Batch = dict[ModuleID, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+    """What the gradient steps of an update begin with.
+
+    Attributes:
+        state: After `pre_update`.
+        rest: Other state of the modules, with streams of this update's own.
+        batch: Columns of the modules that are updated.
+        values: Current values of the traced settings.
+        trace_of: See `GradientStep`.
+    """
+
+    state: LearnerState
+    rest: dict[str, jax.Array]
+    batch: Batch
+    values: dict[str, Any]
+    trace_of: Callable[..., Trace]
+
+
+class Update:
+    """What a `Learner` runs inside its compiled programs, and drivers inside of theirs.
+
+    All methods are pure functions of a `LearnerState`. They call the learner's hooks, which are looked up when they are
+    traced. Calling the object makes a whole update: `connect`, then `fit`.
+
+    Args:
+        learner: The learner, built.
+    """
+
+    def __init__(self, learner: LossHooks):
+        self._learner = learner
+
+    def __call__(
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: jax.Array,
+        *,
+        plan: UpdatePlan,
+        axis_name: str | None,
+    ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
+        """One whole update: clipped rewards, connector pipeline, then `fit`.
+
+        Args:
+            state: State before the update.
+            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part, as sampled.
+            settings: `Learner.settings`, as arrays.
+            timesteps: uint32[2], lifetime env steps including this batch.
+            plan: Epochs, minibatches, shards.
+            axis_name: Name of the device axis, or None.
+
+        Returns:
+            ``(new state, {(module_id, name): float32})``.
+        """
+        state, batch = self.connect(state, self.with_clipped_rewards(batch), settings, timesteps, axis_name=axis_name)
+        return self.fit(state, batch, settings, timesteps, plan=plan, axis_name=axis_name)
+
+    def with_clipped_rewards(self, batch: Batch) -> Batch:
+        """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
+
+        Rows that were drawn from replay have sums of rewards: each of these was clipped when they were drawn.
+        """
+        bound = self._learner.config.clip_rewards
+        if bound is None or bound is False:
+            return batch
+        return {
+            mid: {**columns, Columns.REWARDS: clipped_rewards(columns[Columns.REWARDS], bound)}
+            for mid, columns in batch.items()
+        }
+
+    def connect(
+        self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
+    ) -> tuple[LearnerState, Batch]:
+        """Send a sampled batch through the learner connector pipeline (advantages, custom connectors)."""
+        learner, pipeline, rest = self._learner, self._learner.pure_connector, state.rest
+        if learner.pure.stream_refs:
+            # Stochastic layers draw other numbers than in the last update, and than in the gradient steps.
+            rest = learner.pure.reseed(rest, _device_key(state, 0, axis_name))
+        context = pipeline.make_context(
+            params=state.params,
+            rest=rest,
+            key=_device_key(state, 1, axis_name),
+            settings=learner.current_values(settings, state.timesteps)["modules"],
+            step=timesteps,
+            pure=learner.pure,
+            explore=False,
+            axis_name=axis_name,
+        )
+        connector, batch = pipeline.apply(state.connector, batch, context)
+        return dataclasses.replace(state, connector=pipeline.merge(connector, axis_name)), batch
+
+    def fit(
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: jax.Array,
+        *,
+        plan: UpdatePlan,
+        axis_name: str | None,
+        row_counts: RowCounts | None = None,
+    ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
+        """The minibatch loop over a batch that is ready for the loss; arguments as of a whole update.
+
+        Args:
+            row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
+        """
+        started = self._started(state, batch, settings, axis_name)
+        state, rest = started.state, started.rest
+        step = GradientStep(self._learner, started.trace_of)
+        local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
+        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in started.batch.items()}
+        sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
+        parts = microbatches_per_minibatch(self._learner, sizes, local_shards)
+        num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
+        read = step.trace_losses_once(state.params, rest, started.batch, num_rows)
+        rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
+        index_of = _minibatches(state, rows, sizes, plan, axis_name, row_counts)
+
+        # A few parameters go through the loop as one vector: XLA then works on it as a whole.
+        start, unpack = as_vector(state.params)
+
+        def body(carry, number):
+            index = {}
+            for mid in rows:
+                own = jnp.broadcast_to(index_of(mid, number), (local_shards, sizes[mid]))
+                index[mid] = jnp.moveaxis(own.reshape(local_shards, parts, -1), 1, 0)
+            (params, rest, optimizers), logged = step((unpack(carry[0]), *carry[1:]), rows, index)
+            return (as_vector(params)[0], rest, optimizers), logged.collect()
+
+        carry = (start, rest, state.optimizers)
+        if row_counts is None:
+            carry, metrics = _scan(body, carry, max(plan.num_steps(r.num_rows) for r in rows.values()))
+        else:
+            carry, metrics = _scan_while(body, carry, row_counts.num_steps)
+        carry = (unpack(carry[0]), *carry[1:])
+        return self._ended(started, carry, metrics, timesteps, axis_name)
+
+    def step(
+        self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
+    ) -> tuple[LearnerState, dict[MetricKey, jax.Array], dict[MetricKey, jax.Array]]:
+        """An update that is a single gradient step on all rows: what off-policy algorithms make of a drawn batch.
+
+        Args:
+            state: State before the update.
+            batch: ``{module_id: {column: [N, ...]}}``, this device's part. The learner connector pipeline sees it as
+                one time step of N environments, ``[1, N, ...]``.
+            settings: `Learner.settings`, as arrays.
+            timesteps: uint32[2], lifetime env steps.
+            axis_name: Name of the device axis, or None.
+
+        Returns:
+            ``(new state, {(module_id, name): float32}, {(module_id, name): float32 [N]})``; the last one is what the
+            loss logged with ``reduce="item_series"``.
+        """
+        if len(self._learner.pure_connector):
+            rows = jax.tree.map(lambda x: x[None], batch)
+            state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name)
+            batch = jax.tree.map(lambda x: x[0], rows)
+        started = self._started(state, batch, settings, axis_name)
+        whole = {mid: WholeRows(columns) for mid, columns in started.batch.items()}
+        carry = (started.state.params, started.rest, started.state.optimizers)
+        carry, logged = GradientStep(self._learner, started.trace_of)(carry, whole, dict.fromkeys(whole))
+        state, metrics = self._ended(started, carry, logged.collect(), timesteps, axis_name)
+        return state, metrics, logged.rows
+
+    def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
+        """What comes before the gradient steps of an update."""
+        learner = self._learner
+        values = _with_lr_factors(learner, state, learner.current_values(settings, state.timesteps))
+        with learner.in_pure_hook("pre_update"):
+            state = learner.pre_update(state, batch)
+        trained = {mid for mid in learner.template if learner.should_module_be_updated(mid, batch)}
+        batch = {mid: columns for mid, columns in batch.items() if mid in trained}
+        if not batch:
+            raise ValueError(
+                f"policies_to_train={learner.policies_to_train!r} leaves no module of this batch to update. Name at "
+                f"least one of {list(learner.template)}."
+            )
+        views = {
+            mid: TracedConfigView(learner.config_for(mid), own, values["modules"])
+            for mid, own in values["modules"].items()
+        }
+        trace_of = functools.partial(
+            Trace,
+            module=learner.template,
+            configs=views,
+            learning_rates=values["lr"],
+            extra=state.extra,
+            axis_name=axis_name,
+            trained_refs=_trained_refs(learner, trained, batch),
+        )
+        # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
+        rest = learner.pure.reseed(state.rest, _device_key(state, 2, axis_name))
+        return _Started(state, rest, batch, values, trace_of)
+
+    def _ended(
+        self, started: _Started, carry: Carry, metrics: Metrics, timesteps: jax.Array, axis_name: str | None
+    ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
+        """The state after an update, and its metrics.
+
+        Args:
+            started: What `_started` returned.
+            carry: After the last gradient step.
+            metrics: Of all of them, on this device.
+            timesteps: uint32[2], lifetime env steps.
+            axis_name: Name of the device axis, or None.
+        """
+        learner, before, (params, rest, optimizers) = self._learner, started.state, carry
+        values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
+        for mid, by_name in started.values["lr"].items():
+            for name, lr in by_name.items():
+                values[(mid, f"{name}_{LR_KEY}")] = lr
+        # What follows the parameters alone is the same on all devices.
+        streams = learner.pure.stream_refs
+        kept = streams | learner.pure.target_refs
+        floats = {
+            ref: leaf for ref, leaf in rest.items() if ref not in kept and jnp.issubdtype(leaf.dtype, jnp.floating)
+        }
+        rest = {**rest, **reductions.pmean_flat(floats, axis_name)}
+        state = dataclasses.replace(
+            before,
+            params=params,
+            rest={ref: before.rest[ref] if ref in streams else rest[ref] for ref in rest},
+            optimizers=optimizers,
+            timesteps=timesteps,
+            num_updates=before.num_updates + jnp.uint32(1),
+        )
+        with learner.in_pure_hook("post_update"):
+            return learner.post_update(state, metrics=values, settings=started.values["modules"]), values
+
+
+def _with_lr_factors(learner: LossHooks, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
+    """Current values with learning rates times what the config's optax schedules make of the updates so far."""
+    factors = learner.config._torch_lr_scheduler_classes
+    if not factors:
+        return values
+    rates, num_updates = {}, state.num_updates.astype(jnp.int32)
+    for module_id, by_name in values["lr"].items():
+        own = factors.get(module_id, ()) if isinstance(factors, Mapping) else factors
+        factor = functools.reduce(lambda product, schedule: product * schedule(num_updates), own, jnp.float32(1.0))
+        rates[module_id] = {name: rate * factor for name, rate in by_name.items()}
+    return {**values, "lr": rates}
+
+
+def _trained_refs(learner: LossHooks, trained: set[ModuleID], batch: Batch) -> tuple[str, ...]:
+    """The parameters that an update from this batch changes: those of every optimizer that a module of the batch has or
+    shares, without modules that ``policies_to_train`` leaves out. A gradient of 0 would not do for the others: momentum
+    and weight decay move them all the same."""
+    reached = {ref for mid in batch for ref in learner.pure.refs_of(learner.template[mid])}
+    return tuple(
+        ref
+        for mid, by_name in learner.optimizers.items()
+        if mid == ALL_MODULES or mid in trained
+        for optimizer in by_name.values()
+        if reached.intersection(optimizer.refs)
+        for ref in optimizer.refs
+    )
+
+
+def _update_key(state: LearnerState, purpose: int) -> jax.Array:
+    """Key of one purpose within one update, the same on all devices."""
+    return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
+
+
+def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
+    """Key of one purpose within one update on one device; without an axis that of the first one."""
+    device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
+    return jax.random.fold_in(_update_key(state, purpose), device)
+
+
+def _minibatches(
+    state: LearnerState,
+    rows: Mapping[ModuleID, PackedRows],
+    sizes: Mapping[ModuleID, int],
+    plan: UpdatePlan,
+    axis_name: str | None,
+    row_counts: RowCounts | None,
+) -> Callable[[ModuleID, jax.Array], jax.Array]:
+    """``(module_id, number of a minibatch) -> its rows in every local shard``, uint32 ``[S, m]`` or ``[1, m]``."""
+    seed: Any = None
+    shards: Any = None
+    is_divided = plan.minibatch_size is not None
+    if plan.shuffle and is_divided and (plan.num_epochs > 1 or plan.num_total_minibatches > 0):
+        local_shards = plan.num_shards // plan.num_devices
+        seed = permutation.round_keys(_update_key(state, 3))
+        first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
+        shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
+    if row_counts is not None:
+        domains = row_counts.domains
+        return lambda mid, number: minibatch_index_within(number, sizes[mid], domains[mid], seed, shards)
+    keys: dict[ModuleID, Any] = dict.fromkeys(rows)
+    if seed is not None:
+        steps = max(plan.num_steps(r.num_rows) for r in rows.values())
+        keys = {mid: epoch_keys(seed, -(-steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
+    return lambda mid, number: minibatch_index(number, sizes[mid], rows[mid].num_rows, keys[mid])
+
+
+def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:
+    """Run the minibatches of an update.
+
+    Args:
+        body: ``(carry, number of the minibatch) -> (carry, its metrics)``.
+        carry: Before the first minibatch.
+        num_steps: How many there are.
+
+    Returns:
+        ``(carry, metrics of all minibatches)``.
+    """
+
+    def one_step(carry, number):
+        carry, metrics = body(carry, number)
+        return carry, Flat.of(metrics)
+
+    carry, history = jax.lax.scan(one_step, carry, jnp.arange(num_steps, dtype=jnp.uint32))
+    return carry, jax.vmap(Flat.tree)(history).over_minibatches()
+
+
+def _scan_while(
+    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: jax.Array
+) -> tuple[Any, Metrics]:
+    """`_scan` where the number of minibatches, uint32 of at least 1, is only known when the program runs."""
+    once = traced_once(body, carry, jnp.uint32(0))
+
+    def one_step(state):
+        number, carry, reduced = state
+        carry, metrics = once.call(carry, number)
+        return number + jnp.uint32(1), carry, Metrics.with_minibatch(reduced, metrics)
+
+    _, nothing = once.out
+    _, carry, reduced = jax.lax.while_loop(
+        lambda state: state[0] < num_steps, one_step, (jnp.uint32(0), carry, nothing.before_minibatches())
+    )
+    return carry, Metrics.after_minibatches(reduced, num_steps)
