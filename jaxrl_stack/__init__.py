@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.tune.registration import install as _connect_with_tune
+from jaxrl_stack.utils.coming import ComingModules
 from jaxrl_stack.utils.torch_names import TorchNamesFinder
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["__version__", "use_cpu_devices"]
 
 
 if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
-    sys.meta_path.append(TorchNamesFinder())
+    sys.meta_path += [ComingModules(), TorchNamesFinder()]
 # Imports nothing: it waits for ray.tune.
 _connect_with_tune()
 

@@ -6,7 +6,7 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING
 
-from jaxrl_stack.utils.torch_names import COMING_ALGORITHMS
+from jaxrl_stack.utils.coming import COMING_ALGORITHMS
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm

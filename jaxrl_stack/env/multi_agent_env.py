@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.utils.coming import coming_class
+from jaxrl_stack.utils.coming import coming_names
 
 ENV_STATE = "state"
 """Key of a global state in observations of several agents."""
 
-ONE_AGENT = "Until then an environment has one agent: a gymnasium.Env or a JaxEnv."
-
-MultiAgentEnv: Any = coming_class("MultiAgentEnv", __name__, ONE_AGENT)
+__getattr__ = coming_names(__name__)
 
 
 def make_multi_agent(env_name_or_creator: Any) -> Any:
@@ -23,9 +21,9 @@ def make_multi_agent(env_name_or_creator: Any) -> Any:
     Returns:
         A class that raises a NotImplementedError when called, so that files which make such a class can be imported.
     """
-    return type("MultiEnv", (MultiAgentEnv,), {"__module__": __name__})
+    return type("MultiEnv", (__getattr__("MultiAgentEnv"),), {"__module__": __name__})
 
 
-make_multi_agent.comes_later = MultiAgentEnv.comes_later  # type: ignore[attr-defined]
+make_multi_agent.comes_later = __getattr__("MultiAgentEnv").comes_later  # type: ignore[attr-defined]
 
-__all__ = ["ENV_STATE", "MultiAgentEnv", "make_multi_agent"]
+__all__ = ["ENV_STATE", "make_multi_agent"]

@@ -1,27 +1,238 @@
-"""Stand-ins for classes of RLlib that are not here yet, so that files which only mention them can be imported."""
+"""Names of RLlib that are not here yet: they can be imported and subclassed, and say what to use when they are called.
+
+A script that offers several algorithms so runs with those that there are.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import abc
+import functools
+import importlib.abc
+import importlib.machinery
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL", "TQC")
+"""Algorithms of RLlib that are not here yet."""
 
 
-def coming_class(name: str, module: str, instead: str) -> Any:
+class Coming(NamedTuple):
+    """What comes together.
+
+    Attributes:
+        instead: When it comes and what to use until then, as what follows a name in a sentence.
+        modules: Module below the package -> the names in it, in one text.
+        base: The one of these names that the others are subclasses of.
+    """
+
+    instead: str
+    modules: dict[str, str]
+    base: str | None = None
+
+
+_ONE_AGENT = "comes later. Until then an environment has one agent: a gymnasium.Env or a JaxEnv"
+_OFFLINE = "comes with offline learning; until then train in an environment, with DQN or SAC to learn from replay"
+_ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what there is"
+
+# fmt: off
+COMING = (
+    Coming("comes later: use PPO (jaxrl_stack.algorithms.ppo), with several env runners", {
+        "algorithms.appo": "APPO APPOConfig",
+        "algorithms.appo.appo": "APPO APPOConfig LEARNER_RESULTS_CURR_KL_COEFF_KEY LEARNER_RESULTS_KL_KEY "
+        "LEARNER_RESULTS_MEAN_IS_KEY LEARNER_RESULTS_VAR_IS_KEY OLD_ACTION_DIST_KEY",
+        "algorithms.appo.appo_learner": "APPOLearner",
+        "algorithms.appo.default_appo_rl_module": "DefaultAPPORLModule",
+        "algorithms.appo.utils": "CircularBuffer",
+        "algorithms.impala": "IMPALA IMPALAConfig",
+        "algorithms.impala.impala": "IMPALA IMPALAConfig LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY",
+        "algorithms.impala.impala_learner": "IMPALALearner",
+        "examples.algorithms.classes.appo_w_shared_data_actor": "APPOWithSharedDataActor SharedDataActor",
+    }),
+    Coming(_OFFLINE, {
+        "algorithms.bc": "BC BCConfig",
+        "algorithms.bc.bc": "BC BCConfig",
+        "algorithms.bc.bc_catalog": "BCCatalog",
+        "algorithms.cql": "CQL CQLConfig",
+        "algorithms.cql.cql": "CQL CQLConfig",
+        "algorithms.iql": "IQL IQLConfig",
+        "algorithms.iql.default_iql_rl_module": "DefaultIQLRLModule",
+        "algorithms.iql.iql": "IQL IQLConfig",
+        "algorithms.iql.iql_learner": "IQLLearner QF_TARGET_PREDS VF_LOSS VF_PREDS_NEXT",
+        "algorithms.marwil": "MARWIL MARWILConfig",
+        "algorithms.marwil.marwil": "MARWIL MARWILConfig",
+        "algorithms.marwil.marwil_learner": "LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY "
+        "LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY MARWILLearner",
+        "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
+        "examples.offline_rl.classes.image_offline_prelearner": "ImageOfflinePreLearner",
+        "offline": "",
+        "offline.offline_data": "OfflineData",
+        "offline.offline_env_runner": "OfflineSingleAgentEnvRunner",
+        "offline.offline_evaluation_runner": "OfflineEvaluationRunner TOTAL_EVAL_LOSS_KEY",
+        "offline.offline_evaluation_runner_group": "OfflineEvaluationRunnerGroup",
+        "offline.offline_policy_evaluation_runner": "MiniBatchEpisodeRayDataIterator OfflinePolicyEvaluationRunner "
+        "OfflinePolicyEvaluationTypes OfflinePolicyPreEvaluator",
+        "offline.offline_prelearner": "OfflinePreLearner SCHEMA",
+    }),
+    Coming(_ALGORITHM, {
+        "algorithms.dreamerv3": "DreamerV3 DreamerV3Config",
+        "algorithms.dreamerv3.dreamerv3": "DreamerV3 DreamerV3Config",
+        "algorithms.dreamerv3.dreamerv3_catalog": "DreamerV3Catalog",
+        "algorithms.dreamerv3.dreamerv3_learner": "DreamerV3Learner",
+        "algorithms.dreamerv3.dreamerv3_rl_module": "ACTIONS_ONE_HOT DreamerV3RLModule",
+        "algorithms.tqc": "TQC TQCCatalog TQCConfig",
+        "algorithms.tqc.default_tqc_rl_module": "DefaultTQCRLModule",
+        "algorithms.tqc.tqc": "TQC TQCConfig",
+        "algorithms.tqc.tqc_catalog": "TQCCatalog",
+        "algorithms.tqc.tqc_learner": "QF_LOSS_KEY QF_MAX_KEY QF_MEAN_KEY QF_MIN_KEY QUANTILES_KEY TD_ERROR_MEAN_KEY "
+        "TQCLearner",
+    }),
+    Coming(_ONE_AGENT, {
+        "env": "MultiAgentEnv",
+        "env.external_multi_agent_env": "ExternalMultiAgentEnv",
+        "env.multi_agent_env": "MultiAgentEnv",
+        "env.vector.vector_multi_agent_env": "VectorMultiAgentEnv",
+        "env.wrappers.group_agents_wrapper": "GroupAgentsWrapper",
+        "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
+        "env.wrappers.open_spiel": "OpenSpielEnv",
+        "env.wrappers.pettingzoo_env": "ParallelPettingZooEnv PettingZooEnv",
+        "examples.envs.classes.cartpole_crashing": "MultiAgentCartPoleCrashing",
+        "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
+        "examples.envs.classes.multi_agent": "GuessTheNumberGame MultiAgentCartPole "
+        "MultiAgentCartPoleWithDictObservationSpace MultiAgentMountainCar MultiAgentNestedSpaceRepeatAfterMeEnv "
+        "MultiAgentPendulum MultiAgentStatelessCartPole TwoStepGame TwoStepGameWithGroupedAgents",
+        "examples.envs.classes.multi_agent.double_row_corridor_env": "DoubleRowCorridorEnv",
+        "examples.envs.classes.multi_agent.guess_the_number_game": "GuessTheNumberGame",
+        "examples.envs.classes.multi_agent.pettingzoo_chess": "MultiAgentChess",
+        "examples.envs.classes.multi_agent.pettingzoo_connect4": "MultiAgentConnect4",
+        "examples.envs.classes.multi_agent.rock_paper_scissors": "RockPaperScissors",
+        "examples.envs.classes.multi_agent.tic_tac_toe": "TicTacToe",
+        "examples.envs.classes.multi_agent.two_step_game": "TwoStepGame TwoStepGameWithGroupedAgents",
+        "examples.envs.classes.random_env": "RandomMultiAgentEnv",
+        "examples.envs.classes.six_room_env": "HierarchicalSixRoomEnv",
+        "examples.envs.classes.windy_maze_env": "HierarchicalWindyMazeEnv",
+    }, base="MultiAgentEnv"),
+    Coming(_ONE_AGENT, {
+        "env.vector.registration": "make_vec",
+        "env.vector.sync_vector_multi_agent_env": "SyncVectorMultiAgentEnv",
+        "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
+        "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
+    }),
+    Coming("comes later. Until then runners are SingleAgentEnvRunners (jaxrl_stack.env.single_agent_env_runner)", {
+        "env.multi_agent_env_runner": "MultiAgentEnvRunner",
+    }),
+    Coming("comes later. Until then episodes are SingleAgentEpisodes (jaxrl_stack.env.single_agent_episode)", {
+        "env.multi_agent_episode": "MultiAgentEpisode",
+    }),
+    Coming("comes later. Until then an observation is that of one agent: subclass SingleAgentObservationPreprocessor", {
+        "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
+    }),
+    Coming("comes with images in the default networks; until then write the filters into a module of your own", {
+        "models.utils": "get_filter_config",
+    }),
+    Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
+        "env.external": "RLlink get_rllink_message send_rllink_message",
+        "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
+        "env.external.rllink": "RLlink get_rllink_message send_rllink_message",
+    }),
+    Coming(
+        "has no counterpart: write inner updates with jax.grad in compute_loss_for_module() of a Learner "
+        "(jaxrl_stack.core.learner.learner)", {
+        "algorithms.algorithm_config": "DifferentiableAlgorithmConfig",
+        "core.learner.differentiable_learner": "DifferentiableLearner",
+        "core.learner.differentiable_learner_config": "DifferentiableLearnerConfig",
+    }),
+)
+# fmt: on
+
+_PACKAGE = __name__.partition(".")[0]
+_NAMES = {f"{_PACKAGE}.{module}": names.split() for coming in COMING for module, names in coming.modules.items()}
+
+
+class _StandIn(abc.ABCMeta):
+    """The class of the classes of which there are no objects."""
+
+    comes_later: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        subclass = "" if "comes_later" in vars(cls) else f"{cls.__name__}(...): "
+        raise NotImplementedError(f"{subclass}{cls.comes_later}")
+
+    # Some of them are functions, dicts and texts at RLlib.
+    def __getitem__(cls, key: Any) -> Any:
+        cls()
+
+    def __iter__(cls) -> Any:
+        cls()
+
+    def __getattr__(cls, name: str) -> Any:
+        raise AttributeError(f"{cls.__name__}.{name}: {cls.comes_later}")
+
+
+def stand_in(name: str, module: str, instead: str, base: type | None = None) -> Any:
     """A class that can be imported, named in ``isinstance`` and subclassed, but of which there are no objects.
 
     Args:
         name: Its name.
         module: The ``__name__`` of the module that it is in.
-        instead: What to do until it comes, as a sentence.
+        instead: What follows its name in the sentence that says what to do until it comes.
+        base: A class that it is a subclass of.
 
     Returns:
-        The class. It and its subclasses raise a NotImplementedError when called. Its attribute ``comes_later`` is the
-        message.
+        The class. It and its subclasses raise a NotImplementedError when called or read like a dict, and an
+        AttributeError for what the real one may have. Their attribute ``comes_later`` is the message.
+    """
+    message = f"{name} {instead}."
+    fields = {"__module__": module, "__doc__": f"Not here yet. {message}", "comes_later": message}
+    return _StandIn(name, () if base is None else (base,), fields)
+
+
+@functools.cache
+def _stand_in_of(name: str) -> Any:
+    """The one class of a name, which may have several paths."""
+    coming, home = next(
+        (coming, module) for coming in COMING for module, names in coming.modules.items() if name in names.split()
+    )
+    base = None if coming.base in (None, name) else _stand_in_of(coming.base)
+    return stand_in(name, f"{_PACKAGE}.{home}", coming.instead, base)
+
+
+def coming_names(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module in which some of RLlib's names are that are not here yet.
+
+    Args:
+        module: The ``__name__`` of the module.
     """
 
-    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-        shown = cls.__name__ if cls.__name__ == name else f"{cls.__name__}, a {name}"
-        raise NotImplementedError(f"{shown}: {message}")
+    def get(name: str) -> Any:
+        if name in _NAMES.get(module, ()):
+            return _stand_in_of(name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
-    message = f"this comes later. {instead}"
-    doc = f"Not here yet: calling it, or a subclass, raises a NotImplementedError. {instead}"
-    return type(name, (), {"__module__": module, "__doc__": doc, "__new__": refuse, "comes_later": message})
+    return get
+
+
+class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Comes after the real finders and makes the modules of which nothing is here yet.
+
+    They are packages, without a folder: a name that is not listed is then looked for as a module of theirs.
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """The spec of a module of the table, or of one that has such modules in it; None elsewhere.
+
+        Raises:
+            ImportError: A module of the table has no such name; says what to use.
+        """
+        if any(f"{module}.".startswith(f"{fullname}.") for module in _NAMES):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        for coming in COMING:
+            if path == [] and any(fullname.startswith(f"{_PACKAGE}.{module}.") for module in coming.modules):
+                raise ImportError(f"{fullname} {coming.instead}.", name=fullname)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its names."""
+        module.__doc__ = "RLlib's path to names that are not here yet."
+        vars(module)["__getattr__"] = coming_names(module.__name__)
+        vars(module)["__all__"] = _NAMES.get(module.__name__, [])

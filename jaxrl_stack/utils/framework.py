@@ -64,6 +64,12 @@ def _imported(name: str, message: str | None) -> Any:
         raise ImportError(message) from None
 
 
+def check_framework(function: str, framework: str | None) -> None:
+    """Raises a ValueError for a framework that neither is JAX nor stands for it."""
+    if framework not in (None, "jax", "torch"):
+        raise ValueError(f"{function}(framework={framework!r}): there is one framework here, 'jax'.")
+
+
 def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -> Any:
     """A struct with JAX arrays in place of its numbers, lists and NumPy arrays.
 
@@ -72,8 +78,7 @@ def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -
         framework: "jax"; "torch" stands for it.
         device: A JAX device; None: the default one.
     """
-    if framework not in ("jax", "torch"):
-        raise ValueError(f"convert_to_tensor(framework={framework!r}): there is one framework here, 'jax'.")
+    check_framework("convert_to_tensor", framework)
     import jax
     import jax.numpy as jnp
 

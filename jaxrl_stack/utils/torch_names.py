@@ -1,4 +1,4 @@
-"""Import paths of RLlib's PyTorch classes, its old stack and what comes later: the error says what exists here."""
+"""Import paths of RLlib's PyTorch classes and of its old stack: the error says what exists here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OLD_MODULES = {
     "models": "an RLModule (jaxrl_stack.core.rl_module.rl_module) for a ModelV2, rl_module(model_config=...) for model "
     "settings, jaxrl_stack.core.models.catalog.Catalog for the ModelCatalog, jaxrl_stack.core.distribution for "
     "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), "
-    "jaxrl_stack.core.models.activations.get_activation for get_activation_fn, and connectors for preprocessors",
+    "and connectors for preprocessors",
     "policy.policy_map": "a MultiRLModule: Algorithm.get_module(module_id)",
     "policy.rnn_sequencing": "the learner, which cuts episodes itself: model_config={'max_seq_len': ...}",
     "policy.view_requirement": "a connector that adds what the module needs (jaxrl_stack.connectors)",
@@ -48,42 +48,16 @@ _OLD_MODULES = {
     "utils.replay_buffers.replay_buffer": "jaxrl_stack.utils.replay_buffers.EpisodeReplayBuffer",
     "utils.replay_buffers.utils": "training(replay_buffer_config={...}), which is checked when it is set",
     "utils.sgd": "Learner.update(num_epochs=..., minibatch_size=...)",
-    "utils.spaces.repeated": "a Box of fixed length with a mask",
     "utils.spaces.simplex": "a Box, and a softmax in the environment",
 }
 """Module of the old API stack, which does not exist here -> what to use instead."""
 
-COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL", "TQC")
-"""Algorithms of RLlib that are not here yet."""
-
-_PPO = "comes later: use PPO (jaxrl_stack.algorithms.ppo), with several env runners"
-_OFFLINE = "comes with offline learning; until then train in an environment, with DQN or SAC to learn from replay"
-_DM_ENV = "comes later: wrap the environment in a gymnasium.Env of your own, as the package shimmy does"
-_META = (
-    "has no counterpart: write inner updates with jax.grad in compute_loss_for_module() of a Learner "
-    "(jaxrl_stack.core.learner.learner)"
-)
-_NOT_HERE = {
-    **{
-        f"algorithms.{name.lower()}": "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what there is"
-        for name in COMING_ALGORITHMS
-    },
-    "algorithms.appo": _PPO,
-    "algorithms.impala": _PPO,
-    "algorithms.bc": _OFFLINE,
-    "algorithms.cql": _OFFLINE,
-    "algorithms.iql": _OFFLINE,
-    "algorithms.marwil": _OFFLINE,
-    "offline": _OFFLINE,
-    "core.learner.differentiable_learner": _META,
-    "core.learner.differentiable_learner_config": _META,
-    "env.external": "comes later: write a gymnasium.Env whose reset() and step() talk to the other process",
-    "env.wrappers.dm_control_wrapper": _DM_ENV,
-    "env.wrappers.dm_env_wrapper": _DM_ENV,
-    "env.wrappers.recsim": "has no counterpart: wrap the RecSim environment in a gymnasium.Env of your own",
-    "utils.debug": "has no counterpart: debugging(seed=...) seeds environments, modules and learners",
+_NO_COUNTERPART = {
+    "env.wrappers.recsim": "wrap the RecSim environment in a gymnasium.Env of your own",
+    "utils.debug": "debugging(seed=...) seeds environments, modules and learners, and the callback "
+    "jaxrl_stack.callbacks.callbacks.MemoryTrackingCallbacks watches the memory",
 }
-"""Other module that does not exist here -> why not, and what to do."""
+"""Other module that does not exist here -> what to do."""
 
 _OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
@@ -100,10 +74,14 @@ class TorchNamesFinder(importlib.abc.MetaPathFinder):
         package, _, rest = fullname.partition(".")
         if package != "jaxrl_stack":
             return None
-        if rest in _OLD_MODULES:
-            raise ImportError(f"{fullname} is of RLlib's old API stack: use {_OLD_MODULES[rest]}.", name=fullname)
-        if rest in _NOT_HERE:
-            raise ImportError(f"{fullname} {_NOT_HERE[rest]}.", name=fullname)
+        listed = rest
+        # The nearest one that says something: some of these packages are here, for other modules in them.
+        while listed and listed not in _OLD_MODULES and listed not in _NO_COUNTERPART:
+            listed = listed.rpartition(".")[0]
+        if listed in _OLD_MODULES:
+            raise ImportError(f"{fullname} is of RLlib's old API stack: use {_OLD_MODULES[listed]}.", name=fullname)
+        if listed:
+            raise ImportError(f"{fullname} has no counterpart: {_NO_COUNTERPART[listed]}.", name=fullname)
         if not _OTHER_FRAMEWORK.search(rest):
             return None
         instead = next((ours for theirs, ours in _JAX_CLASSES.items() if rest.startswith(theirs)), None)

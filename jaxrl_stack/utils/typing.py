@@ -14,9 +14,10 @@ from flax import nnx
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
     from jaxrl_stack.env.env_context import EnvContext
-    from jaxrl_stack.env.multi_agent_episode import MultiAgentEpisode
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
     from jaxrl_stack.utils.policy_spec import PolicySpec
+
+    MultiAgentEpisode = Any
 
 T = TypeVar("T")
 

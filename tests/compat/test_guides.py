@@ -346,8 +346,7 @@ def test_settings_of_other_frameworks_and_of_the_past_with_rllibs_defaults_are_t
     ("statement", "instead"),
     [
         ("from jaxrl_stack.core import Columns, TorchRLModule", "use `core.rl_module.RLModule`"),
-        ("from jaxrl_stack.algorithms.impala import IMPALAConfig", "comes later: use PPO"),
-        ("from jaxrl_stack.algorithms.tqc import TQCConfig", "comes later.*registry.ALGORITHMS"),
+        ("from jaxrl_stack.models import ModelCatalog", "core.models.catalog.Catalog"),
         (
             "from jaxrl_stack.algorithms.bc.torch.default_bc_torch_rl_module import DefaultBCTorchRLModule",
             "comes with offline learning",

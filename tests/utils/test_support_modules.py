@@ -426,21 +426,3 @@ def test_names_at_rllibs_paths():
 def test_names_of_the_past_say_what_to_use(module, name, instead):
     with pytest.raises(ImportError, match=f"`{name}` does not exist.*{instead}"):
         exec(f"from jaxrl_stack.{module} import {name}", {})
-
-
-def test_classes_of_several_agents_can_be_imported_and_not_called():
-    from jaxrl_stack.env.multi_agent_env import MultiAgentEnv, make_multi_agent
-    from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
-    from jaxrl_stack.env.multi_agent_episode import MultiAgentEpisode
-    from jaxrl_stack.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
-
-    class Mine(MultiAgentEnv):
-        def __init__(self, config):
-            pass
-
-    for cls in (MultiAgentEnv, MultiAgentEnvRunner, MultiAgentEpisode, VectorMultiAgentEnv, Mine):
-        assert not isinstance(object(), cls)
-        with pytest.raises(NotImplementedError, match=rf"{cls.__name__}.*comes later"):
-            cls({})
-    with pytest.raises(NotImplementedError, match="comes later"):
-        make_multi_agent("CartPole-v1")({"num_agents": 2})

@@ -8,10 +8,6 @@ REASONS = {
     "AgentToModuleMapping": "Batches are keyed by module id from the start: {module_id: {column: arrays}}.",
     "ModuleToAgentUnmapping": "Batches are keyed by module id; the runner hands actions to the agents.",
     "WriteObservationsToEpisodes": "Rollouts record the module's inputs; nothing goes back to episodes.",
-    "MultiAgentObservationPreprocessor": (
-        "Batches are keyed by module id, and a preprocessor sees one module's observation at a time: "
-        "subclass SingleAgentObservationPreprocessor with multi_agent=True."
-    ),
     "AddInfosFromEpisodesToTrainBatch": "Infos are Python objects and stay outside of compiled batches.",
     "AddIsFirstsToBatch": "The runner records this column itself, where an algorithm needs it.",
 }

@@ -12,6 +12,7 @@ import jax
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, HostConnector, PureConnector
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.spaces import validate_batch
 
 
@@ -102,3 +103,5 @@ def _required_parameters(function: Any) -> tuple[str, ...]:
 
 
 ObservationPreprocessor = SingleAgentObservationPreprocessor
+
+__getattr__ = coming_names(__name__)

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.error import EnvError
+
+__getattr__ = coming_names(__name__)
 
 
 class CartPoleCrashing(CartPoleEnv):
@@ -68,6 +70,3 @@ class CartPoleCrashing(CartPoleEnv):
 
     def _drawn(self, seconds: Any) -> float:
         return self._rng.uniform(*seconds) if isinstance(seconds, tuple | list) else seconds
-
-
-MultiAgentCartPoleCrashing = make_multi_agent(CartPoleCrashing)

@@ -9,7 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.utils.coming import coming_names
+
+__getattr__ = coming_names(__name__)
 
 
 class DebugCounterEnv(gym.Env):
@@ -31,6 +33,3 @@ class DebugCounterEnv(gym.Env):
     def step(self, action: Any):
         self.i += 1
         return np.array([self.i], np.float32), float(self.i % 3), False, self.i >= 15 + self.start_at_t, {}
-
-
-MultiAgentDebugCounterEnv = make_multi_agent(DebugCounterEnv)

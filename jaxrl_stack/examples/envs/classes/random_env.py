@@ -10,7 +10,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.utils.coming import coming_names
+
+__getattr__ = coming_names(__name__)
 
 
 class RandomEnv(gym.Env):
@@ -62,9 +64,6 @@ class RandomEnv(gym.Env):
         if self.static_samples:
             return copy.deepcopy(self._sample)
         return self.observation_space.sample(), self.reward_space.sample()
-
-
-RandomMultiAgentEnv = make_multi_agent(RandomEnv)
 
 
 class RandomLargeObsSpaceEnv(RandomEnv):

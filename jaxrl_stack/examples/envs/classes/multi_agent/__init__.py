@@ -1,20 +1,8 @@
-"""Environments of several agents: they can be imported, and are not here yet (see `make_multi_agent`)."""
+"""Environments of several agents: they can be imported, and are not here yet."""
 
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
+from jaxrl_stack.utils.coming import coming_names
 
-MultiAgentCartPole = make_multi_agent("CartPole-v1")
-MultiAgentCartPoleWithDictObservationSpace = make_multi_agent("CartPole-v1")
-MultiAgentMountainCar = make_multi_agent("MountainCarContinuous-v0")
-MultiAgentNestedSpaceRepeatAfterMeEnv = make_multi_agent("NestedSpaceRepeatAfterMeEnv")
-MultiAgentPendulum = make_multi_agent("Pendulum-v1")
-MultiAgentStatelessCartPole = make_multi_agent("CartPole-v1")
+__all__ = ["make_multi_agent"]
 
-__all__ = [
-    "MultiAgentCartPole",
-    "MultiAgentCartPoleWithDictObservationSpace",
-    "MultiAgentMountainCar",
-    "MultiAgentNestedSpaceRepeatAfterMeEnv",
-    "MultiAgentPendulum",
-    "MultiAgentStatelessCartPole",
-    "make_multi_agent",
-]
+__getattr__ = coming_names(__name__)

@@ -1,0 +1,71 @@
+"""Environments with the interface of `dm_env`, as gymnasium environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+def space_of(spec: Any) -> gym.Space:
+    """The space of a spec.
+
+    Args:
+        spec: A `dm_env.specs.Array` (`BoundedArray`, `DiscreteArray`), or a mapping of names to such.
+    """
+    if isinstance(spec, Mapping):
+        return Dict({name: space_of(part) for name, part in spec.items()})
+    if hasattr(spec, "num_values"):
+        return Discrete(int(spec.num_values))
+    low, high = bounds_of(spec)
+    return Box(low.astype(spec.dtype), high.astype(spec.dtype), dtype=spec.dtype)
+
+
+def bounds_of(spec: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest values of an array spec, each of its shape; infinite where it names none."""
+    limits = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
+    low, high = (np.broadcast_to(limit, spec.shape) for limit in limits)
+    return low, high
+
+
+def ends(time_step: Any) -> tuple[bool, bool]:
+    """Whether a time step terminated its episode (the discount is 0), and whether it truncated it."""
+    last = bool(time_step.last())
+    terminated = last and time_step.discount == 0.0
+    return terminated, last and not terminated
+
+
+class DMEnv(gym.Env):
+    """A `dm_env.Environment` as a gymnasium environment.
+
+    Infos hold the time step's "discount". A last step terminates where that is 0, and truncates elsewhere.
+
+    Args:
+        dm_env: The environment. It draws from its own generator: the seed of `reset` does not reach it.
+    """
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, dm_env: Any):
+        self._env = dm_env
+        self.action_space = space_of(dm_env.action_spec())
+        self.observation_space = space_of(dm_env.observation_spec())
+
+    @property
+    def reward_range(self) -> tuple[Any, Any]:
+        """The lowest and the highest reward."""
+        low, high = bounds_of(self._env.reward_spec())
+        return low[()], high[()]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The first observation, and no infos."""
+        super().reset(seed=seed)
+        return self._env.reset().observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step; a missing reward counts as 0."""
+        time_step = self._env.step(action)
+        return time_step.observation, float(time_step.reward or 0.0), *ends(time_step), {"discount": time_step.discount}

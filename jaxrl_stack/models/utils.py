@@ -1,0 +1,53 @@
+"""Functions of networks by name, as modules of RLlib's look them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxrl_stack.core.models.activations import get_activation, linear
+from jaxrl_stack.core.models.initializers import get_initializer
+from jaxrl_stack.utils.coming import coming_names
+from jaxrl_stack.utils.framework import check_framework
+
+__getattr__ = coming_names(__name__)
+
+
+def get_activation_fn(
+    name: str | Callable[..., Any] | None = None, framework: str = "jax"
+) -> Callable[[jax.Array], jax.Array] | None:
+    """The activation function of a name.
+
+    Args:
+        name: A name of JAX ("relu", "leaky_relu", ...) or PyTorch ("LeakyReLU", ...), or a callable.
+        framework: "jax"; "torch" stands for it.
+
+    Returns:
+        A function of an array, not a class; None for None and "linear".
+
+    Raises:
+        ValueError: There is no activation of that name, or another framework is asked for.
+    """
+    check_framework("get_activation_fn", framework)
+    found = get_activation(name)
+    return None if found is linear else found
+
+
+def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "jax") -> Any:
+    """The initializer ``(key, shape, dtype) -> array`` of a name, such as layers of flax.nnx take.
+
+    Args:
+        name: A name from `jax.nn.initializers` ("orthogonal", ...) or `torch.nn.init` ("orthogonal_", ...), a callable,
+            or None.
+        framework: "jax"; "torch" stands for it.
+
+    Returns:
+        The initializer; None for None.
+
+    Raises:
+        ValueError: There is no initializer of that name, or another framework is asked for.
+    """
+    check_framework("get_initializer_fn", framework)
+    return get_initializer(name, None, "name")

@@ -1,0 +1,134 @@
+"""Names of RLlib that are not here yet: files that mention them run, and using one says what to do."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import importlib
+import pickle
+import re
+
+import cloudpickle
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.utils.annotations import override
+from jaxrl_stack.utils.coming import COMING, COMING_ALGORITHMS
+
+PATHS = [(module, name) for coming in COMING for module, names in coming.modules.items() for name in names.split()]
+
+
+def of(path):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(f"jaxrl_stack.{module}"), name)
+
+
+@pytest.mark.parametrize(("module", "name"), PATHS)
+def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module, name):
+    found = of(f"{module}.{name}")
+    (sentence,) = {
+        coming.instead for coming in COMING if module in coming.modules and name in coming.modules[module].split()
+    }
+    assert found.__name__ == name and not isinstance(object(), found) and callable(found)
+    assert pickle.loads(pickle.dumps(found)) is found and copy.deepcopy(found) is found
+    for use in (found, lambda: found["obs"], lambda: dict(found), lambda: list(found)):
+        with pytest.raises(NotImplementedError, match=f"^{name} {re.escape(sentence)}.$"):
+            use()
+
+
+def test_every_algorithm_to_come_is_in_the_table():
+    for name in COMING_ALGORITHMS:
+        package = f"algorithms.{name.lower()}"
+        assert of(f"{package}.{name}") is of(f"{package}.{name.lower()}.{name}")
+        assert of(f"{package}.{name}Config") is of(f"{package}.{name.lower()}.{name}Config")
+
+
+SCHEMA = of("offline.offline_prelearner.SCHEMA")
+
+
+def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
+    class Shared(of("algorithms.appo.APPO"), abc.ABC):
+        @override(of("algorithms.appo.APPO"))
+        def setup(self, config):
+            super().setup(config)
+
+    class Images(of("offline.offline_prelearner.OfflinePreLearner")):
+        def __init__(self, schema=SCHEMA):
+            super().__init__()
+
+    class Mine(of("env.MultiAgentEnv")):
+        def __init__(self, config):
+            pass
+
+    for cls, sentence in (
+        (Shared, "APPO comes later: use PPO"),
+        (Images, "OfflinePreLearner comes with offline learning"),
+    ):
+        with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
+            cls(config=None)
+    with pytest.raises(NotImplementedError, match=r"environment\(env=Mine\): MultiAgentEnv comes later.*one agent"):
+        PPOConfig().environment(Mine).build_algo()
+
+
+def test_an_attribute_of_one_is_missing_with_the_sentence():
+    with pytest.raises(AttributeError, match="APPO.get_default_config: APPO comes later: use PPO"):
+        of("algorithms.appo.APPO").get_default_config()
+    assert not hasattr(of("env.external.RLlink"), "EPISODES")
+
+
+def test_the_names_go_to_other_processes():
+    cls = of("examples.envs.classes.multi_agent.tic_tac_toe.TicTacToe")
+    assert cloudpickle.loads(cloudpickle.dumps({"env": cls}))["env"] is cls
+    assert issubclass(cls, of("env.multi_agent_env.MultiAgentEnv"))
+
+
+def test_classes_of_several_agents_can_be_made_of_an_environment():
+    make_multi_agent = of("env.multi_agent_env.make_multi_agent")
+    cls = make_multi_agent("CartPole-v1")
+    assert issubclass(cls, of("env.multi_agent_env.MultiAgentEnv"))
+    with pytest.raises(NotImplementedError, match=r"MultiEnv\(...\): MultiAgentEnv comes later"):
+        cls({"num_agents": 2})
+
+
+SCRIPT = """
+from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.impala.impala import *
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+config = {"APPO": APPOConfig, "IMPALA": IMPALAConfig, "PPO": PPOConfig}[choice]()
+config = (
+    config.environment("gymnax/CartPole-v1")
+    .env_runners(num_envs_per_env_runner=2)
+    .training(train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1)
+    .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[4]))
+)
+algorithm = config.build_algo()
+result = algorithm.train()
+algorithm.stop()
+"""
+
+
+def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are():
+    names = {"choice": "PPO"}
+    exec(SCRIPT, names)
+    assert names["result"]["num_env_steps_sampled_lifetime"] == 16
+    for choice in ("APPO", "IMPALA"):
+        with pytest.raises(NotImplementedError, match=f"{choice}Config comes later: use PPO"):
+            exec(SCRIPT, {"choice": choice})
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        ("algorithms.appo", "APPOTorchPolicy", "jaxrl_stack.algorithms.appo.APPOTorchPolicy.*use PPO"),
+        ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCTorchRLModule", "comes with offline learning"),
+        ("algorithms.tqc.tqc_learner", "TQCLeaner", "comes later.*registry.ALGORITHMS"),
+        ("offline", "JsonReader", "comes with offline learning"),
+        ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),
+        ("examples.algorithms.classes.none", "Name", "No module named"),
+    ],
+)
+def test_other_names_beside_them_are_not_made_up(module, name, instead):
+    with pytest.raises(ImportError, match=instead):
+        exec(f"from jaxrl_stack.{module} import {name}", {})
