@@ -19,6 +19,7 @@ from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, STEP_COLUMNS, Fra
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.nested import batch, take, tree_leaves
+from jaxrl_stack.utils.seeds import generator_state, set_generator_state
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -505,11 +506,11 @@ class EpisodeReplayBuffer(Checkpointable):
         self._items[holes] = movers
         self._places[movers] = holes
 
-    def _get_items(self) -> dict[str, np.ndarray]:
+    def _get_items(self) -> dict[str, Any]:
         """State of the items: the rows of all steps, and what else there is per step."""
         return {"rows": self._items[: self._num_timesteps].copy()}
 
-    def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
+    def _restored_items(self, items: Mapping[str, Any], store: FrameStore) -> dict[str, Any]:
         """``{attribute: value}`` of what `_get_items` returned, for a store that has the steps already."""
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
@@ -800,7 +801,7 @@ class EpisodeReplayBuffer(Checkpointable):
             not_components: Leave these out.
             **kwargs: See `Checkpointable`.
         """
-        parts = {"data": self._get_data, "rng": lambda: self.rng.bit_generator.state}
+        parts = {"data": self._get_data, "rng": lambda: generator_state(self.rng)}
         names = selected(list(parts), components, not_components, type(self).__name__)
         return {name: parts[name]() for name in names}
 
@@ -813,10 +814,7 @@ class EpisodeReplayBuffer(Checkpointable):
         """
         random = self.rng.bit_generator.state
         if "rng" in state:
-            name = type(self.rng.bit_generator).__name__
-            if state["rng"]["bit_generator"] != name:
-                raise ValueError(f"The state is of random numbers by {state['rng']['bit_generator']}, not by {name}.")
-            self.rng.bit_generator.state = state["rng"]
+            set_generator_state(self.rng, state["rng"])
         try:
             if "data" in state:
                 self._set_data(state["data"])

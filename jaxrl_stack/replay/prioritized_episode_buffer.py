@@ -190,11 +190,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def _remove_items(self, rows: np.ndarray) -> None:
         self._tree.remove(rows)
 
-    def _get_items(self) -> dict[str, np.ndarray]:
+    def _get_items(self) -> dict[str, Any]:
         rows = self._store.steps().astype(np.int32)
-        return {"rows": rows, "priorities": self._tree.get(rows), "max_priority": np.array(self._max_priority)}
+        return {"rows": rows, "priorities": self._tree.get(rows), "max_priority": self._max_priority}
 
-    def _restored_items(self, items: Mapping[str, np.ndarray], store: FrameStore) -> dict[str, Any]:
+    def _restored_items(self, items: Mapping[str, Any], store: FrameStore) -> dict[str, Any]:
         tree = PriorityTree(store.num_rows)
         tree.set(items["rows"], items["priorities"])
         return {"_tree": tree, "_max_priority": float(items["max_priority"])}

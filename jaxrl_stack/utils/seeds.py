@@ -1,8 +1,11 @@
-"""Integer seeds for what is not JAX: environments, replay buffers on the host."""
+"""Integer seeds for what is not JAX, environments and replay buffers on the host, and states of NumPy's generators."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
+
+import numpy as np
 
 NUM_SEEDS = 2**31 - 2**20
 """Derived seeds are below: counting on from one, one up per environment, stays in int32, too."""
@@ -23,3 +26,32 @@ def derived_seed(stream: str, *numbers: int) -> int:
     """
     text = ",".join([stream, *(str(int(number)) for number in numbers)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % NUM_SEEDS
+
+
+def generator_state(generator: np.random.Generator) -> dict[str, Any]:
+    """The state of a NumPy generator as data that any format can hold: no integer has more than 64 bits.
+
+    Args:
+        generator: The generator; where its kind has an integer as a part of its state, there is a list of two here.
+    """
+    state = generator.bit_generator.state
+    parts = {
+        part: list(divmod(value, 2**64)) if isinstance(value, int) else value for part, value in state["state"].items()
+    }
+    return {**state, "state": parts}
+
+
+def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
+    """Take over what `generator_state` returned, or the bit generator's own state.
+
+    Raises:
+        ValueError: The state is of another kind of generator.
+    """
+    name = type(generator.bit_generator).__name__
+    if state["bit_generator"] != name:
+        raise ValueError(f"The state is of random numbers by {state['bit_generator']}, not by {name}.")
+    parts = {
+        part: value[0] * 2**64 + value[1] if isinstance(value, list) else value
+        for part, value in state["state"].items()
+    }
+    generator.bit_generator.state = {**state, "state": parts}

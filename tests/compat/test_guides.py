@@ -215,7 +215,7 @@ def test_callbacks_read_the_replay_buffer(looks_back):
     held = []
     settings = DQNConfig().environment(Repeat).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[4]))
     settings.env_runners(num_env_runners=0, env_to_module_connector=lambda env: FlattenObservations())
-    settings.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50})
+    settings.training(replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50})
     settings.training(train_batch_size_per_learner=4, store_buffer_in_checkpoints=False)
     settings.reporting(min_sample_timesteps_per_iteration=10).callbacks(
         on_train_result=lambda algorithm, **kw: held.append(algorithm.local_replay_buffer.get_state())
@@ -223,6 +223,10 @@ def test_callbacks_read_the_replay_buffer(looks_back):
     algorithm = settings.build_algo()
     algorithm.train()
     assert algorithm.local_replay_buffer.get_num_timesteps() >= 10 and set(held[0]) == {"data", "rng"}
+    # What msgpack's packers take, arrays included.
+    for leaf in jax.tree.leaves(held[0], is_leaf=lambda node: node is None):
+        assert isinstance(leaf, np.ndarray | str | float | bool | None) or -(2**63) <= leaf < 2**64
+        assert not isinstance(leaf, np.ndarray) or (leaf.ndim and leaf.flags.c_contiguous)
     algorithm.stop()
     assert looks_back.local_replay_buffer is None
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
-from jaxrl_stack.utils.seeds import NUM_SEEDS, derived_seed
+from jaxrl_stack.utils.seeds import NUM_SEEDS, derived_seed, generator_state, set_generator_state
 
 
 def test_a_seed_follows_from_name_and_numbers_alone():
@@ -32,3 +33,21 @@ def test_seeds_of_neighbours_do_not_overlap_and_stay_within_int32():
     assert min(seeds) >= 0 and max(seeds) < NUM_SEEDS
     # A suite that steps a million environments itself counts on from the seed that it gets.
     assert NUM_SEEDS + 2**20 <= 2**31
+
+
+def test_the_state_of_a_generator_has_no_integers_above_64_bits():
+    generator, other = np.random.default_rng(3), np.random.default_rng(4)
+    generator.integers(9, dtype=np.uint32)
+    state, own = generator_state(generator), generator.bit_generator.state
+    assert all(0 <= word < 2**64 for words in state["state"].values() for word in words)
+    drawn = generator.random(5)
+    # The bit generator's own state is what files have that were written before.
+    for taken in (state, own):
+        set_generator_state(other, taken)
+        assert other.bit_generator.state == own
+        np.testing.assert_array_equal(other.random(5), drawn)
+    twister, same = (np.random.Generator(np.random.MT19937(seed)) for seed in (0, 1))
+    set_generator_state(same, generator_state(twister))
+    assert same.random() == twister.random()
+    with pytest.raises(ValueError, match="random numbers by PCG64, not by MT19937"):
+        set_generator_state(np.random.Generator(np.random.MT19937(0)), state)
