@@ -317,6 +317,26 @@ def test_an_algorithm_of_ones_own(env):
     algo.stop()
 
 
+class ActsItself(PolicyModule):
+    """Explores by actions alone: always the second one."""
+
+    def _forward_exploration(self, batch, **kwargs):
+        return {Columns.ACTIONS: jnp.ones(len(batch[Columns.OBS]), jnp.int32)}
+
+
+@pytest.mark.parametrize("env", [Steps, CounterEnv], ids=["host", "device"])
+def test_actions_alone_are_enough_where_the_loss_needs_no_log_probabilities(env):
+    config = ReinforceConfig().environment(env, env_config={"terminate_at": 5} if env is CounterEnv else {})
+    config.env_runners(num_env_runners=0).training(num_episodes_per_train_batch=2, lr=0.02)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=ActsItself, model_config={"hidden_dim": 4}))
+    algo = config.build_algo()
+    result = algo.train()
+    assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
+    (episode, *_) = algo.env_runner.sample(num_episodes=1)
+    assert episode.get_actions().tolist() == [1] * 5 and Columns.ACTION_LOGP not in episode.extra_model_outputs
+    algo.stop()
+
+
 class Minimal(PPO):
     """PPO's training step, written out."""
 
