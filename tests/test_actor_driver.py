@@ -422,17 +422,17 @@ def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_
     try:
         algo.train()
         group = algo.env_runner_group
-        sample_blocks, calls = group.sample_blocks, []
+        sample, calls = group.sample, []
 
         def with_a_lost_one(*args, **kwargs):
-            blocks = sample_blocks(*args, **kwargs)
+            blocks = sample(*args, **kwargs)
             calls.append(len(blocks))
             if len(calls) == 1:
                 columns = lost_reference(ray_session, ray_session.get(blocks[0].columns))
                 blocks[0] = dataclasses.replace(blocks[0], columns=columns)
             return blocks
 
-        monkeypatch.setattr(group, "sample_blocks", with_a_lost_one)
+        monkeypatch.setattr(group, "sample", with_a_lost_one)
         result = algo.train()
         assert calls == [2, 2] and algo.learner_group.num_updates == 2
         assert np.isfinite(result["learners"]["default_policy"]["total_loss"])

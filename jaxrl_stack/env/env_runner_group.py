@@ -102,7 +102,7 @@ class EnvRunnerGroup:
         self._sent: list[tuple[frozenset[str], Any]] = []
         self._num_dropped = 0
         self._has_sampled = False
-        self._num_failures_in_a_row = 0
+        self._num_failures_in_a_row = self._num_rounds_without_data = 0
         self._last_errors: dict[int, BaseException] = {}
         self._restarts = Restarts()
         self._module_refs: frozenset[str] | None = None
@@ -407,49 +407,42 @@ class EnvRunnerGroup:
         )
         return answers if return_actor_ids else [result for _, result in answers]
 
-    def _answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
-        """``(id, result)`` of the calls that worked; the others are raised, or noted and left out."""
-        self._note_losses()
-        answers = []
-        for call in results:
-            if call.ok:
-                answers.append((call.actor_id, call.get()))
-            elif call.is_ray_error:
-                self._note_loss(call)
-            elif self.config.ignore_env_runner_failures:
-                logger.warning("EnvRunner actor %d failed: %s", call.actor_id, call.get())
-            else:
-                raise call.get()
-        return answers
+    def _answers(self, results: RemoteCallResults, *, are_samples: bool = False) -> list[tuple[int, Any]]:
+        """``(id, result)`` of the calls that worked; the others are raised, or noted and left out.
 
-    def _sampled(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
-        """Like `_answers`, for what sampled: an actor whose environment failed is restarted, or dropped."""
+        Of actors that sampled, one whose environment failed is restarted, or dropped.
+        """
         self._note_losses()
         answers = [(call.actor_id, call.get()) for call in results.ignore_errors()]
-        if answers:
+        if answers and are_samples:
             self._has_sampled = True
             self._num_failures_in_a_row = 0
-        noted = set()
+        failed: dict[int, CallResult] = {}
         for call in results:
-            if call.ok or call.actor_id in noted:
-                continue  # One failure, however many shares of it an actor had.
-            noted.add(call.actor_id)
-            if is_lost_object(call.get()):
-                logger.warning("What EnvRunner actor %d sampled is lost: %s", call.actor_id, call.get())
+            if not call.ok:
+                failed.setdefault(call.actor_id, call)  # One failure, however many shares of it an actor had.
+        for actor_id, call in failed.items():
+            if are_samples and is_lost_object(call.get()):
+                logger.warning("What EnvRunner actor %d sampled is lost: %s", actor_id, call.get())
                 self._count_failure(call.get())
             elif call.is_ray_error:
                 self._note_loss(call)
-            elif isinstance(call.get(), NotRestoredError):
-                logger.warning("EnvRunner actor %d was lost and restarted between two calls.", call.actor_id)
-                self._manager.set_actor_state(call.actor_id, healthy=False)
-                self._count_failure(call.get())
+            elif are_samples:
+                self._note_failure(actor_id, call.get())
+            elif self.config.ignore_env_runner_failures:
+                logger.warning("EnvRunner actor %d failed: %s", actor_id, call.get())
             else:
-                self._note_failure(call.actor_id, call.get())
+                raise call.get()
         return answers
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
         """What an actor raised while it sampled."""
         config = self.config
+        if isinstance(error, NotRestoredError):
+            logger.warning("EnvRunner actor %d was lost and restarted between two calls.", actor_id)
+            self._manager.set_actor_state(actor_id, healthy=False)
+            self._count_failure(error)
+            return
         if isinstance(error, ConsecutiveFailuresError):
             original = original_error(error)
             raise ConsecutiveFailuresError(str(original.args[0]), original.__cause__)
@@ -521,178 +514,84 @@ class EnvRunnerGroup:
 
     # ------------------------------------------------------------------------------------------------------ sampling
 
-    def sample_blocks(
+    def sample(
         self,
-        num_blocks: int,
+        func: Callable[..., Any] | str,
+        shares: Sequence[Mapping[str, Any]],
         *,
-        num_steps: int | None = None,
-        keep_all_final_obs: bool = False,
+        ids: Sequence[int] = (),
+        seed: int | None = None,
+        once: bool = False,
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
-    ) -> list[SampleBlock]:
-        """A fixed number of blocks, however many runners there are.
+    ) -> list[Any]:
+        """``func(runner, **share)``, or a method of that name, for every share, however many runners there are.
 
-        Block j is sampled by healthy runner j modulo their number, so the same seed gives the same blocks. What lost or
-        late actors leave open is asked of the others.
-
-        Args:
-            num_blocks: How many.
-            num_steps: Steps of each environment; None for ``rollout_fragment_length``.
-            keep_all_final_obs: Also keep the observations after steps that terminated an episode.
-            keep_remote: Leave the columns in Ray's object store: ``block.columns`` is a reference then.
-            timeout_seconds: Longest wait for a round; a result that comes later is thrown away.
-
-        Raises:
-            TimeoutError: If several rounds in a row bring nothing.
-            Exception: What environments raise, unless that is tolerated; see the class.
-        """
-        share = {"num_steps": num_steps} | ({"keeps_all_final_obs": True} if keep_all_final_obs else {})
-        return self._sample_shares(
-            sample_block, [share] * num_blocks, timeout_seconds, keeps_columns_remote=keep_remote
-        )
-
-    def sample_evaluation(
-        self,
-        amounts: Sequence[tuple[int, dict[str, int]]],
-        *,
-        seed: int | None = None,
-        timeout_seconds: float | None = None,
-    ) -> list[tuple[int, EndedEpisodes, dict[str, Any]]]:
-        """One round of evaluation.
-
-        Args:
-            amounts: ``(id, {"num_episodes": n} or {"num_timesteps": n})`` for the `sampling_ids` that take part.
-            seed: Reset all environments with seeds that follow from this one, the share's number and how often it was
-                asked for; which runner samples it does not matter. None goes on with the runners' episodes.
-            timeout_seconds: Longest wait. What is missing then is asked of the runners that are healthy.
-
-        Returns:
-            Per share: ``(env steps, the episodes that ended, the runner's reduced metrics)``.
-
-        Raises:
-            TimeoutError: If several rounds in a row bring nothing.
-            NoHealthyEnvRunnerError: If no actor is left; see `sampling_ids`.
-            Exception: What environments raise, unless that is tolerated; see the class.
-        """
-        ids = [actor_id for actor_id, _ in amounts]
-        shares = [
-            {"amount": amount, "seeds": None if seed is None else (seed, number, 0)}
-            for number, (_, amount) in enumerate(amounts)
-        ]
-
-        def repeated(share: dict[str, Any]) -> dict[str, Any]:
-            if share["seeds"] is None:
-                return share
-            first, number, num_tries = share["seeds"]
-            # The same seeds would lead into the same failure.
-            return {**share, "seeds": (first, number, num_tries + 1)}
-
-        return self._sample_shares(sample_for_evaluation, shares, timeout_seconds, ids=ids, repeated=repeated)
-
-    def sample_round(
-        self, func: Callable[..., Any], *, kwargs: dict[str, Any], timeout_seconds: float | None = None
-    ) -> tuple[list[Any], bool]:
-        """One round of sampling: ``func(runner, **kwargs)`` once with every runner that samples.
+        Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. What lost
+        or late actors leave open is asked of the others.
 
         Args:
             func: What samples.
-            kwargs: Its arguments.
-            timeout_seconds: Longest wait; a result that comes later is thrown away.
+            shares: Its arguments.
+            ids: The `sampling_ids` that are asked first; empty for all.
+            seed: Reset all environments with seeds that follow from this one, the share's number and how often it was
+                asked for; which runner samples it does not matter. None goes on with the runners' episodes.
+            once: Ask for every share once only, and return what came.
+            keep_remote: The results are `SampleBlock`s, whose columns are to stay in Ray's object store:
+                ``block.columns`` is a reference then.
+            timeout_seconds: Longest wait for a round; a result that comes later is thrown away.
 
         Returns:
-            ``(results, whether any runner answered)``; lost and failed runners are left out of the results.
+            The results, in the order of the shares.
 
         Raises:
+            TimeoutError: If several rounds in a row bring nothing.
             NoHealthyEnvRunnerError: If no actor is left; see `sampling_ids`.
             Exception: What environments raise, unless that is tolerated; see the class.
         """
-        ids = self.sampling_ids()
-        done, has_answers = self._ask_for_shares(func, dict.fromkeys(range(len(ids)), kwargs), ids, timeout_seconds)
-        return list(done.values()), has_answers
-
-    def _sample_shares(
-        self,
-        func: Callable[..., Any],
-        shares: Sequence[dict[str, Any]],
-        timeout_seconds: float | None,
-        *,
-        ids: Sequence[int] | None = None,
-        repeated: Callable[[dict[str, Any]], dict[str, Any]] = lambda share: share,
-        keeps_columns_remote: bool = False,
-    ) -> list[Any]:
-        """``func(runner, **share)`` for every share, each by some runner, in the order of the shares."""
         done: dict[int, Any] = {}
-        open_shares = dict(enumerate(shares))
-        rounds_without_data = 0
-        while open_shares:
+        num_tries = 0
+        while len(done) < len(shares) and not (once and num_tries):
             healthy = self.sampling_ids()
-            turn = [i for i in ids or healthy if i in healthy] or healthy
-            takers = [turn[j % len(turn)] for j in range(len(open_shares))]
-            answers, has_answers = self._ask_for_shares(
-                func, open_shares, takers, timeout_seconds, keeps_columns_remote=keeps_columns_remote
+            turn = [i for i in ids if i in healthy and not num_tries] or healthy
+            calls: list[dict[str, Any]] = [
+                # The same seeds would lead into the same failure.
+                {"what": func, "number": j, "share": share, "seeds": () if seed is None else (seed, j, num_tries)}
+                for j, share in enumerate(shares)
+                if j not in done
+            ]
+            num_tries += 1
+            if turn == [0]:
+                done = dict(_sampled(self._local, **call) for call in calls)
+                return [_with_remote_columns(done[j]) if keep_remote else done[j] for j in done]
+            results = self._manager.foreach_actor(
+                _sampled_in_actor,
+                kwargs=[{**call, "keep_remote": keep_remote} for call in calls],
+                remote_actor_ids=[turn[k % len(turn)] for k in range(len(calls))],
+                timeout_seconds=timeout_seconds,
+                num_returns=2,
             )
-            done |= answers
-            # A failure is an answer: how many of them are tolerated is another question.
-            rounds_without_data = 0 if has_answers else rounds_without_data + 1
-            open_shares = {j: repeated(share) for j, share in open_shares.items() if j not in done}
-            ids = None
-            if open_shares:
-                self.check_not_stalled(rounds_without_data)
+            for _, ((number, sample), columns) in self._answers(results, are_samples=True):
+                done[number] = dataclasses.replace(sample, columns=columns) if keep_remote else sample
+            self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
 
-    def _ask_for_shares(
-        self,
-        func: Callable[..., Any],
-        shares: Mapping[int, dict[str, Any]],
-        takers: Sequence[int],
-        timeout_seconds: float | None,
-        *,
-        keeps_columns_remote: bool = False,
-    ) -> tuple[dict[int, Any], bool]:
-        """One round: ``func(runner, **share)`` of every share, each by its taker.
-
-        Returns:
-            ``({number of the share: result}, whether any runner answered)``.
-        """
-        if takers[0] == 0:
-            done = {number: func(self._local, **share) for number, share in shares.items()}
-            if keeps_columns_remote:
-                done = {number: _with_remote_columns(block) for number, block in done.items()}
-            return done, True
-        results = self._manager.foreach_actor(
-            _numbered_in_parts if keeps_columns_remote else _numbered,
-            kwargs=[{"number": number, "sample": func, "share": share} for number, share in shares.items()],
-            remote_actor_ids=takers,
-            timeout_seconds=timeout_seconds,
-            num_returns=2 if keeps_columns_remote else 1,
-        )
-        answers = [answer for _, answer in self._sampled(results)]
-        if keeps_columns_remote:
-            answers = [(number, dataclasses.replace(block, columns=ref)) for (number, block), ref in answers]
-        return dict(answers), len(results) > 0
-
-    def check_not_stalled(self, rounds_without_data: int) -> None:
-        """Say, or after several rounds in a row raise, that no runner answers in time.
-
-        Args:
-            rounds_without_data: How many rounds in a row brought nothing.
-
-        Raises:
-            TimeoutError: After `MAX_ROUNDS_WITHOUT_DATA`.
-            RuntimeError: If no actor is left.
-        """
-        if not rounds_without_data:
+    def _check_not_stalled(self, *, has_answers: bool) -> None:
+        """Say, or after several rounds in a row raise, that no runner answers in time. A failure is an answer, too."""
+        self._num_rounds_without_data = 0 if has_answers else self._num_rounds_without_data + 1
+        if has_answers:
             return
-        config = self.config
+        config, num_rounds = self.config, self._num_rounds_without_data
         name = "evaluation_sample_timeout_s" if self.is_evaluation else "sample_timeout_s"
         what = (
             f"No EnvRunner answered within {name}={getattr(config, name)} (rollout_fragment_length="
             f"{config.rollout_fragment_length!r}, num_envs_per_env_runner={config.num_envs_per_env_runner}). Set a "
             f"longer {name}, or sample less at a time."
         )
-        if rounds_without_data >= MAX_ROUNDS_WITHOUT_DATA:
+        if num_rounds >= MAX_ROUNDS_WITHOUT_DATA:
+            self._num_rounds_without_data = 0
             self.sampling_ids()
-            raise TimeoutError(f"{what} {rounds_without_data} rounds in a row brought nothing.")
+            raise TimeoutError(f"{what} {num_rounds} rounds in a row brought nothing.")
         notice_once(what)
 
     # ------------------------------------------------------------------------------------------------------- weights
@@ -761,7 +660,7 @@ class EnvRunnerGroup:
         self, state: dict[str, Any], actor_ids: Sequence[int] | None, timeout_seconds: float | None
     ) -> None:
         """Hand a part of the state to the actors, and keep it for those that will be restarted."""
-        if not self._manager.num_actors():
+        if not state or not self._manager.num_actors():
             return
         import ray
 
@@ -871,14 +770,11 @@ class EnvRunnerGroup:
             env_to_module=env_to_module,
             module_to_env=module_to_env,
         )
-        if not state:
-            return
-        if self._local is not None and self._local is not from_worker:
+        if state and self._local is not None and self._local is not from_worker:
             self._local.set_state(state)
         if not config.broadcast_env_runner_states and from_worker is None:
             state.pop(COMPONENT_ENV_TO_MODULE_CONNECTOR, None)
-        if state:
-            self._send_state(state, env_runner_indices_to_update, 0.0)
+        self._send_state(state, env_runner_indices_to_update, 0.0)
 
     # -------------------------------------------------------------------------------------------------------- health
 
@@ -904,20 +800,11 @@ class EnvRunnerGroup:
         awaited = [i for i in self._manager.recoverable_actor_ids() if not self._restarts.is_pending(i)]
         alive = self._manager.probe_unhealthy_actors(timeout_seconds=timeout, actor_ids=awaited)
         self._note_losses()
-        back = set(alive)
-        for _, ref in self._sent:
-            results = self._manager.foreach_actor(
-                "set_state",
-                kwargs={"state": ref},
-                remote_actor_ids=alive,
-                healthy_only=False,
-                timeout_seconds=config.env_runner_restore_timeout_s,
-            )
-            back &= {actor_id for actor_id, _ in self._answers(results)}
+        states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
         results = self._manager.foreach_actor(
             _restored,
-            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1} for i in sorted(back)],
-            remote_actor_ids=sorted(back),
+            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1, **states} for i in alive],
+            remote_actor_ids=alive,
             healthy_only=False,
             timeout_seconds=config.env_runner_restore_timeout_s,
         )
@@ -988,9 +875,33 @@ def merges_env_runner_states(config: AlgorithmConfig) -> bool:
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
 
-def sample_block(runner: Any, **arguments: Any) -> SampleBlock:
-    """One block of a runner."""
-    return runner.sample_block(**arguments)
+def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisodes, dict[str, Any]]:
+    """One share of a round of evaluation: ``(env steps, the episodes that ended, the runner's reduced metrics)``."""
+    num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
+    return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
+
+
+def _sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], seeds: Sequence[int]) -> tuple[int, Any]:
+    if seeds:
+        runner.reseed(derived_seed("evaluation share", *seeds))
+    return number, _call(runner, what, share)
+
+
+def _sampled_in_actor(runner: Any, *, keep_remote: bool, **call: Any) -> tuple[tuple[int, Any], Any]:
+    """With the columns as a result of their own: what an actor puts into the object store by itself dies with it."""
+    if not runner.is_restored:
+        if was_actor_restarted():
+            raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
+        runner.is_restored = True  # It is the first one: nothing to ask for any more.
+    try:
+        number, sample = _sampled(runner, **call)
+    except Exception:
+        # A ping must not take the old object for the restarted one.
+        runner.has_failed = True
+        raise
+    if not keep_remote:
+        return (number, sample), None
+    return (number, dataclasses.replace(sample, columns={})), sample.columns
 
 
 def _with_remote_columns(block: SampleBlock) -> SampleBlock:
@@ -999,39 +910,12 @@ def _with_remote_columns(block: SampleBlock) -> SampleBlock:
     return dataclasses.replace(block, columns=ray.put(block.columns))
 
 
-def sample_for_evaluation(
-    runner: Any, *, amount: dict[str, int], seeds: tuple[int, int, int] | None
-) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-    """One runner's share of a round of evaluation; see `EnvRunnerGroup.sample_evaluation`."""
-    if seeds is not None:
-        runner.reseed(derived_seed("evaluation share", *seeds))
-    num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
-    return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
-
-
-def _numbered(runner: Any, *, number: int, sample: Callable[..., Any], share: dict[str, Any]) -> tuple[int, Any]:
-    if not runner.is_restored:
-        if was_actor_restarted():
-            raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
-        runner.is_restored = True  # It is the first one: nothing to ask for any more.
-    try:
-        return number, sample(runner, **share)
-    except Exception:
-        # A ping must not take the old object for the restarted one.
-        runner.has_failed = True
-        raise
-
-
-def _restored(runner: Any, *, num_restarts: int) -> None:
-    """The last step of taking a restarted actor back."""
+def _restored(runner: Any, *, num_restarts: int, **states: Any) -> None:
+    """Take a restarted actor back: with the states that were sent last."""
+    for state in states.values():
+        runner.set_state(state)
     runner.on_restarted(num_restarts)
     runner.is_restored = True
-
-
-def _numbered_in_parts(runner: Any, **kwargs: Any) -> tuple[tuple[int, SampleBlock], dict[str, Any]]:
-    """A block and its columns as two results: what an actor puts into the object store by itself dies with it."""
-    number, block = _numbered(runner, **kwargs)
-    return (number, dataclasses.replace(block, columns={})), block.columns
 
 
 def _module_refs(runner: Any) -> frozenset[str]:

@@ -23,7 +23,12 @@ from jaxrl_stack.core import (
     DEFAULT_MODULE_ID,
 )
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, NoHealthyEnvRunnerError, merges_env_runner_states
+from jaxrl_stack.env.env_runner_group import (
+    EnvRunnerGroup,
+    NoHealthyEnvRunnerError,
+    merges_env_runner_states,
+    sample_for_evaluation,
+)
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import actor_memory
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
@@ -312,7 +317,8 @@ class ActorDriver(Driver):
 
         def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
             own = seed if is_first and force_reset else None
-            return group.sample_evaluation(amounts, seed=own, timeout_seconds=timeout)
+            ids, shares = zip(*amounts, strict=True)
+            return group.sample(sample_for_evaluation, shares, ids=ids, seed=own, timeout_seconds=timeout)
 
         try:
             results = evaluation_results(config, group.sampling_ids(), sample, is_training)

@@ -184,9 +184,8 @@ class OffPolicyActorDriver(ActorDriver):
         if self._local_sampler is not None:
             blocks = [self._local_sampler.sample_block(num_steps=num_steps, takes_metrics=False)]
         else:
-            blocks = self.env_runner_group.sample_blocks(
-                config.num_env_runners, num_steps=num_steps, timeout_seconds=config.sample_timeout_s
-            )
+            shares = [{"num_steps": num_steps}] * config.num_env_runners
+            blocks = self.env_runner_group.sample("sample_block", shares, timeout_seconds=config.sample_timeout_s)
         num_env_steps = self._take_in(blocks, [block.episodes for block in blocks], started)
         self._blocks += [block for block in blocks if block.connector_state is not None]
         return None, blocks, num_env_steps, None

@@ -80,10 +80,10 @@ class OnPolicyActorDriver(ActorDriver):
         config = self.config
         started = time.perf_counter()
         num_blocks, num_steps = self._blocks
-        blocks = self.env_runner_group.sample_blocks(
-            num_blocks,
-            num_steps=num_steps,
-            keep_all_final_obs=self.learner_group.needs_all_final_obs,
+        share = {"num_steps": num_steps, "keeps_all_final_obs": self.learner_group.needs_all_final_obs}
+        blocks = self.env_runner_group.sample(
+            "sample_block",
+            [share] * num_blocks,
             keep_remote=self.learner_group.is_remote,
             timeout_seconds=config.sample_timeout_s,
         )

@@ -67,12 +67,9 @@ def sample_rounds(
         Exception: What environments raise, unless that is tolerated; see `EnvRunnerGroup`.
     """
     samples: list[Sampled] = []
-    rounds_without_data = 0
     while sum(sampled.num_env_steps for sampled in samples) < num_env_steps:
-        answers, any_answered = group.sample_round(sample, kwargs=kwargs, timeout_seconds=timeout_seconds)
-        rounds_without_data = 0 if any_answered else rounds_without_data + 1
-        group.check_not_stalled(rounds_without_data)
-        samples += answers
+        shares = [kwargs] * len(group.sampling_ids())
+        samples += group.sample(sample, shares, once=True, timeout_seconds=timeout_seconds)
     return samples
 
 

@@ -16,7 +16,7 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env.env_runner import EnvRunner
-from jaxrl_stack.env.env_runner_group import MAX_ROUNDS_WITHOUT_DATA, EnvRunnerGroup
+from jaxrl_stack.env.env_runner_group import MAX_ROUNDS_WITHOUT_DATA, EnvRunnerGroup, sample_for_evaluation
 from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.counters import to_int
@@ -161,22 +161,29 @@ def test_asynchronous_calls(group):
 # --------------------------------------------------------------------------------------------------------- sampling
 
 
+def sample_blocks(group, number, num_steps=None, **kwargs):
+    return group.sample("sample_block", [{"num_steps": num_steps}] * number, **kwargs)
+
+
 def test_blocks_come_in_the_same_order_however_fast_the_runners_are(group):
     group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2), remote_worker_ids=[1])
-    assert group.sample_blocks(5, num_steps=7) == [(1, 1, 7), (2, 1, 7), (1, 2, 7), (2, 2, 7), (1, 3, 7)]
+    assert sample_blocks(group, 5, num_steps=7) == [(1, 1, 7), (2, 1, 7), (1, 2, 7), (2, 2, 7), (1, 3, 7)]
 
 
 def test_what_a_late_runner_leaves_open_is_sampled_by_the_others(group):
     group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.5), remote_worker_ids=[2])
-    blocks = group.sample_blocks(2, num_steps=3, timeout_seconds=0.3)
+    blocks = sample_blocks(group, 2, num_steps=3, timeout_seconds=0.3)
     assert [block[0] for block in blocks] == [1, 1]
+    # Unless it is to be asked for once only.
+    group.foreach_env_runner("ping")
+    assert [block[0] for block in sample_blocks(group, 2, num_steps=3, once=True, timeout_seconds=0.3)] == [1]
 
 
 def test_runners_that_never_answer_in_time_are_an_error_that_names_the_setting(group, monkeypatch):
     monkeypatch.setattr(group, "config", fake_config().env_runners(sample_timeout_s=0.05))
     group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2))
     with pytest.raises(TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds in a row"):
-        group.sample_blocks(2, num_steps=1, timeout_seconds=0.05)
+        sample_blocks(group, 2, num_steps=1, timeout_seconds=0.05)
     assert MAX_ROUNDS_WITHOUT_DATA == 3
     group.foreach_env_runner("ping")  # Waits until the late ones are through.
 
@@ -250,7 +257,7 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     pid = group.foreach_env_runner("pid", local_env_runner=False)[1]
     os.kill(pid, signal.SIGKILL)
     # Whatever was asked of it is asked of the others.
-    assert len(group.sample_blocks(4, num_steps=1, timeout_seconds=60.0)) == 4
+    assert len(sample_blocks(group, 4, num_steps=1, timeout_seconds=60.0)) == 4
     group.probe_unhealthy_env_runners(timeout_seconds=60.0)
     assert group.sampling_ids() == [1, 2]
     assert group.healthy_env_runner_ids() == [1, 2] and group.num_remote_worker_restarts() == 1
@@ -267,7 +274,7 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     group.config = fake_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
     group.foreach_env_runner("ping", healthy_only=False)
     assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
-    assert [block[0] for block in group.sample_blocks(3, num_steps=1)] == [1, 1, 1]
+    assert [block[0] for block in sample_blocks(group, 3, num_steps=1)] == [1, 1, 1]
 
 
 def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_session):
@@ -289,7 +296,7 @@ def test_a_group_of_the_local_runner_alone_needs_no_ray():
     group = EnvRunnerGroup(runner, num_env_runners=0)
     assert group.config is runner.config and group.local_env_runner is runner
     assert group.sampling_ids() == [0] and group.get_spaces() == {"__env__": 0}
-    assert group.sample_blocks(2, num_steps=4) == [(0, 1, 4), (0, 2, 4)]
+    assert sample_blocks(group, 2, num_steps=4) == [(0, 1, 4), (0, 2, 4)]
     assert (
         group.foreach_env_runner("ping") == ["pong"] and group.foreach_env_runner("ping", local_env_runner=False) == []
     )
@@ -353,7 +360,7 @@ def test_no_observation_is_counted_twice(real_group):
     local_only = config.copy(copy_frozen=False).env_runners(broadcast_env_runner_states=False)
     seen = []
     for i, one_config in enumerate((config, config, local_only, local_only, config)):
-        blocks = group.sample_blocks(4)
+        blocks = sample_blocks(group, 4)
         assert [block.num_env_steps for block in blocks] == [16] * 4
         # The filter only counts here, so the module's inputs are the observations themselves.
         seen += [block.columns["obs"].reshape(-1, 4) for block in blocks]
@@ -367,7 +374,7 @@ def test_no_observation_is_counted_twice(real_group):
     assert group.foreach_env_runner("get_state", kwargs=lifetime) == [{"num_env_steps_sampled_lifetime": 320}] * 3
     # Every runner keeps its own where states are not to be merged.
     off = config.copy(copy_frozen=False).env_runners(merge_env_runner_states=False)
-    group.sample_blocks(2)
+    sample_blocks(group, 2)
     group.sync_env_runner_states(config=off)
     assert statistics(group)[0] == 320
 
@@ -381,18 +388,18 @@ def test_the_local_runners_weights_reach_the_actors_and_act(real_group):
     states = group.foreach_env_runner("get_state", kwargs={"components": ["rl_module", "weights_seq_no"]})
     assert [s["weights_seq_no"] for s in states] == [3] * 3
     jax.tree.map(np.testing.assert_array_equal, *[s["rl_module"] for s in states[:2]])
-    assert [block.weights_seq_no for block in group.sample_blocks(2)] == [3, 3]
+    assert [block.weights_seq_no for block in sample_blocks(group, 2)] == [3, 3]
 
 
 def test_blocks_can_stay_in_the_object_store(real_group, ray_session):
-    (block,) = real_group.sample_blocks(1, num_steps=2, keep_remote=True)
+    (block,) = sample_blocks(real_group, 1, num_steps=2, keep_remote=True)
     assert block.num_env_steps == 4 and isinstance(block.columns, ray_session.ObjectRef)
     assert ray_session.get(block.columns)["rewards"].shape == (2, 2)
 
 
 def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):
-    shares = [(1, {"num_episodes": 3}), (2, {"num_episodes": 1})]
-    first, second = real_group.sample_evaluation(shares, seed=7), real_group.sample_evaluation(shares, seed=7)
+    shares = [{"num_episodes": 3}, {"num_episodes": 1}]
+    first, second = (real_group.sample(sample_for_evaluation, shares, ids=(1, 2), seed=7) for _ in range(2))
     assert [len(ended.returns) for _, ended, _ in first] == [3, 1]
     assert [steps for steps, ended, _ in first] == [int(ended.lengths.sum()) for _, ended, _ in first]
     for (_, one, _), (_, other, _) in zip(first, second, strict=True):
@@ -401,7 +408,7 @@ def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):
 
 def test_what_an_evaluation_share_samples_depends_on_its_number_and_not_on_who_samples_it(real_group):
     def episodes(ids, seed):
-        shares = real_group.sample_evaluation([(i, {"num_episodes": 4}) for i in ids], seed=seed)
+        shares = real_group.sample(sample_for_evaluation, [{"num_episodes": 4}] * len(ids), ids=ids, seed=seed)
         return [(ended.returns.tolist(), ended.lengths.tolist()) for _, ended, _ in shares]
 
     as_named = episodes((1, 2), 7)

@@ -313,6 +313,10 @@ def group_of(num_env_runners, plan, **fault_tolerance):
     )
 
 
+def sample_blocks(group, number, num_steps=None, **kwargs):
+    return group.sample("sample_block", [{"num_steps": num_steps}] * number, **kwargs)
+
+
 def over_and_over(function, pause=0.05):
     for _ in range(600):
         function()
@@ -337,25 +341,25 @@ def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay
     )
     try:
         group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
-        assert group.sample_blocks(2) == [1, 2]
+        assert sample_blocks(group, 2) == [1, 2]
         with caplog.at_level(logging.ERROR):
-            assert group.sample_blocks(4) == [1, 1, 1, 2]
+            assert sample_blocks(group, 4) == [1, 1, 1, 2]
         assert "EnvRunner actor 2 failed and is restarted now" in caplog.text
         assert "FaultyEnvError: sample 2 of runner 2" in caplog.text and "in sample_block" in caplog.text
         # Training goes on with the other one.
-        assert group.healthy_env_runner_ids() == [1] and group.sample_blocks(2) == [1, 1]
+        assert group.healthy_env_runner_ids() == [1] and sample_blocks(group, 2) == [1, 1]
         assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == [2]
         calls = group.foreach_env_runner(lambda runner: runner.calls, remote_worker_ids=[2])
         assert calls == [[("state", 7), ("restarted", 1)]]
         back = time.monotonic()
-        group.sample_blocks(2)
+        sample_blocks(group, 2)
         caplog.clear()
-        assert group.sample_blocks(2) == [1, 1]
+        assert sample_blocks(group, 2) == [1, 1]
         assert "EnvRunner actor 2 failed and is restarted in" in caplog.text
         assert group.probe_unhealthy_env_runners(timeout_seconds=60.0) == []
         assert time.monotonic() < back + 2.0, "waited for an actor that is not due"
         while group.num_healthy_remote_env_runners() < 2:
-            assert group.sample_blocks(2) in ([1, 1], [1, 2])
+            assert sample_blocks(group, 2) in ([1, 1], [1, 2])
             time.sleep(0.05)
         assert time.monotonic() > back + 2.0 and group.num_remote_worker_restarts() == 2
         calls = group.foreach_env_runner(lambda runner: runner.calls, remote_worker_ids=[2])
@@ -363,7 +367,7 @@ def test_a_failed_actor_is_restarted_at_once_the_first_time_then_after_the_delay
         # Two restarts are all there are.
         changed(group, delay_between_env_runner_restarts_s=0.0)
         with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:
-            over_and_over(lambda: group.sample_blocks(2))
+            over_and_over(lambda: sample_blocks(group, 2))
         assert "max_num_env_runner_restarts=2" in caught.value.__notes__[-1]
         assert isinstance(caught.value.__cause__, FaultyEnvError)
     finally:
@@ -380,7 +384,7 @@ def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_sa
     group = group_of(1, {})
     try:
         group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7)
-        group.sample_blocks(1)
+        sample_blocks(group, 1)
         (pid,) = group.foreach_env_runner(lambda runner: os.getpid())
         (actor,) = group.foreach_env_runner(own_handle)
         os.kill(pid, signal.SIGKILL)
@@ -391,7 +395,7 @@ def test_an_actor_that_is_lost_and_back_before_it_is_asked_is_noticed_when_it_sa
             except ray_session.exceptions.ActorUnavailableError:
                 time.sleep(0.05)
         assert group.healthy_env_runner_ids() == [1] and group.num_remote_worker_restarts() == 0
-        assert group.sample_blocks(1) == [1] and group.num_remote_worker_restarts() == 1
+        assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
         assert group.foreach_env_runner(lambda runner: runner.calls) == [[("state", 7), ("restarted", 1)]]
     finally:
         group.stop()
@@ -401,12 +405,12 @@ def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all
     group = group_of(1, {(1, False): (1, 3), (1, True): "all"}, num_consecutive_env_runner_failures_tolerance=1)
     try:
         with pytest.raises(FaultyEnvError, match="sample 1 of runner 1"):
-            group.sample_blocks(1)
+            sample_blocks(group, 1)
         assert group.num_healthy_remote_env_runners() == 1
-        assert group.sample_blocks(1) == [1]
+        assert sample_blocks(group, 1) == [1]
         # Fails, is restarted and waited for, as there is no other, and fails again.
         with pytest.raises(ConsecutiveFailuresError, match="2 failures in a row") as caught:
-            group.sample_blocks(1)
+            sample_blocks(group, 1)
         assert "num_consecutive_env_runner_failures_tolerance=1" in str(caught.value)
         assert "sample 1 of runner 1" in str(caught.value) and group.num_remote_worker_restarts() == 1
         assert isinstance(caught.value.__cause__, FaultyEnvError) and "in sample_block" in str(caught.value.__cause__)
@@ -417,12 +421,12 @@ def test_failures_in_a_row_are_counted_and_the_first_one_is_not_tolerated_at_all
 def test_without_restarts_a_failure_is_raised_or_the_actor_is_dropped(ray_session, caplog):
     group = group_of(2, {(2, False): (2, 3)}, restart_failed_env_runners=False)
     try:
-        assert group.sample_blocks(2) == [1, 2]
+        assert sample_blocks(group, 2) == [1, 2]
         with pytest.raises(FaultyEnvError, match="sample 2 of runner 2"):
-            group.sample_blocks(2)
+            sample_blocks(group, 2)
         assert group.healthy_env_runner_ids() == [1, 2]
         changed(group, ignore_env_runner_failures=True)
-        assert group.sample_blocks(2) == [1, 1]
+        assert sample_blocks(group, 2) == [1, 1]
         assert group.num_env_runners_dropped_lifetime() == 1 and group.num_remote_env_runners() == 1
         assert "EnvRunner actor 2 failed; going on without it" in caplog.text
         # A loss that only calls without an answer could show is an error, too.
@@ -439,7 +443,7 @@ def test_without_restarts_a_failure_is_raised_or_the_actor_is_dropped(ray_sessio
 def test_a_sample_that_is_lost_with_a_node_is_sampled_anew(ray_session, monkeypatch, caplog):
     group = group_of(2, {}, restart_failed_env_runners=False)
     try:
-        assert group.sample_blocks(2) == [1, 2]
+        assert sample_blocks(group, 2) == [1, 2]
         get, lost = ray_session.get, []
 
         def get_unless_lost(ref, **kwargs):
@@ -449,7 +453,7 @@ def test_a_sample_that_is_lost_with_a_node_is_sampled_anew(ray_session, monkeypa
             return get(ref, **kwargs)
 
         monkeypatch.setattr(ray_session, "get", get_unless_lost)
-        assert group.sample_blocks(2) == [1, 2] and lost
+        assert sample_blocks(group, 2) == [1, 2] and lost
         assert "What EnvRunner actor 1 sampled is lost" in caplog.text
         assert group.num_healthy_remote_env_runners() == 2
     finally:
@@ -510,7 +514,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         seeds = group.foreach_env_runner(lambda runner: runner.env.envs[0].seeds, local_env_runner=False)
         assert seeds == [[derived_seed("environment", 3, 1, 0, 0, 0)], [derived_seed("environment", 3, 2, 1, 0, 0)]]
         # What was sampled outlives its runner, also where only learners are to see it.
-        block = group.sample_blocks(1, keep_remote=True)[0]
+        block = sample_blocks(group, 1, keep_remote=True)[0]
         (pid,) = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False, remote_worker_ids=[1])
         os.kill(pid, signal.SIGKILL)
         while 1 in group.healthy_env_runner_ids():
