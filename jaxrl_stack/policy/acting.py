@@ -73,8 +73,8 @@ class PolicyProgram:
                     f"{type(pipeline).__name__} has no spaces. Give it input_observation_space and "
                     f"input_action_space, those of the environment."
                 )
-        self._made_of = (env_to_module, module_to_env, module_id, fixed)
-        self._member_names = (env_to_module.names, module_to_env.names)
+        # Of pipelines it is the object that counts, and the connectors that are in it now.
+        self._made_of = (env_to_module, env_to_module.names, module_to_env, module_to_env.names, module_id, fixed)
         self.env_to_module = copy.deepcopy(env_to_module)
         self.module_to_env = copy.deepcopy(module_to_env)
         self.module_to_env.check_pure()
@@ -91,13 +91,11 @@ class PolicyProgram:
 
     def serves(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any) -> bool:
         """Whether it can serve a policy of these parts, too."""
-        own_env_to_module, own_module_to_env, own_id, own_fixed = self._made_of
+        made_of = (env_to_module, env_to_module.names, module_to_env, module_to_env.names, module_id, fixed)
+        # Host connectors may carry state of their own: every policy has its own.
         return (
-            # Host connectors may carry state of their own: every policy has its own.
             not self.has_host_connectors
-            and (own_env_to_module is env_to_module and own_module_to_env is module_to_env)
-            and self._member_names == (env_to_module.names, module_to_env.names)
-            and (own_id, own_fixed) == (module_id, fixed)
+            and self._made_of == made_of
             and self.step.pure.definition.same_as(pure.definition)
         )
 

@@ -9,7 +9,6 @@ flatbuffers and gymnasium (for spaces).
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import zipfile
@@ -22,7 +21,7 @@ import numpy as np
 from jax import export as jax_export
 
 from jaxrl_stack.checkpoints.folder_replacement import replaced
-from jaxrl_stack.policy.inputs import Acting, as_key
+from jaxrl_stack.policy.inputs import Acting, Given
 from jaxrl_stack.utils.spaces import (
     MAX_SPACE_ELEMENTS,
     num_described_entries,
@@ -30,7 +29,6 @@ from jaxrl_stack.utils.spaces import (
     space_from_dict,
     space_to_dict,
 )
-from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -80,16 +78,10 @@ def write_stablehlo(
     if num_envs is None:
         (num_envs,) = jax_export.symbolic_shape("b", constraints=["b >= 1"])
 
-    def program(weight_leaves, state_leaves, observations, prev_rewards, reset, key, count):
-        actions, state, outputs = act(
-            jax.tree.unflatten(weight_structure, weight_leaves),
-            jax.tree.unflatten(state_structure, state_leaves),
-            observations,
-            prev_rewards,
-            reset,
-            key,
-            count,
-        )
+    def program(weight_leaves, state_leaves, *arguments):
+        weights = jax.tree.unflatten(weight_structure, weight_leaves)
+        state = jax.tree.unflatten(state_structure, state_leaves)
+        actions, state, outputs = act(weights, state, *arguments)
         return actions, jax.tree.leaves(state), outputs
 
     def shape_of(leaf: Any, leading: tuple[Any, ...] = ()) -> jax.ShapeDtypeStruct:
@@ -249,17 +241,14 @@ class ExportedPolicy(Acting[ExportedState]):
         self._is_batched = [leaf["is_batched"] for leaf in about["state"]]
         self._first_state = list(state)
         self._weights = [jax.numpy.asarray(array) for array in weights]
-        self._key = jax.random.key_data(stream_key(about["seed"], Stream.SERVED_POLICY))
-        self._calls = itertools.count(1)
+        super().__init__(about["seed"])
+        self._key = jax.random.key_data(self._key)
         self._call = jax.jit(program.call)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._description}, platforms={list(self.platforms)})"
 
-    def initial_state(self, num_envs: int | None = None) -> ExportedState:
-        """The state before the first observations; see `Policy.initial_state`."""
-        num_envs = 1 if num_envs is None else num_envs
-        self._check_num_envs(num_envs)
+    def _initial_state(self, num_envs: int) -> ExportedState:
         leaves = tuple(
             np.repeat(leaf, num_envs, axis=0) if is_batched else leaf
             for leaf, is_batched in zip(self._first_state, self._is_batched, strict=True)
@@ -267,20 +256,16 @@ class ExportedPolicy(Acting[ExportedState]):
         return ExportedState(leaves, num_envs)
 
     def _act(
-        self, observations: Any, state: ExportedState, rewards: np.ndarray, resets: np.ndarray, explore: Any, key: Any
+        self, state: ExportedState, given: Given, explore: bool | None
     ) -> tuple[Any, ExportedState, dict[str, Any]]:
         if explore is not None and bool(explore) != self.explore:
             raise ValueError(
                 f"explore={explore!r}: this policy was exported with explore={self.explore}. Export it with the other "
                 f"value: policy.export(path, explore={bool(explore)})."
             )
-        if key is None:
-            key_data, count = self._key, next(self._calls)
-        else:
-            key_data, count = jax.random.key_data(as_key(key)), 0
-        actions, leaves, outputs = self._call(
-            self._weights, list(state.leaves), observations, rewards, resets, key_data, np.uint32(count & 0xFFFFFFFF)
-        )
+        if given.key is not self._key:
+            given = given._replace(key=jax.random.key_data(given.key))
+        actions, leaves, outputs = self._call(self._weights, list(state.leaves), *given)
         actions, outputs = jax.device_get((actions, outputs))
         return actions, ExportedState(tuple(leaves), state.num_envs), outputs
 

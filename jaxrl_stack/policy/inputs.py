@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gymnasium as gym
 import jax
 import numpy as np
 
 from jaxrl_stack.utils.spaces import dtype_of, validate_batch
+from jaxrl_stack.utils.streams import Stream, stream_key
 
 
 class ActingState(Protocol):
@@ -25,6 +27,16 @@ class ActingState(Protocol):
 State = TypeVar("State", bound=ActingState)
 
 
+class Given(NamedTuple):
+    """Checked arguments of `Acting.compute_actions`, NumPy ``[B, ...]``; the count is to be folded into the key."""
+
+    observations: Any
+    prev_rewards: np.ndarray
+    reset: np.ndarray
+    key: jax.Array
+    count: np.uint32
+
+
 class Acting(abc.ABC, Generic[State]):
     """What acts on batches of observations, and hence on single ones.
 
@@ -36,7 +48,11 @@ class Acting(abc.ABC, Generic[State]):
     observation_space: gym.Space
     action_space: gym.Space
 
-    @abc.abstractmethod
+    def __init__(self, seed: int):
+        # `next` on it is one step of the interpreter: threads never get the same number.
+        self._calls = itertools.count(1)
+        self._key = stream_key(seed, Stream.SERVED_POLICY)
+
     def initial_state(self, num_envs: int | None = None) -> State:
         """The state before the first observations.
 
@@ -46,6 +62,12 @@ class Acting(abc.ABC, Generic[State]):
         Raises:
             ValueError: If it cannot act for so many.
         """
+        num_envs = 1 if num_envs is None else num_envs
+        self._check_num_envs(num_envs)
+        return self._initial_state(num_envs)
+
+    @abc.abstractmethod
+    def _initial_state(self, num_envs: int) -> State: ...
 
     def compute_actions(
         self,
@@ -92,12 +114,11 @@ class Acting(abc.ABC, Generic[State]):
             )
         rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
         resets = checked_rows("reset", reset, num_envs, bool)
-        return self._act(observations, state, rewards, resets, explore, key)
+        key, count = (self._key, next(self._calls)) if key is None else (_as_key(key), 0)
+        return self._act(state, Given(observations, rewards, resets, key, np.uint32(count & 0xFFFFFFFF)), explore)
 
     @abc.abstractmethod
-    def _act(
-        self, observations: Any, state: State, rewards: np.ndarray, resets: np.ndarray, explore: Any, key: Any
-    ) -> tuple[Any, State, dict[str, Any]]:
+    def _act(self, state: State, given: Given, explore: bool | None) -> tuple[Any, State, dict[str, Any]]:
         """`compute_actions` of arguments that fit."""
 
     def compute_single_action(
@@ -183,7 +204,7 @@ def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarra
     return array.astype(dtype)
 
 
-def as_key(key: jax.Array | np.ndarray) -> jax.Array:
+def _as_key(key: jax.Array | np.ndarray) -> jax.Array:
     """A typed PRNG key; raw key data (uint32[2]) is wrapped."""
     if isinstance(key, jax.Array) and jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key

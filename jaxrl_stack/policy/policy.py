@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -34,11 +33,11 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy import export as exporting
 from jaxrl_stack.policy.acting import FIELDS, PolicyArrays, PolicyProgram, PolicyState, RunningEpisodes
-from jaxrl_stack.policy.inputs import Acting, as_key
+from jaxrl_stack.policy.inputs import Acting, Given
 from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.policy_spec import PolicySpec
-from jaxrl_stack.utils.streams import Stream, stream_key
+from jaxrl_stack.utils.renamed import old_members
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -46,16 +45,16 @@ if TYPE_CHECKING:
 COMPONENTS = (COMPONENT_RL_MODULE, COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "settings")
 """Parts of what `Policy.get_state` returns."""
 
-_TRAINING = "an Algorithm, whose Learner computes losses and gradients: a Policy only acts"
+_TRAINING = "Use an Algorithm, whose Learner computes losses and gradients: a Policy only acts."
 OLD_MEMBERS = {
-    "model": "policy.module, an RLModule",
-    "dist_class": "policy.module.get_inference_action_dist_cls()",
-    "get_initial_state": "policy.initial_state(num_envs)",
-    "is_recurrent": "policy.module.is_stateful()",
-    "compute_log_likelihoods": "the column Columns.ACTION_LOGP of what compute_actions(..., explore=True) returns",
-    "export_model": "policy.export(path)",
-    "export_checkpoint": "policy.save_to_path(path)",
-    "postprocess_trajectory": "a connector: config.training(learner_connector=...)",
+    "model": "Use policy.module, an RLModule.",
+    "dist_class": "Use policy.module.get_inference_action_dist_cls().",
+    "get_initial_state": "Use policy.initial_state(num_envs).",
+    "is_recurrent": "Use policy.module.is_stateful().",
+    "compute_log_likelihoods": "Use the column Columns.ACTION_LOGP of what compute_actions(..., explore=True) returns.",
+    "export_model": "Use policy.export(path).",
+    "export_checkpoint": "Use policy.save_to_path(path).",
+    "postprocess_trajectory": "Use a connector: config.training(learner_connector=...).",
     "loss": _TRAINING,
     "learn_on_batch": _TRAINING,
     "compute_gradients": _TRAINING,
@@ -129,9 +128,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         self._timesteps = int(timesteps)
         self._seed = int(seed)
         self._device = device
-        # `next` on it is one step of the interpreter: threads never get the same number.
-        self._calls = itertools.count(1)
-        self._key = self._place(stream_key(self._seed, Stream.SERVED_POLICY))
+        super().__init__(self._seed)
+        self._key = self._place(self._key)
         self._arrays = PolicyArrays(
             params=self._place(pure.params),
             rest=self._place(pure.rest),
@@ -143,12 +141,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         self._bound: tuple[PolicyArrays, MultiRLModule] | None = None
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in OLD_MEMBERS:
-                instead = OLD_MEMBERS[name]
-                raise AttributeError(f"{type(self).__name__}.{name} is of RLlib's old API stack: use {instead}.")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        __getattr__ = old_members(OLD_MEMBERS)
 
     def _place(self, tree: Any) -> Any:
         """Copies on the policy's device."""
@@ -165,17 +158,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     # ---------------------------------------------------------------------------------------------------- acting
 
-    def initial_state(self, num_envs: int | None = None) -> PolicyState:
-        """The state before the first observations.
-
-        Args:
-            num_envs: How many environments the policy acts for; None for one.
-
-        Raises:
-            ValueError: If `num_envs` is below 1.
-        """
-        num_envs = 1 if num_envs is None else num_envs
-        self._check_num_envs(num_envs)
+    def _initial_state(self, num_envs: int) -> PolicyState:
         arrays = self._arrays
         state = self._program.initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=num_envs)
         if self._program.has_host_connectors:
@@ -183,13 +166,10 @@ class Policy(Acting[PolicyState], Checkpointable):
             state = dataclasses.replace(state, episodes=episodes)
         return state
 
-    def _act(
-        self, observations: Any, state: PolicyState, rewards: np.ndarray, resets: np.ndarray, explore: Any, key: Any
-    ) -> tuple[Any, PolicyState, dict[str, Any]]:
+    def _act(self, state: PolicyState, given: Given, explore: bool | None) -> tuple[Any, PolicyState, dict[str, Any]]:
         explore = bool(explore)
-        key, count = (self._key, next(self._calls)) if key is None else (as_key(key), 0)
         arrays, program = self._arrays, self._program
-        columns, made = {Columns.OBS: observations}, set[str]()
+        columns, made = {Columns.OBS: given.observations}, set[str]()
         episodes = state.episodes
         if program.has_host_connectors:
             if episodes is None:
@@ -197,21 +177,12 @@ class Policy(Acting[PolicyState], Checkpointable):
                     "This state was not made by a policy with host connectors. Start with state=None or "
                     "policy.initial_state(num_envs)."
                 )
-            running = episodes.extended(observations, rewards, resets)
+            running = episodes.extended(given.observations, given.prev_rewards, given.reset)
             columns = run_host_connectors(
                 program.env_to_module, episodes=running, made=made, rl_module=self.module, explore=explore
             )
-        after: PolicyState
-        actions, after, outputs, inputs = program.act(
-            arrays,
-            dataclasses.replace(state, episodes=None),
-            columns,
-            rewards,
-            resets,
-            key,
-            np.uint32(count & 0xFFFFFFFF),
-            explore=explore,
-        )
+        state = dataclasses.replace(state, episodes=None)
+        actions, after, outputs, inputs = program.act(arrays, state, columns, *given[1:], explore=explore)
         actions, outputs = jax.device_get((actions, outputs))
         if program.has_host_connectors:
             seen = columns[Columns.OBS] if inputs is None else jax.device_get(inputs)
@@ -410,14 +381,11 @@ class Policy(Acting[PolicyState], Checkpointable):
             )
         arrays, program = self._arrays, self._program
 
-        def act(weights, state, observations, prev_rewards, reset, key, count):
+        def act(weights, state, observations, rewards, resets, key, count):
             used = arrays._replace(params=weights["params"], rest={**arrays.rest, **weights["rest"]})
             key = jax.random.wrap_key_data(key, impl="threefry2x32")
             columns = {Columns.OBS: observations}
-            actions, state, outputs, _ = program.traced(
-                used, state, columns, prev_rewards, reset, key, count, explore=explore
-            )
-            return actions, state, outputs
+            return program.traced(used, state, columns, rewards, resets, key, count, explore=explore)[:3]
 
         streams = program.step.pure.stream_refs
         return exporting.write_stablehlo(

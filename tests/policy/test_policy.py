@@ -303,9 +303,7 @@ def test_wrong_arguments_are_named(policy, arguments, message):
 
 @pytest.mark.parametrize("name", OLD_MEMBERS)
 def test_members_of_the_old_policy_name_what_to_use(policy, name):
-    with pytest.raises(
-        AttributeError, match=re.escape(f"Policy.{name} is of RLlib's old API stack: use {OLD_MEMBERS[name]}.")
-    ):
+    with pytest.raises(AttributeError, match=re.escape(f"Policy.{name} is gone. {OLD_MEMBERS[name]}")):
         getattr(policy, name)
     assert not hasattr(policy, "no_such_member")
 
