@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gymnasium as gym
 
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _of_environments(method: Method) -> Method:
+    """A method in which environments run: what it raises is a failure of theirs, which `retried` may tolerate."""
+
+    @functools.wraps(method)
+    def noting(self: FaultTolerantEnvs, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except ConsecutiveFailuresError:
+            raise  # Those have been counted.
+        except Exception as error:
+            self._failure = error
+            raise
+
+    return cast("Method", noting)
 
 
 class FaultTolerantEnvs:
@@ -123,37 +141,29 @@ class FaultTolerantEnvs:
         """Seed of one environment: no failure is repeated with the seed that led to it."""
         return derived_seed("environment", *self._seeds, self._num_renewals, index)
 
+    @_of_environments
     def reset(self) -> tuple[Any, Sequence[dict[str, Any]]]:
         """Start new episodes everywhere: ``(obs [B, ...], info per environment)``."""
         # Only the first reset is seeded: from then on every environment goes its own way.
         seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
         started = time.perf_counter()
-        try:
-            outcome = self.vector.reset(seed=seeds)
-        except Exception as error:
-            self._failure = error
-            raise
+        outcome = self.vector.reset(seed=seeds)
         self._metrics.log_value("env_reset_timer", time.perf_counter() - started)
         self._num_resets += 1
         self.needs_reset = False
         return outcome
 
+    @_of_environments
     def step(self, actions: Any, holds_ended: bool = False) -> VectorStep:
         """See `HostVectorEnv.step`."""
-        try:
-            return self.vector.step(actions, self._recovery, holds_ended)
-        except Exception as error:
-            self._note(error)
-            raise
+        return self.vector.step(actions, self._recovery, holds_ended)
 
+    @_of_environments
     def reset_ended(self, step: VectorStep) -> None:
         """See `HostVectorEnv.reset_ended`."""
-        try:
-            self.vector.reset_ended(step, self._recovery)
-        except Exception as error:
-            self._note(error)
-            raise
+        self.vector.reset_ended(step, self._recovery)
 
+    @_of_environments
     def accept(self, recording: Recording) -> None:
         """Look for NaN and infinity in a whole recording at once.
 
@@ -164,13 +174,12 @@ class FaultTolerantEnvs:
         if found is not None:
             step, self._broken_index, what = found
             where = f"worker_index={self._worker_index}, vector_index={self._broken_index}"
-            self._failure = ValueError(
+            raise ValueError(
                 f"Environment {self._broken_index} of EnvRunner {self._worker_index} (env_config: {where}) returned "
                 f"{what} that is not finite, in step {step} of the {recording.num_steps} that were being sampled. "
                 f"Repair the environment, wrap it with something that replaces NaN and infinity, or set "
                 f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new one."
             )
-            raise self._failure
         if self._failures_in_a_row:
             sampled = recording.valid_envs
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
@@ -206,11 +215,6 @@ class FaultTolerantEnvs:
                 self._recovery = self._recover if self._restarts else None
                 return result
 
-    def _note(self, error: Exception) -> None:
-        # Failures that are too many have been counted.
-        if not isinstance(error, ConsecutiveFailuresError):
-            self._failure = error
-
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
         """Log what an environment raised, or raise it."""
         is_known = isinstance(error, StepFailedRecreateEnvError)
@@ -237,17 +241,14 @@ class FaultTolerantEnvs:
             except Exception as another:
                 error = another
 
+    @_of_environments
     def _renew(self) -> None:
         """Make the failed environment anew, or all of them where it is unknown which one it is."""
-        try:
-            if self.vector.renew(self._broken_index):
-                self._on_created()
-            else:
-                self.vector.discard()
-                self._make()
-        except Exception as error:
-            self._failure = error
-            raise
+        if self.vector.renew(self._broken_index):
+            self._on_created()
+        else:
+            self.vector.discard()
+            self._make()
         self._is_broken, self._broken_index = False, None
         # The random numbers of an environment that is new would start where those of the first one did.
         self._num_resets = 0
