@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,36 +16,34 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 
+@dataclasses.dataclass(eq=False)
 class HostConnectors:
     """What the host connectors make of each environment's last observation, every observation once.
 
-    Args:
+    Attributes:
         pipeline: The whole env-to-module pipeline.
         module: ``() -> RLModule`` that acts, handed to the connectors.
         metrics: Gets their durations, and what they log.
-
-    Attributes:
         batch: ``{column: arrays [B, ...]}`` to act on next.
         makes_obs: Whether OBS is a column that a connector added, not the episodes' last observations.
     """
 
-    def __init__(self, pipeline: Any, module: Callable[[], Any], metrics: MetricsLogger):
-        self._pipeline = pipeline
-        self._module = module
-        self._metrics = metrics
-        self.batch: dict[str, Any] = {}
-        self.makes_obs = False
+    pipeline: Any
+    module: Callable[[], Any]
+    metrics: MetricsLogger
+    batch: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+    makes_obs: bool = dataclasses.field(default=False, init=False)
 
     def run(self, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
         """What the connectors make of the episodes' last observations, ``{column: [n, ...]}``."""
         made: set[str] = set()
         batch = run_host_connectors(
-            self._pipeline,
+            self.pipeline,
             episodes=episodes,
             made=made,
-            rl_module=self._module(),
+            rl_module=self.module(),
             explore=mode == "explore",
-            metrics=self._metrics,
+            metrics=self.metrics,
         )
         self.makes_obs = Columns.OBS in made
         return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -25,64 +26,53 @@ Recorded: TypeAlias = "tuple[Recording, list[Sequence[dict]], dict[tuple[int, in
 """``(recording, infos per step, infos of resets)``."""
 
 
+@dataclasses.dataclass(eq=False)
 class HostRollout:
     """Where a vector of environments stands between two recordings, and how it is stepped on.
 
-    Args:
+    Attributes:
         envs: The environments.
         policy: Acts.
         connectors: States of the policy's pipelines.
         metrics: Counts steps, ended episodes and durations.
         host_connectors: None without any.
         make_live: ``() -> LiveEpisodes``, or None where running episodes are not needed as objects.
-
-    Attributes:
         live: Those episodes, from the first `reset` on; None where they are not needed.
         num_recordings: How many `record` has made.
     """
 
-    def __init__(
-        self,
-        envs: FaultTolerantEnvs,
-        policy: HostPolicy,
-        connectors: ConnectorStates,
-        metrics: SamplingMetrics,
-        *,
-        host_connectors: HostConnectors | None,
-        make_live: Callable[[], LiveEpisodes | None],
-    ):
-        self._envs = envs
-        self._policy = policy
-        self._connectors = connectors
-        self._metrics = metrics
-        self._host_connectors = host_connectors
-        self._make_live = make_live
-        self.live: LiveEpisodes | None = None
-        self.num_recordings = 0
+    envs: FaultTolerantEnvs
+    policy: HostPolicy
+    connectors: ConnectorStates
+    metrics: SamplingMetrics
+    host_connectors: HostConnectors | None
+    make_live: Callable[[], LiveEpisodes | None]
+    live: LiveEpisodes | None = dataclasses.field(default=None, init=False)
+    num_recordings: int = dataclasses.field(default=0, init=False)
 
     def reset(self, mode: Mode) -> None:
         """Start new episodes everywhere."""
-        obs, infos = self._envs.reset()
-        num_envs = self._envs.num_envs
+        obs, infos = self.envs.reset()
+        num_envs = self.envs.num_envs
         self._obs = obs
         self._reset_infos = {index: info for index, info in enumerate(infos) if info}
         self._reset = np.ones(num_envs, bool)
-        self._valid = np.ones(num_envs, bool) if self._envs.vector.resets_in_next_step else None
-        self._prev_actions = zeros(self._connectors.env_to_module.action_space, (num_envs,))
+        self._valid = np.ones(num_envs, bool) if self.envs.vector.resets_in_next_step else None
+        self._prev_actions = zeros(self.connectors.env_to_module.action_space, (num_envs,))
         self._no_actions = self._prev_actions
         self._prev_rewards = np.zeros(num_envs, np.float32)
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
         self._started_at = np.full(num_envs, time.perf_counter())
-        self._connectors.reset(num_envs)
-        self._recurrent = self._policy.initial_recurrent(num_envs)
-        self.live = self._make_live()
+        self.connectors.reset(num_envs)
+        self._recurrent = self.policy.initial_recurrent(num_envs)
+        self.live = self.make_live()
         if self.live is None:
             return
         for index in range(num_envs):
             self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
-        if self._host_connectors is not None:
-            self._host_connectors.update(self.live.episodes, mode)
+        if self.host_connectors is not None:
+            self.host_connectors.update(self.live.episodes, mode)
 
     def record(
         self, num_steps: int, mode: Mode, *, learns: bool, weights_seq_no: int, wants_episodes: bool = False
@@ -97,13 +87,13 @@ class HostRollout:
             wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
                 needs.
         """
-        envs, policy, live, host = self._envs, self._policy, self.live, self._host_connectors
+        envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
         clock = time.perf_counter
-        timesteps, steps_per_own_step = self._metrics.timesteps, self._metrics.steps_per_own_step
+        timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
         obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
         returns, lengths, num_envs = self._returns, self._lengths, envs.num_envs
-        memory = (*self._connectors.value, self._recurrent)
+        memory = (*self.connectors.value, self._recurrent)
         recording: Any = None
         layout: Any = None
         same_actions = False
@@ -171,10 +161,10 @@ class HostRollout:
         self._obs, self._reset, self._valid = obs, reset, valid
         self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
         *connectors, self._recurrent = memory
-        self._connectors.value = tuple(connectors)
+        self.connectors.value = tuple(connectors)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self.num_recordings += 1
-        self._metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
+        self.metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
         return recording, infos, reset_infos
 
     def _step_live(
@@ -196,11 +186,11 @@ class HostRollout:
         """
         live: Any = self.live
         # Environments whose episode ended stay in their final state, for callbacks that look at them.
-        step = self._envs.step(for_env, holds_ended=True)
+        step = self.envs.step(for_env, holds_ended=True)
         ended = step.terminateds | step.truncateds
         next_obs = _next_obs(step, ended)
         live.append(step, columns, next_obs, weights_seq_no)
-        host = self._host_connectors
+        host = self.host_connectors
         if host is not None:
             # Where a step only reset, connectors have seen the observation.
             next_obs = host.update(live.episodes, mode, step.valid)[Columns.OBS]
@@ -209,7 +199,7 @@ class HostRollout:
             rewards = np.asarray(step.rewards, np.float32)
             inputs = self._final_inputs(next_obs, env_to_module, columns[Columns.ACTIONS], rewards, timesteps)
         live.report(step, inputs)
-        self._envs.reset_ended(step)
+        self.envs.reset_ended(step)
         live.begin(step)
         if host is not None:
             host.update(live.episodes, mode, step.resets)
@@ -219,13 +209,13 @@ class HostRollout:
         self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
         """The module's view of observations before any reset; no statistics learn from them."""
-        if not self._policy.records_obs:
+        if not self.policy.records_obs:
             return next_obs
-        return self._policy.observe_final(env_to_module, next_obs, prev_actions, prev_rewards, timesteps)
+        return self.policy.observe_final(env_to_module, next_obs, prev_actions, prev_rewards, timesteps)
 
     def _note_ended(self, ended: np.ndarray) -> None:
         now = time.perf_counter()
-        self._metrics.ended += [
+        self.metrics.ended += [
             EndedEpisode(i, float(self._returns[i]), int(self._lengths[i]), now - float(self._started_at[i]))
             for i in np.flatnonzero(ended).tolist()
         ]

@@ -217,12 +217,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if connectors.has_host_connectors:
             self._host_connectors = HostConnectors(pipeline, lambda: self.module, self.metrics)
         self._rollout = HostRollout(
-            self._envs,
-            self._policy,
-            connectors,
-            self._counts,
-            host_connectors=self._host_connectors,
-            make_live=self._make_live,
+            self._envs, self._policy, connectors, self._counts, self._host_connectors, self._make_live
         )
 
     def _module_spec(self) -> MultiRLModuleSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,43 +82,35 @@ def copy_batch(batch: Any) -> Any:
     return np.array(batch)
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class InfoRows(Sequence):
     """The infos of a vector environment as one dict per environment, taken apart where they are read.
 
     ``infos["x"][i]`` is environment i's, if ``infos["_x"]`` is absent or True there; dicts nest. A value without an
     entry per environment belongs to all of them.
 
-    Args:
+    Attributes:
         infos: ``{name: array [B]}``, as gymnasium's, envpool's and ALE's vector environments give it.
         num_envs: ``B``.
         rows: bool ``[B]``; None: all. An environment where it is False has what `otherwise` says.
-        otherwise: Infos for the environments not in `rows`; None: empty ones.
+        otherwise: Infos for the environments not in `rows`.
     """
 
-    __slots__ = ("_infos", "_num_envs", "_otherwise", "_rows")
-
-    def __init__(
-        self,
-        infos: dict[str, Any],
-        num_envs: int,
-        rows: np.ndarray | None = None,
-        otherwise: dict[str, Any] | None = None,
-    ):
-        self._infos = infos
-        self._num_envs = num_envs
-        self._rows = rows
-        self._otherwise = otherwise or {}
+    infos: dict[str, Any]
+    num_envs: int
+    rows: np.ndarray | None = None
+    otherwise: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
-        return self._num_envs
+        return self.num_envs
 
     def __getitem__(self, index: Any) -> Any:
-        numbers = range(self._num_envs)[index]
+        numbers = range(self.num_envs)[index]
         return self._row(numbers) if isinstance(numbers, int) else [self._row(i) for i in numbers]
 
     def _row(self, i: int) -> dict[str, Any]:
-        chosen = self._rows is None or self._rows[i]
-        return _info_row(self._infos if chosen else self._otherwise, i, self._num_envs)
+        chosen = self.rows is None or self.rows[i]
+        return _info_row(self.infos if chosen else self.otherwise, i, self.num_envs)
 
 
 def _info_row(infos: dict[str, Any], i: int, num_envs: int) -> dict[str, Any]:

@@ -95,9 +95,26 @@ class VectorEnvAdapter(HostVectorEnv):
         if rewards.dtype not in (np.float32, np.float64):
             rewards = rewards.astype(np.float64)
         terminateds, truncateds = np.asarray(terminateds, np.bool_), np.asarray(truncateds, np.bool_)
+        valid: np.ndarray | None = None
+        final_infos: dict[str, Any] = {}
         if self.resets_in_next_step:
-            return self._next_step_outcome(obs, rewards, terminateds, truncateds, infos)
-        return self._same_step_outcome(obs, rewards, terminateds, truncateds, infos)
+            resets = self._ended
+            if resets.any():
+                valid = ~resets
+                # Whatever the environment says of a step in which it only reset.
+                rewards = np.where(valid, rewards, 0)
+                terminateds, truncateds = terminateds & valid, truncateds & valid
+            self._ended = terminateds | truncateds
+            final_obs = copy_batch(obs) if self._ended.any() else None
+        else:
+            resets, final_obs = terminateds | truncateds, None
+            if resets.any():
+                infos, final_obs, final_infos = self._without_final(infos, resets)
+        if resets.any():
+            step_infos, reset_infos = self._rows(infos, ~resets, final_infos), self._rows(infos, resets)
+        else:
+            step_infos, reset_infos = self._rows(infos), None
+        return VectorStep(obs, rewards, terminateds, truncateds, resets, valid, final_obs, step_infos, reset_infos)
 
     def discard(self) -> None:
         if isinstance(self.env, AsyncVectorEnv):
@@ -117,53 +134,25 @@ class VectorEnvAdapter(HostVectorEnv):
             self._closed = True
             self.env.close()
 
-    def _same_step_outcome(
-        self, obs: Any, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, infos: dict[str, Any]
-    ) -> VectorStep:
-        resets = terminateds | truncateds
-        final_obs = reset_infos = None
-        if not resets.any():
-            step_infos = self._rows(infos)
-        else:
-            if "final_obs" not in infos:
-                raise ValueError(
-                    f"environment({self._name!r}) resets in the step that ends an episode (its "
-                    "metadata['autoreset_mode'] says so), but its infos, which have "
-                    f"{', '.join(sorted(infos)) or 'nothing'}, lack the observation before the reset: "
-                    "infos['final_obs']."
-                )
-            infos = dict(infos)
-            final_obs = self._final_obs(infos.pop("final_obs"), resets)
-            final_infos = infos.pop("final_info", {})
-            for mask in ("_final_obs", "_final_info"):
-                infos.pop(mask, None)
-            step_infos = self._rows(infos, ~resets, final_infos)
-            reset_infos = self._rows(infos, resets)
-        return VectorStep(obs, rewards, terminateds, truncateds, resets, None, final_obs, step_infos, reset_infos)
-
-    def _next_step_outcome(
-        self, obs: Any, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, infos: dict[str, Any]
-    ) -> VectorStep:
-        resets = self._ended
-        if resets.any():
-            valid = ~resets
-            # Whatever the environment says of a step in which it only reset.
-            rewards = np.where(valid, rewards, 0)
-            terminateds, truncateds = terminateds & valid, truncateds & valid
-            step_infos, reset_infos = self._rows(infos, valid), self._rows(infos, resets)
-        else:
-            valid = reset_infos = None
-            step_infos = self._rows(infos)
-        self._ended = terminateds | truncateds
-        final_obs = copy_batch(obs) if self._ended.any() else None
-        return VectorStep(obs, rewards, terminateds, truncateds, resets, valid, final_obs, step_infos, reset_infos)
+    def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+        """``(infos, final observations, infos of the step)`` of a step that ended episodes and began others."""
+        if "final_obs" not in infos:
+            raise ValueError(
+                f"environment({self._name!r}) resets in the step that ends an episode (its "
+                "metadata['autoreset_mode'] says so), but its infos, which have "
+                f"{', '.join(sorted(infos)) or 'nothing'}, lack the observation before the reset: "
+                "infos['final_obs']."
+            )
+        final = ("final_obs", "_final_obs", "final_info", "_final_info")
+        others = {name: info for name, info in infos.items() if name not in final}
+        return others, self._final_obs(infos["final_obs"], ended), infos.get("final_info", {})
 
     def _rows(
         self, infos: dict[str, Any], rows: np.ndarray | None = None, otherwise: dict[str, Any] | None = None
     ) -> Sequence[dict[str, Any]]:
         if not infos and not otherwise:
             return self._no_infos
-        return InfoRows(infos, self.num_envs, rows, otherwise)
+        return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _final_obs(self, given: Any, ended: np.ndarray) -> Any:
         """The final observations as one batch; gymnasium's vectors give an array of objects."""
