@@ -6,25 +6,33 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_NONE: Mapping[str, Any] = {}
+
 
 def absent_or_renamed(
-    module: str, *, absent: Mapping[str, str] | None = None, renamed: Mapping[str, Any] | None = None
+    module: str,
+    *,
+    absent: Mapping[str, str] = _NONE,
+    gone: Mapping[str, str] = _NONE,
+    renamed: Mapping[str, Any] = _NONE,
 ) -> Callable[[str], Any]:
     """The `__getattr__` of a module, which is asked for the attributes that the module does not have.
 
-    It raises an ImportError that names the replacement for a name in `absent`, and an AttributeError for an unknown
-    one.
+    It raises an ImportError for a name in `absent` or `gone`, and an AttributeError for an unknown one.
 
     Args:
         module: The `__name__` of the module.
         absent: RLlib's names that do not exist here -> what to import instead.
+        gone: Those that have no job here -> a sentence that says why.
         renamed: Old names -> the object that took their place; returned with a DeprecationWarning.
     """
 
     def get(name: str) -> Any:
-        if absent and name in absent:
+        if name in absent:
             raise ImportError(f"`{name}` does not exist in jaxrl_stack, which runs on JAX only: use {absent[name]}.")
-        if renamed and name in renamed:
+        if name in gone:
+            raise ImportError(f"{name} of RLlib has no counterpart in {module}. {gone[name]}")
+        if name in renamed:
             replacement = renamed[name]
             warnings.warn(
                 f"`{name}` is the old name of `{replacement.__name__}`: use that.", DeprecationWarning, stacklevel=2

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
-Leaf = (Box, Discrete, MultiDiscrete, MultiBinary)
+Leaf = Box | Discrete | MultiDiscrete | MultiBinary
 
 
 def flatdim(space: Space) -> int:
@@ -115,13 +115,8 @@ def dtype_of(space: Space) -> Any:
 
 def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
     """Applies ``function(leaf_space)`` to every leaf; returns a pytree that mirrors `space`."""
-
-    def checked(leaf: Space) -> Any:
-        if not isinstance(leaf, Leaf):
-            raise _unsupported(leaf, "space")
-        return function(leaf)
-
-    return map_parts(checked, space)
+    _leaves(space, "space")
+    return map_parts(function, space)
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
@@ -278,13 +273,8 @@ def check_space(space: Any, name: str) -> None:
 
 
 def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
-    match space:
-        case Dict() | Tuple():
-            return [leaf for key, child in _children(space) for leaf in _leaves(child, f"{path}[{key!r}]")]
-        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
-            return [(path, space)]
-        case _:
-            raise _unsupported(space, path)
+    """``[(path, leaf space)]``; raises for a part without a fixed shape."""
+    return [(place, leaf) for place, leaf, _ in _zip_leaves(space, map_parts(lambda part: part, space), path)]
 
 
 def difference(space: Space, other: Space) -> str | None:
@@ -332,41 +322,35 @@ def space_to_dict(space: Space | None) -> Any:
     match space:
         case None:
             return None
-        case Box():
-            return {
-                "type": "Box",
-                "low": _array_to_json(space.low),
-                "high": _array_to_json(space.high),
-                "shape": list(space.shape),
-                "dtype": np.dtype(space.dtype).name,
-                "bounded_below": _array_to_json(space.bounded_below),
-                "bounded_above": _array_to_json(space.bounded_above),
-            }
-        case Discrete():
-            return {
-                "type": "Discrete",
-                "n": int(space.n),
-                "start": int(space.start),
-                "dtype": np.dtype(space.dtype).name,
-            }
-        case MultiDiscrete():
-            return {
-                "type": "MultiDiscrete",
-                "nvec": space.nvec.tolist(),
-                "start": space.start.tolist(),
-                "dtype": np.dtype(space.dtype).name,
-            }
-        case MultiBinary():
-            return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
-        case Text():
-            lengths = {"min_length": space.min_length, "max_length": space.max_length}
-            return {"type": "Text", **lengths, "charset": "".join(sorted(space.character_set))}
         case Dict():
-            return {"type": "Dict", "spaces": [[k, space_to_dict(child)] for k, child in space.spaces.items()]}
+            return {"type": "Dict", "spaces": [[key, space_to_dict(child)] for key, child in space.spaces.items()]}
         case Tuple():
             return {"type": "Tuple", "spaces": [space_to_dict(child) for child in space.spaces]}
-        case _:
-            raise _unsupported(space, "space")
+    for kind, names in _DESCRIBED.items():
+        if isinstance(space, kind):
+            return {"type": kind.__name__, **{name: _described(space, name) for name in names}}
+    raise _unsupported(space, "space")
+
+
+_DESCRIBED: dict[type[Space], tuple[str, ...]] = {
+    Box: ("low", "high", "shape", "dtype", "bounded_below", "bounded_above"),
+    Discrete: ("n", "start", "dtype"),
+    MultiDiscrete: ("nvec", "start", "dtype"),
+    MultiBinary: ("n",),
+    Text: ("min_length", "max_length", "charset"),
+}
+"""What makes a space of each type the same again."""
+
+
+def _described(space: Any, name: str) -> Any:
+    if name == "dtype":
+        return np.dtype(space.dtype).name
+    if name == "charset":
+        return "".join(sorted(space.character_set))
+    value = np.asarray(getattr(space, name))
+    if isinstance(space, Box) and name != "shape" and value.size and (value == value.flat[0]).all():
+        value = value.flat[0]
+    return _numbers_to_json(value.tolist())
 
 
 def space_from_dict(description: Mapping[str, Any] | None) -> Any:
@@ -377,31 +361,30 @@ def space_from_dict(description: Mapping[str, Any] | None) -> Any:
     """
     if description is None:
         return None
+    names = next((names for kind, names in _DESCRIBED.items() if kind.__name__ == description["type"]), ())
+    own = {name: description[name] for name in names}
+    dtype = np.dtype(own.pop("dtype", None))
     match description["type"]:
         case "Box":
-            dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
-            low, high = (_array_from_json(description[name], shape, dtype) for name in ("low", "high"))
-            box = Box(low, high, shape, dtype.type)
+            low, high, below, above = (
+                _array_from_json(own[name], tuple(own["shape"]), np.dtype(kind))
+                for name, kind in (("low", dtype), ("high", dtype), ("bounded_below", bool), ("bounded_above", bool))
+            )
+            box = Box(low, high, low.shape, dtype.type)
             # An integer box stores the dtype's limits in place of infinities, so the bounds alone do not
             # tell.
-            box.bounded_below = _array_from_json(description["bounded_below"], shape, np.dtype(bool))
-            box.bounded_above = _array_from_json(description["bounded_above"], shape, np.dtype(bool))
+            box.bounded_below, box.bounded_above = below, above
             return box
         case "Discrete":
             # gymnasium 1.2 has no dtype argument; its Discrete is int64, as is the default of later versions.
-            n, start, dtype = (description[name] for name in ("n", "start", "dtype"))
-            if dtype == "int64":
-                return Discrete(n, start=start)
-            return Discrete(n, start=start, dtype=np.dtype(dtype).type)
+            return Discrete(**own) if dtype == np.int64 else Discrete(**own, dtype=dtype.type)
         case "MultiDiscrete":
-            dtype = np.dtype(description["dtype"])
-            nvec, start = (np.asarray(description[name], dtype) for name in ("nvec", "start"))
+            nvec, start = (np.asarray(own[name], dtype) for name in ("nvec", "start"))
             return MultiDiscrete(nvec, dtype=dtype.type, start=start)
         case "MultiBinary":
-            return MultiBinary(description["n"])
+            return MultiBinary(**own)
         case "Text":
-            lengths = {name: description[name] for name in ("min_length", "max_length")}
-            return Text(**lengths, charset=description["charset"])
+            return Text(**own)
         case "Dict":
             return Dict([(key, space_from_dict(child)) for key, child in description["spaces"]])
         case "Tuple":
@@ -472,7 +455,7 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
             if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
                 what = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
                 raise ValueError(f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}.")
-        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
+        case _ if isinstance(space, Leaf):
             if isinstance(value, (Mapping, tuple)) or value is None:
                 raise ValueError(f"{path} should be an array of {space}, but is a {type(value).__name__}.")
             return [(path, space, value)]
@@ -609,13 +592,6 @@ def _uniform_integers(key: jax.Array, low: np.ndarray, high: np.ndarray, dtype: 
     bits = jax.random.bits(key, low.shape, jnp.uint32)
     offset = jnp.where(span == 0, bits, bits % np.maximum(span, np.uint32(1)))
     return (offset + (low % 2**32).astype(np.uint32)).astype(dtype)
-
-
-def _array_to_json(array: np.ndarray) -> Any:
-    array = np.asarray(array)
-    if array.size and (array == array.flat[0]).all():
-        array = array.flat[0]
-    return _numbers_to_json(array.tolist())
 
 
 def _numbers_to_json(value: Any) -> Any:
