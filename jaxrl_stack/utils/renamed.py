@@ -6,15 +6,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_NONE: Mapping[str, Any] = {}
-
 
 def absent_or_renamed(
-    module: str,
-    *,
-    absent: Mapping[str, str] = _NONE,
-    gone: Mapping[str, str] = _NONE,
-    renamed: Mapping[str, Any] = _NONE,
+    module: str, *, absent: Mapping[str, str] = {}, gone: Mapping[str, str] = {}, renamed: Mapping[str, Any] = {}
 ) -> Callable[[str], Any]:
     """The `__getattr__` of a module, which is asked for the attributes that the module does not have.
 

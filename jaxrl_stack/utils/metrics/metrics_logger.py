@@ -219,7 +219,7 @@ class MetricsLogger:
                 f"{key!r} is reduced by {type(found).__name__} since it was logged first; "
                 f"reduce={reduce!r} is another one. Use another key, or delete() this one first."
             )
-        if not _agrees(given, found.settings):
+        if not given.items() <= found.settings.items():
             # Spelled differently, maybe (window=5.0, percentiles=True): the constructor decides.
             new = self._make(cls, key, {**found.settings, **given}).settings
             if new != found.settings:
@@ -477,7 +477,7 @@ def _find(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return found
 
 
-def _put(tree: dict[str, Any], path: tuple[str, ...], stats: StatsBase) -> None:
+def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
     for depth, name in enumerate(path[:-1], start=1):
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
@@ -500,14 +500,7 @@ def _map(
 
 def _throughput_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            if below := _throughput_tree(value):
-                out[name] = below
-        elif value.has_throughputs:
-            out[f"{name}_throughput"] = value.throughputs
+    for path, stats in nested_leaves(tree):
+        if stats.has_throughputs:
+            _put(out, (*path[:-1], f"{path[-1]}_throughput"), stats.throughputs)
     return out
-
-
-def _agrees(given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    return all(name in settings and settings[name] == value for name, value in given.items())
