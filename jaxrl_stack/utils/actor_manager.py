@@ -33,7 +33,7 @@ class FaultAwareApply:
         return func(self, *args, **kwargs)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class ResultOrError:
     """What a call came to.
 
@@ -72,50 +72,35 @@ class ResultOrError:
         return self.result if self.error is None else self.error
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CallResult:
+@dataclasses.dataclass(frozen=True)
+class CallResult(ResultOrError):
     """What one actor's call came to.
 
     Attributes:
         actor_id: The actor.
-        result_or_error: The outcome.
         tag: Tag of the request.
     """
 
-    actor_id: int
-    result_or_error: ResultOrError
+    actor_id: int = 0
     tag: str | None = None
 
     @property
-    def ok(self) -> bool:
-        """Whether there is a result."""
-        return self.result_or_error.ok
-
-    @property
-    def is_ray_error(self) -> bool:
-        """See `ResultOrError.is_ray_error`."""
-        return self.result_or_error.is_ray_error
-
-    def get(self) -> Any:
-        """The result, or the exception as a value."""
-        return self.result_or_error.get()
+    def result_or_error(self) -> ResultOrError:
+        """The outcome: this object."""
+        return self
 
 
-class RemoteCallResults:
+class RemoteCallResults(list[CallResult]):
     """The outcomes of one round of calls, in the order of the calls; those without an answer in time are missing."""
 
-    def __init__(self) -> None:
-        self.result_or_errors: list[CallResult] = []
+    @property
+    def result_or_errors(self) -> list[CallResult]:
+        """The outcomes: this list."""
+        return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
         """Append an outcome."""
-        self.result_or_errors.append(CallResult(actor_id, result_or_error, tag))
-
-    def __iter__(self) -> Iterator[CallResult]:
-        return iter(list(self.result_or_errors))
-
-    def __len__(self) -> int:
-        return len(self.result_or_errors)
+        self.append(CallResult(result_or_error.result, result_or_error.error, actor_id, tag))
 
     def ignore_errors(self) -> Iterator[CallResult]:
         """Only the calls that have a result."""
@@ -131,7 +116,6 @@ class _ActorState:
     actor: Any
     is_healthy: bool = True
     is_lost_for_good: bool = False
-    in_flight: Counter[str | None] = dataclasses.field(default_factory=Counter)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,7 +156,7 @@ class FaultTolerantActorManager:
         self._not_awaited: dict[Any, int] = {}
         self._pings: dict[Any, int] = {}
         self._num_restarts = 0
-        self._unreported: list[CallResult] = []
+        self._unreported = RemoteCallResults()
         self.add_actors(actors or ())
 
     # -------------------------------------------------------------------------------------------------------- actors
@@ -273,7 +257,7 @@ class FaultTolerantActorManager:
 
         They were found out by questions of this manager, or by calls that were not waited for.
         """
-        losses, self._unreported = self._unreported, []
+        losses, self._unreported = self._unreported, RemoteCallResults()
         return losses
 
     def clear(self) -> None:
@@ -294,7 +278,6 @@ class FaultTolerantActorManager:
         self._requests = {ref: r for ref, r in self._requests.items() if r.actor_id != actor_id}
         self._not_awaited = {ref: i for ref, i in self._not_awaited.items() if i != actor_id}
         self._pings = {ref: i for ref, i in self._pings.items() if i != actor_id}
-        self._state_of(actor_id).in_flight.clear()
 
     # --------------------------------------------------------------------------------------------- synchronous calls
 
@@ -367,8 +350,6 @@ class FaultTolerantActorManager:
         self._check_not_awaited()
         calls = self._send(func, kwargs, healthy_only, remote_actor_ids, tag=tag, keeps_limit=True)
         self._requests |= calls
-        for request in calls.values():
-            self._states[request.actor_id].in_flight[tag] += 1
         return len(calls)
 
     def fetch_ready_async_reqs(
@@ -394,9 +375,7 @@ class FaultTolerantActorManager:
             requests, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
         )
         for ref in fetched:
-            request = self._requests.pop(ref, None)
-            if request is not None:  # An actor that was lost has no requests any more.
-                self._states[request.actor_id].in_flight[request.tag] -= 1
+            self._requests.pop(ref, None)  # An actor that was lost has no requests any more.
         return results
 
     def foreach_actor_async_fetch_ready(
@@ -479,7 +458,7 @@ class FaultTolerantActorManager:
                     if mark_healthy:
                         self.set_actor_state(actor_id, healthy=True)
                 if outcome.error is not None and _is_final(outcome.error):
-                    self._unreported.append(CallResult(actor_id, outcome))
+                    self._unreported.add_result(actor_id, outcome)
                 if outcome.error is None or _is_final(outcome.error):
                     waiting.remove(actor_id)
             if not waiting or (deadline is not None and time.monotonic() + PROBE_INTERVAL_S >= deadline):
@@ -532,14 +511,14 @@ class FaultTolerantActorManager:
             if len(values) != len(ids):
                 raise ValueError(f"{name} is a list of {len(values)} for {len(ids)} actors ({ids}): give one each.")
         calls: dict[Any, _Request] = {}
-        new: Counter[int] = Counter()
+        in_flight = Counter((request.actor_id, request.tag) for request in self._requests.values())
         for actor_id, one_func, one_kwargs in zip(ids, funcs, all_kwargs, strict=True):
             state = self._state_of(actor_id)
             if healthy_only and not state.is_healthy:
                 continue
-            if keeps_limit and state.in_flight[tag] + new[actor_id] >= self._max_in_flight:
+            if keeps_limit and in_flight[actor_id, tag] >= self._max_in_flight:
                 continue
-            new[actor_id] += 1
+            in_flight[actor_id, tag] += 1
             name, args = (one_func, ()) if isinstance(one_func, str) else ("apply", (one_func,))
             method = getattr(state.actor, name)
             if num_returns == 1:
@@ -594,14 +573,14 @@ class FaultTolerantActorManager:
 
         refs = list(self._not_awaited)
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        outcomes: list[CallResult] = []
+        outcomes = RemoteCallResults()
         for ref in ready:
             if ref in self._not_awaited:
                 actor_id = self._not_awaited.pop(ref)
-                outcomes.append(CallResult(actor_id, self._outcome(ref, actor_id)))
+                outcomes.add_result(actor_id, self._outcome(ref, actor_id))
         self._unreported += [outcome for outcome in outcomes if outcome.is_ray_error]
-        for outcome in outcomes:
-            if not outcome.ok and not outcome.is_ray_error:
+        for outcome in outcomes.ignore_ray_errors():
+            if not outcome.ok:
                 raise outcome.get()
 
 
