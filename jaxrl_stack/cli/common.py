@@ -37,20 +37,16 @@ def json_object(option: str, text: str, is_file: bool = False) -> dict[str, Any]
     Raises:
         CliError: If it is no JSON object.
     """
+    what, example = f"{option} {text!r}", f"""{option} '{{"name": value}}'"""
+    if is_file:
+        what, example = f"{option}: the file", '{"algo": "PPO", ...}'
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        if is_file:
-            raise CliError(
-                f"{option}: is no JSON ({error.msg}, line {error.lineno}, character {error.colno}). Write names and "
-                "strings in double quotes."
-            ) from error
         raise CliError(
-            f"{option} {text!r} is no JSON ({error.msg}, character {error.pos + 1}). Write it like "
-            f"""{option} '{{"name": value}}', with double quotes inside and single quotes around."""
+            f"{what} is no JSON ({error.msg}, line {error.lineno}, character {error.colno}). Write it like {example}, "
+            f"with double quotes inside and, in a shell, single quotes around."
         ) from error
     if not isinstance(value, dict):
-        if is_file:
-            raise CliError(f'{option}: holds {value!r}, which must be a JSON object: {{"algo": "PPO", ...}}.')
-        raise CliError(f"{option} {text!r} must be a JSON object: {option} '{{\"name\": value}}'.")
+        raise CliError(f"{what} must be a JSON object: {example}.")
     return value

@@ -20,7 +20,7 @@ from jaxrl_stack.cli.stop import StopCriteria
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-_FILE_KEYS = ("algo", "env", "config", "stop")
+_FILE_KEYS = {"algo": str, "env": str, "config": dict, "stop": dict}
 
 
 def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCriteria, str]:
@@ -149,16 +149,16 @@ def _config_of_file(
     if path.suffix != ".json":
         raise CliError(f"{option}: must be a .py or a .json file.")
     content = json_object(option, _text(path, option), is_file=True)
-    unknown = sorted(content.keys() - set(_FILE_KEYS))
+    unknown = sorted(content.keys() - _FILE_KEYS.keys())
     if unknown:
         raise CliError(
             f'{option}: the key {unknown[0]!r} is none of {", ".join(_FILE_KEYS)}. Settings go into "config": '
             f'{{"algo": "PPO", "env": "gymnax/CartPole-v1", "config": {{"lr": 0.0003}}}}.'
         )
-    for key, kind in (("config", dict), ("stop", dict), ("algo", str), ("env", str)):
-        if key in content and not isinstance(content[key], kind):
-            what = "an object" if kind is dict else "a string"
-            raise CliError(f"{option}: {key!r} is {content[key]!r}, which must be {what}.")
+    for key, value in content.items():
+        if not isinstance(value, _FILE_KEYS[key]):
+            what = "an object" if _FILE_KEYS[key] is dict else "a string"
+            raise CliError(f"{option}: {key!r} is {value!r}, which must be {what}.")
     merged = None
     if "config" in content or settings is not None:
         merged = {**content.get("config", {}), **(settings or {})}
