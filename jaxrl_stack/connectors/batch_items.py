@@ -9,13 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-
-
-class BatchedNdArray(np.ndarray):
-    """Marks an array as several items, one per row of its leading axis; otherwise an ``np.ndarray``."""
-
-    def __new__(cls, input_array: Any) -> BatchedNdArray:
-        return np.asarray(input_array).view(cls)
+from jaxrl_stack.utils.spaces.space_utils import BatchedNdArray
 
 
 def episode_key(episode: SingleAgentEpisode) -> tuple:

@@ -188,11 +188,7 @@ class ConnectorPipelineV2(PureConnector):
             # Whether it runs on episodes follows from where it stands, also where it is moved to.
             connector.is_host_connector = not (before and self.compiles_calls)
         if connector.is_host_connector and before:
-            raise TypeError(
-                f"Host connector {type(connector).__name__!r} comes after {type(before[0]).__name__!r} in this "
-                f"{type(self).__name__}. Connectors that override `__call__` run on the episodes, before these become "
-                f"arrays: `pipeline.prepend(...)` it, or write it as a pure function:\n{PURE_SIGNATURE}"
-            )
+            raise self._misplaced(type(connector).__name__, type(before[0]).__name__)
         base = name = type(connector).__name__
         suffix = 0
         taken = {name for name, _ in self._places}
@@ -270,13 +266,16 @@ class ConnectorPipelineV2(PureConnector):
         first_pure = next((i for i, (_, member) in enumerate(members) if not member.is_host_connector), len(members))
         for name, member in members[first_pure:]:
             if member.is_host_connector:
-                raise TypeError(
-                    f"Host connector {name!r} comes after {members[first_pure][0]!r} in this {type(self).__name__}. "
-                    "Connectors that override `__call__` run on the episodes, before the compiled ones: move it to the "
-                    f"front (`pipeline.remove({name!r})`, `pipeline.prepend(...)`), or write it as a pure function:\n"
-                    f"{PURE_SIGNATURE}"
-                )
+                raise self._misplaced(name, members[first_pure][0])
         return members[:first_pure]
+
+    def _misplaced(self, name: str, other: str) -> TypeError:
+        return TypeError(
+            f"Host connector {name!r} comes after {other!r} in this {type(self).__name__}. Connectors that override "
+            "`__call__` run on the episodes, before these become arrays and the other connectors are compiled: move it "
+            f"to the front (`pipeline.remove(...)`, `pipeline.prepend(...)`), or write it as a pure function:\n"
+            f"{PURE_SIGNATURE}"
+        )
 
     def _flat_members(self) -> Iterator[tuple[str, ConnectorV2]]:
         """``(name, connector)`` without the pipelines around them; ``"outer/inner"`` in a pipeline inside."""

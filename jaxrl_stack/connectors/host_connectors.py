@@ -193,42 +193,34 @@ def _observations(
     writers: dict[str, str],
     episodes: Sequence[SingleAgentEpisode],
 ) -> Any:
+    """The observations with the dtypes of the host connectors' output space."""
     on_host = pipeline.checked_host_connectors()
     space = on_host[-1][1].observation_space if on_host else pipeline.input_observation_space
+    observations = None
     if Columns.OBS in columns:
         source = _written_by(writers, Columns.OBS)
-        return _fitted(space, _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source), source)
-    # What is in the episodes has gone through all connectors; the last one that declares a new space answers for it.
-    declaring = [name for name, own in on_host if own.observation_space is not own.input_observation_space]
-    names = declaring[-1:] or [name for name, _ in on_host]
-    source = " and ".join(f"Host connector {name!r}" for name in names) or "The environments"
-    if not episodes:
+        observations = _one_item_per_episode(Columns.OBS, columns[Columns.OBS], episodes, source)
+    elif episodes:
+        # They have gone through all connectors; the last one that declares a new space answers for it.
+        declaring = [name for name, own in on_host if own.observation_space is not own.input_observation_space]
+        names = declaring[-1:] or [name for name, _ in on_host]
+        source = " and ".join(f"Host connector {name!r}" for name in names) or "The environments"
+    else:
         raise ValueError("The host connectors need the running episodes: pass `episodes`, one per environment.")
     try:
-        observations = stack_items([episode.get_observations(-1) for episode in episodes], "the observations")
-    except ValueError as error:
-        raise ValueError(_no_fit(source, space, str(error))) from error
-    return _fitted(space, observations, source)
-
-
-def _fitted(space: Any, observations: Any, source: str) -> Any:
-    """The observations with the space's dtypes."""
-    if space is None:
-        return observations
-    try:
+        if observations is None:
+            observations = stack_items([episode.get_observations(-1) for episode in episodes], "the observations")
+        if space is None:
+            return observations
         validate_batch(space, observations, batch_dims=1, name="the observation")
     except (ValueError, TypeError) as error:
-        raise ValueError(_no_fit(source, space, str(error))) from error
+        raise ValueError(
+            f"{source} left observations that do not fit the declared space {space}: {error} Override "
+            "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
+            "space of what the connector makes."
+        ) from error
     return map_parts(
         lambda part, value: np.asarray(value, jax.dtypes.canonicalize_dtype(part.dtype)), space, observations
-    )
-
-
-def _no_fit(source: str, space: Any, problem: str) -> str:
-    return (
-        f"{source} left observations that do not fit the declared space {space}: {problem} Override "
-        "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
-        "space of what the connector makes."
     )
 
 

@@ -18,12 +18,12 @@ class FlattenObservations(ConnectorV2):
     Args:
         input_observation_space: Any observation space, nested or not.
         input_action_space: See ConnectorV2.
-        multi_agent: See ConnectorV2.
         agent_ids: RLlib flattens for these agents only. Batches have module ids here, so only None is taken.
         as_learner_connector: The connector stands in a learner pipeline: columns are ``[T, B, ...]``, FINAL_OBS
             and NEXT_OBS are flattened, too, and vectors that the env-to-module pipeline has flattened already
             pass through.
         keys_to_remove: Keys of a Dict space that are dropped instead of flattened.
+        **kwargs: See ConnectorV2.
 
     Raises:
         ValueError: ``agent_ids`` is given, or a key to remove is not in the space.
@@ -34,7 +34,6 @@ class FlattenObservations(ConnectorV2):
         input_observation_space=None,
         input_action_space=None,
         *,
-        multi_agent: bool = False,
         agent_ids: Collection[Any] | None = None,
         as_learner_connector: bool = False,
         keys_to_remove: list[str] | None = None,
@@ -45,7 +44,7 @@ class FlattenObservations(ConnectorV2):
                 f"FlattenObservations(agent_ids={agent_ids!r}): batches are keyed by module id here. Leave "
                 "`agent_ids` out, and give the agents that need no flattening a module of their own."
             )
-        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        super().__init__(input_observation_space, input_action_space, **kwargs)
         self._as_learner_connector = as_learner_connector
         self._keys_to_remove = list(keys_to_remove or ())
 

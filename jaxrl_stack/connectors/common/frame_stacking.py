@@ -25,8 +25,8 @@ class FrameStacking(ConnectorV2):
         input_observation_space: A Box of rank 1 or more.
         input_action_space: See ConnectorV2.
         num_frames: How many frames, 1 or more.
-        multi_agent: See ConnectorV2.
         as_learner_connector: The connector stands in a learner pipeline.
+        **kwargs: See ConnectorV2.
 
     Raises:
         ValueError: ``num_frames`` < 1, an observation space without an axis to stack along, or, in a learner pipeline,
@@ -39,11 +39,10 @@ class FrameStacking(ConnectorV2):
         input_action_space=None,
         *,
         num_frames: int = 1,
-        multi_agent: bool = False,
         as_learner_connector: bool = False,
         **kwargs,
     ):
-        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        super().__init__(input_observation_space, input_action_space, **kwargs)
         if isinstance(num_frames, bool) or not isinstance(num_frames, int) or num_frames < 1:
             raise ValueError(f"{type(self).__name__}(num_frames={num_frames!r}): give an int of 1 or more.")
         self.num_frames = num_frames

@@ -30,11 +30,11 @@ class MeanStdFilter(ConnectorV2):
     Args:
         input_observation_space: Any observation space.
         input_action_space: See ConnectorV2.
-        multi_agent: See ConnectorV2. Each module has statistics of its own.
         de_mean_to_zero: Subtract the mean.
         de_std_to_one: Divide by the standard deviation.
         clip_by_value: Bound of the absolute value of what comes out; None switches clipping off.
         update_stats: False freezes the statistics.
+        **kwargs: See ConnectorV2. With ``multi_agent`` each module has statistics of its own.
 
     Raises:
         ValueError: ``clip_by_value`` is not positive.
@@ -45,14 +45,13 @@ class MeanStdFilter(ConnectorV2):
         input_observation_space=None,
         input_action_space=None,
         *,
-        multi_agent: bool = False,
         de_mean_to_zero: bool = True,
         de_std_to_one: bool = True,
         clip_by_value: float | None = 10.0,
         update_stats: bool = True,
         **kwargs,
     ):
-        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        super().__init__(input_observation_space, input_action_space, **kwargs)
         if clip_by_value is not None and not clip_by_value > 0.0:
             raise ValueError(
                 f"MeanStdFilter(clip_by_value={clip_by_value!r}): give a positive number, or None for off."

@@ -25,9 +25,9 @@ class PrevActionsPrevRewards(ConnectorV2):
     Args:
         input_observation_space: Any observation space.
         input_action_space: The environment's action space.
-        multi_agent: See ConnectorV2.
         n_prev_actions: How many actions; 0 leaves the key out.
         n_prev_rewards: How many rewards; 0 leaves the key out.
+        **kwargs: See ConnectorV2.
 
     Raises:
         ValueError: A negative number, or both are 0.
@@ -42,12 +42,11 @@ class PrevActionsPrevRewards(ConnectorV2):
         input_observation_space=None,
         input_action_space=None,
         *,
-        multi_agent: bool = False,
         n_prev_actions: int = 1,
         n_prev_rewards: int = 1,
         **kwargs,
     ):
-        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        super().__init__(input_observation_space, input_action_space, **kwargs)
         if n_prev_actions < 0 or n_prev_rewards < 0 or n_prev_actions + n_prev_rewards == 0:
             raise ValueError(
                 f"PrevActionsPrevRewards(n_prev_actions={n_prev_actions!r}, "

@@ -26,22 +26,16 @@ class ActionNoise(ConnectorV2):
         input_action_space: A Box of floats.
         normalize_actions: The same as `environment(normalize_actions=...)`. True: a bounded space's actions are
             clipped to [-1, 1], in which the module acts; False: to the space's own bounds.
-        multi_agent: See ConnectorV2.
+        **kwargs: See ConnectorV2.
 
     Raises:
         ValueError: The actions are no floats.
     """
 
     def __init__(
-        self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
-        normalize_actions: bool = True,
-        multi_agent: bool = False,
-        **kwargs,
+        self, input_observation_space=None, input_action_space=None, *, normalize_actions: bool = True, **kwargs
     ):
-        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent, **kwargs)
+        super().__init__(input_observation_space, input_action_space, **kwargs)
         self.normalize_actions = normalize_actions
 
     @abc.abstractmethod
