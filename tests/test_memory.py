@@ -340,16 +340,16 @@ def test_what_cannot_fit_is_refused_at_once(device_algo, env, sizes, message):
 
 
 def test_too_many_environments_are_refused_before_the_first_is_made(monkeypatch):
-    monkeypatch.setattr("jaxrl_stack.execution.actor_memory.available_host_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr("jaxrl_stack.execution.memory.available_host_bytes", lambda: 64 * GIB)
     asked = config("CartPole-v1", num_envs=10**9)
     with pytest.raises(ValueError, match=r"environments: at least 954 GiB = 1 env runner\(s\) x 1,000,000,000 envs"):
         asked.build_algo()
 
 
 def test_a_batch_that_only_the_observations_make_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr("jaxrl_stack.execution.actor_memory.available_host_bytes", lambda: 2000)
+    monkeypatch.setattr("jaxrl_stack.execution.memory.available_host_bytes", lambda: 2000)
     config("CartPole-v1", num_envs=1, batch=32).build_algo().stop()
-    monkeypatch.setattr("jaxrl_stack.execution.actor_memory.available_host_bytes", lambda: 1500)
+    monkeypatch.setattr("jaxrl_stack.execution.memory.available_host_bytes", lambda: 1500)
     with pytest.raises(ValueError, match=r"1.69 KiB = 1 envs x 32 steps x 54 B .* cannot fit: 1.46 KiB are free"):
         config("CartPole-v1", num_envs=1, batch=32).build_algo()
 
@@ -412,7 +412,7 @@ def test_accelerators_of_a_learner_beside_host_environments(num_devices, error, 
 
 def test_actors_are_held_against_the_whole_machine(ray_session, monkeypatch):
     assert ray_session.is_initialized()
-    monkeypatch.setattr("jaxrl_stack.execution.actor_memory.host_memory", lambda: HostMemory(64 * GIB, 0))
+    monkeypatch.setattr("jaxrl_stack.execution.memory.host_memory", lambda: HostMemory(64 * GIB, 0))
     asked = config("CartPole-v1").env_runners(num_env_runners=2).learners(num_learners=1)
     with pytest.raises(ValueError, match=r"batch: at least .*: 64 GiB are all that this machine has"):
         asked.copy().training(train_batch_size_per_learner=10**12).build_algo()

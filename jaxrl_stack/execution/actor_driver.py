@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import collections
 import logging
 import time
@@ -30,7 +29,7 @@ from jaxrl_stack.env.env_runner_group import (
     sample_for_evaluation,
 )
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.execution import actor_memory
+from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.rollout_ops import Sampled, sample_rounds
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
-    from jaxrl_stack.utils.memory import MemoryEstimate
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +98,8 @@ class ActorDriver(Driver):
             )
             self.learner = self.learner_group.local_learner
             if self.learner is not None:
-                actor_memory.require_accelerator_memory(
-                    self.learner.devices, self.train_batch_memory, self._require_memory_of_batch
-                )
+                batch = self.train_batch_memory
+                memory.require_device_memory(self.learner.devices, batch, self._require_memory_of_batch)
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 self._make_eval_group()
         except BaseException:
@@ -111,22 +108,11 @@ class ActorDriver(Driver):
         self._samples_blocks = self._can_sample_blocks()
         self._start()
 
-    @abc.abstractmethod
-    def _memory_estimates(
-        self, observation_space: gym.Space | None, action_space: gym.Space | None
-    ) -> tuple[MemoryEstimate, MemoryEstimate]:
-        """``(what one EnvRunner records at a time, the batch of one update)``.
-
-        Args:
-            observation_space, action_space: The module's; None before there are environments, when only what every
-                batch has can be counted.
-        """
-
     def _estimate_memory(self, *spaces: gym.Space | None) -> None:
         """Work out what sampling and learning take, and refuse what cannot fit."""
         self.rollout_memory, self.train_batch_memory = self._memory_estimates(*spaces)
-        self.available_memory = actor_memory.available_host_bytes()
-        actor_memory.require_host_memory(
+        self.available_memory = memory.available_host_bytes()
+        memory.require_host_memory(
             self.config, self.rollout_memory, self.train_batch_memory, self._require_memory_of_batch
         )
 

@@ -34,6 +34,7 @@ from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
 from jaxrl_stack.execution.driver import Driver, EpisodeStatistics
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
+from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters
@@ -46,7 +47,7 @@ from jaxrl_stack.utils.devices import (
     place_shards,
 )
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, train_batch_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
@@ -55,6 +56,8 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import gymnasium as gym
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.connectors.connector_v2 import ConnectorContext
@@ -79,10 +82,12 @@ class DeviceDriver(Driver):
     Attributes:
         rollout: The static parts of sampling.
         runner_state: The runner's part of the training state, leaves ``[D, ...]``.
+        replay_state: What the replay memory holds, leaves ``[D, ...]``; None of an on-policy algorithm.
         timesteps: uint32[2], lifetime env steps; replicated.
     """
 
     learner: Learner
+    replay_state: Any = None
     env_runner: DeviceEnvRunner
     eval_env_runner: DeviceEnvRunner
 
@@ -150,20 +155,21 @@ class DeviceDriver(Driver):
         self.callbacks.on_environment_created(
             env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
         )
-        self._iterate = self._make_program()
+        self._iterate = map_over_devices(
+            self._iteration_program,
+            devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(None, 0, 0, None, None, None),
+            out_axes=(None, 0, 0, None, None, 0, 0),
+            donate_argnums=(0, 1, 2, 3),
+        )
 
     def _estimate_memory(self, devices: Sequence[Device]) -> None:
         """Report what a train batch takes, and refuse one that the devices cannot hold."""
-        # CPU devices share the machine's memory; accelerators have their own, and a part of the environments each.
-        is_cpu = devices[0].platform == "cpu"
-        sharers = 1 if is_cpu else len(devices)
-        self.rollout_memory, self.train_batch_memory = self._memory_of_step(1, "train batch")
-        free = least_free_memory(devices)
-        self.available_memory = None if free is None else free * sharers
+        self.rollout_memory, self.train_batch_memory = self._memory_estimates(*self.spaces[DEFAULT_MODULE_ID])
+        self.available_memory = free_device_memory(devices)
         self._log_memory()
-        what = "train batch" if is_cpu else f"part of the train batch on {devices[0]}"
-        share = self._memory_of_step(sharers, what)[1]
-        self._require_memory_of_batch(share, free, f"are free {'on this machine' if is_cpu else 'there'}")
+        require_device_memory(devices, self.train_batch_memory, self._require_memory_of_batch)
 
     def _start(self) -> None:
         """Fresh environments and counters."""
@@ -232,13 +238,12 @@ class DeviceDriver(Driver):
         length = config.get_rollout_fragment_length()
         return length, max(1, -(-config.total_train_batch_size // (length * self._num_envs)))
 
-    def _memory_of_step(self, num_parts: int, what: str) -> tuple[MemoryEstimate, MemoryEstimate]:
-        """What a rollout, and a part of a train batch that is called `what`, take."""
+    def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+        num_envs = self._num_envs
         length, num_rounds = self._train_batch_shape(self.config)
-        spaces, num_envs = self.spaces[DEFAULT_MODULE_ID], self._num_envs * num_rounds
         return (
-            train_batch_memory(*spaces, num_envs=self._num_envs, num_steps=length * num_rounds, what="rollout"),
-            train_batch_memory(*spaces, num_envs=num_envs // num_parts, num_steps=length, what=what),
+            train_batch_memory(*spaces, num_envs=num_envs, num_steps=length * num_rounds, what="rollout"),
+            train_batch_memory(*spaces, num_envs=num_envs * num_rounds, num_steps=length),
         )
 
     def _plan_training_step(self) -> None:
@@ -268,21 +273,8 @@ class DeviceDriver(Driver):
         """Rows of a train batch."""
         return self._steps_per_call
 
-    @property
-    def _learns_next(self) -> bool:
-        """Whether the next call makes updates."""
-        return True
-
-    def _make_program(self) -> Any:
-        """What a call of `training_step` runs."""
-        return map_over_devices(
-            self._iteration_program,
-            self.learner.devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(None, 0, None, None),
-            out_axes=(None, 0, None, None, 0, 0),
-            donate_argnums=(0, 1, 2),
-        )
+    _num_warm_up_steps: Any = None  # int32, training steps of the next call before the first update; None: always 0
+    _learns_next = True  # whether the next call makes updates
 
     def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
         """Call it: the training state moves on.
@@ -296,24 +288,34 @@ class DeviceDriver(Driver):
         learner = self.learner
         # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
         # algorithm stays usable.
-        learner.state, self.runner_state, self.timesteps, learned, window, block = self._iterate(
-            *self._program_arguments(settings)
+        learner.state, self.runner_state, self.replay_state, self.timesteps, learned, window, block = self._iterate(
+            *self._donated_state(), settings, self._num_warm_up_steps
         )
         return learned, window, block
 
-    def _program_arguments(self, settings: Any) -> tuple[Any, ...]:
-        return self.learner.state, self.runner_state, self.timesteps, settings
+    def _donated_state(self) -> tuple[Any, ...]:
+        """What the program takes and returns."""
+        return self.learner.state, self.runner_state, self.replay_state, self.timesteps
 
-    def _iteration_program(self, learner, runner, timesteps, settings):
-        """One training step on one device of the learner: sample, update, report. Traced once."""
-        state = TrainState(learner=learner, runner=runner, replay=None, timesteps=timesteps)
+    def _iteration_program(self, learner, runner, replay, timesteps, settings, num_warm_up):
+        """What a call of `training_step` runs on one device of the learner: sample, update, report. Traced once."""
+        state = TrainState(learner=learner, runner=runner, replay=replay, timesteps=timesteps)
+        state, learned, block = self._training_steps(state, settings, num_warm_up)
+        # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
+        window = state.runner.window.packed()
+        return state.learner, state.runner, state.replay, state.timesteps, learned, window, block
+
+    def _training_steps(self, state: TrainState, settings: Any, num_warm_up: None) -> tuple[TrainState, Any, Any]:
+        """The training steps of a call.
+
+        Returns:
+            ``(state, metrics of updates as a vector, recorded columns [T, R * B, ...])``.
+        """
+        del num_warm_up
         state, metrics = self.pure_training_step(
             state, settings, sample_fn=self._sample_on_device, update_fn=self._update_on_device
         )
-        sampled = metrics["env_runners"]
-        # All numbers for the host in two vectors: fetching a dozen scalars takes longer than a small iteration.
-        learned = Flat.of(metrics["learners"])
-        return state.learner, state.runner, state.timesteps, learned, sampled["window"], sampled["block"]
+        return state, metrics["learners"], metrics["env_runners"]
 
     def _sample_on_device(self, state: TrainState, settings: Any):
         context = self._acting_context(state, settings, state.learner.timesteps)
@@ -321,8 +323,8 @@ class DeviceDriver(Driver):
             state.runner, context, fragment_length=self._fragment_length, num_rounds=self._num_rounds
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
-        sampled = {"window": runner.window.packed(), "block": columns if self._watches_episodes else ()}
-        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_call, sampled
+        block = columns if self._watches_episodes else ()
+        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_call, block
 
     def _acting_context(self, state: TrainState, settings: Any, timesteps: Any) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of `timesteps`."""
@@ -337,7 +339,10 @@ class DeviceDriver(Driver):
 
     def _update_on_device(self, learner, batch, settings, timesteps):
         axis_name = self.learner.reduction_axis
-        return self.learner.pure_update(learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name)
+        learner, learned = self.learner.pure_update(
+            learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name
+        )
+        return learner, Flat.of(learned)
 
     def trace_program(self) -> jax.stages.Traced:
         """The program that the next `training_step` runs, traced and not compiled.
@@ -349,7 +354,8 @@ class DeviceDriver(Driver):
         """
         if self.learner.axis_name is None:
             raise ValueError("debugging(disable_jit=True) runs operations one by one: leave it out to see the program.")
-        return self._iterate.trace(*self._program_arguments(self.learner.placed_settings()))
+        settings = self.learner.placed_settings()
+        return self._iterate.trace(*self._donated_state(), settings, self._num_warm_up_steps)
 
     # --------------------------------------------------------------------------------------------------- training
 
@@ -408,10 +414,6 @@ class DeviceDriver(Driver):
                 f"last snapshot; lost: this call of the compiled program and {snapshots.num_calls} before it, which "
                 f"are {steps} env steps (learner_snapshot_interval={interval}){also_lost}.",
             )
-
-    def _donated_state(self) -> tuple[Any, ...]:
-        """What the program takes and returns."""
-        return self.learner.state, self.runner_state, self.timesteps
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Take over the states of `num_calls` calls ago; what is lost besides, for the message."""
@@ -559,7 +561,7 @@ class DeviceDriver(Driver):
         self.env_runner.stop()
         self.learner.shutdown()
         self._snapshots.forget()
-        self.runner_state = None
+        self.runner_state = self.replay_state = None
 
 
 def _pure_pipelines(
@@ -573,11 +575,6 @@ def _pure_pipelines(
     env_to_module.check_pure()
     module_to_env.check_pure()
     return spaces, env_to_module, module_to_env
-
-
-def least_free_memory(devices: Sequence[Device]) -> int | None:
-    """Bytes that every one of the devices has free; None if that is not known."""
-    return min((size for size in map(available_memory, devices) if size is not None), default=None)
 
 
 def _first_shard(rollout: DeviceRollout, num_envs: int, key: jax.Array) -> RunnerState:

@@ -17,6 +17,7 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
+    import gymnasium as gym
     import jax
 
     from jaxrl_stack.acting.recording import EndedEpisodes
@@ -76,6 +77,7 @@ class Driver(abc.ABC):
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
         rollout_memory: What one EnvRunner holds while it samples.
         train_batch_memory: What one update is made from.
+        replay_memory: What the replay memory takes when it is full; None without one.
         available_memory: Bytes that were free for it when this was built; None if that is not known.
     """
 
@@ -88,6 +90,7 @@ class Driver(abc.ABC):
     eval_env_runner_group: EnvRunnerGroup
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
+    replay_memory: MemoryEstimate | None = None
     available_memory: int | None
 
     def __init__(
@@ -113,7 +116,19 @@ class Driver(abc.ABC):
             "rollout": self.rollout_memory.to_dict(),
             "train_batch": self.train_batch_memory.to_dict(),
             "available_bytes": self.available_memory,
+            **({} if self.replay_memory is None else {"replay": self.replay_memory.to_dict()}),
         }
+
+    @abc.abstractmethod
+    def _memory_estimates(
+        self, observation_space: gym.Space | None, action_space: gym.Space | None
+    ) -> tuple[MemoryEstimate, MemoryEstimate]:
+        """``(what one EnvRunner records at a time, the batch of one update)``.
+
+        Args:
+            observation_space, action_space: The module's; None before there are environments, when only what every
+                batch has can be counted.
+        """
 
     def _log_memory(self) -> None:
         free = "" if self.available_memory is None else f"; {format_bytes(self.available_memory)} are free"

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_memory
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
 
 SampleFn = Callable[[TrainState, Any], tuple[Any, Any, Any, Any]]
 """``(state, settings) -> (runner state, rollout, number of env steps, metrics)``."""
@@ -22,6 +28,31 @@ UpdatePrioritiesFn = Callable[[Any, Any, Any], Any]
 """``(replay, items, metrics per row) -> replay``."""
 RepeatFn = Callable[[Callable[[TrainState], tuple[TrainState, Any]], TrainState, int], tuple[TrainState, Any]]
 """``(function, state, n) -> (state, result)``: calls it n times, one after the other, and combines the results."""
+
+
+def memory_estimates(
+    config: OffPolicyConfig, observation_space: gym.Space | None, action_space: gym.Space | None, **extra: int
+) -> tuple[MemoryEstimate, MemoryEstimate]:
+    """What one EnvRunner records at a time, and the batch of one update.
+
+    Args:
+        config: Says how large they are.
+        observation_space, action_space: The module's; None before they are known.
+        **extra: ``{column: bytes per row}`` of what else the driver's drawn rows have.
+    """
+    rollout = train_batch_memory(
+        observation_space,
+        action_space,
+        num_envs=int(config.num_envs_per_env_runner),
+        num_steps=config.get_rollout_fragment_length(1),
+        what="rollout",
+    )
+    extra = {"n_step": 4, "weights": 4, **extra}
+    batch = MemoryEstimate("train batch", {"rows": int(config.total_train_batch_size)}, extra, is_complete=False)
+    if observation_space is None or action_space is None:
+        return rollout, batch
+    rows = replay_memory(observation_space, action_space, capacity=batch.num_rows, extra=extra)
+    return rollout, dataclasses.replace(rows, what=batch.what, counts=batch.counts)
 
 
 def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
 import time
@@ -13,13 +12,12 @@ from jaxrl_stack.acting.recording import SampleBlock, newest_connector_states
 from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
-from jaxrl_stack.execution.off_policy import td_errors
+from jaxrl_stack.execution.off_policy import memory_estimates, td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils import metrics as names
-from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -28,11 +26,9 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+    from jaxrl_stack.utils.memory import MemoryEstimate
 
 logger = logging.getLogger(__name__)
-
-_ROW_COLUMNS = {"n_step": 4, "weights": 4, BATCH_INDEXES: 8}
-"""Columns of drawn rows besides those that are stored, and their bytes."""
 
 
 class OffPolicyActorDriver(ActorDriver):
@@ -53,28 +49,13 @@ class OffPolicyActorDriver(ActorDriver):
 
     # -------------------------------------------------------------------------------------------------- building
 
-    def _memory_estimates(
-        self, observation_space: gym.Space | None, action_space: gym.Space | None
-    ) -> tuple[MemoryEstimate, MemoryEstimate]:
-        config, spaces = self.config, (observation_space, action_space)
-        rollout = train_batch_memory(
-            *spaces,
-            num_envs=int(config.num_envs_per_env_runner),
-            num_steps=config.get_rollout_fragment_length(1),
-            what="rollout",
-        )
-        num_rows = int(config.total_train_batch_size)
-        if observation_space is None or action_space is None:
-            return rollout, MemoryEstimate("train batch", {"rows": num_rows}, _ROW_COLUMNS, is_complete=False)
-        rows = replay_memory(observation_space, action_space, capacity=num_rows, extra=_ROW_COLUMNS)
-        return rollout, dataclasses.replace(rows, what="train batch", counts={"rows": num_rows})
+    def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+        return memory_estimates(self.config, *spaces, **{BATCH_INDEXES: 8})
 
     def _prepare_learning(self) -> None:
         self.replay_buffer = self._make_replay_buffer()
-        estimate = self.replay_buffer.memory_estimate()
-        assert estimate is not None, "both spaces are known"
-        self._replay_memory = estimate
-        logger.info("%s.", estimate)
+        self.replay_memory = self.replay_buffer.memory_estimate()
+        logger.info("%s.", self.replay_memory)
 
     def _make_replay_buffer(self) -> EpisodeReplayBuffer:
         config = self.config
@@ -94,9 +75,6 @@ class OffPolicyActorDriver(ActorDriver):
         buffer = buffer_class(**{**own, **config.replay_buffer_kwargs})
         buffer.observation_space, buffer.action_space = observation_space, action_space
         return buffer
-
-    def memory_estimate(self) -> dict[str, Any]:
-        return {**super().memory_estimate(), "replay": self._replay_memory.to_dict()}
 
     def _start(self) -> None:
         config = self.config

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +17,23 @@ from jaxrl_stack.acting.device_rollout import RunnerState
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, MetricKey
-from jaxrl_stack.execution.device_driver import DeviceDriver, least_free_memory
-from jaxrl_stack.execution.off_policy import td_errors
+from jaxrl_stack.execution.device_driver import DeviceDriver
+from jaxrl_stack.execution.memory import require_device_memory
+from jaxrl_stack.execution.off_policy import memory_estimates, td_errors
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, require_memory, train_batch_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, require_memory
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
 
 logger = logging.getLogger(__name__)
 
@@ -67,24 +73,15 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     Attributes:
         replay: What is fixed about the replay memory of one device.
-        replay_state: What it holds, leaves ``[D, ...]``.
-        replay_memory: What the memories of all devices take.
     """
 
+    config: OffPolicyConfig
     replay: DeviceReplay
-    replay_state: Any
-    replay_memory: MemoryEstimate
 
     # ------------------------------------------------------------------------------------ the shape of a training step
 
-    def _memory_of_step(self, num_parts: int, what: str) -> tuple[MemoryEstimate, MemoryEstimate]:
-        config, spaces = self.config, self.spaces[DEFAULT_MODULE_ID]
-        rollout = train_batch_memory(
-            *spaces, num_envs=self._num_envs, num_steps=config.get_rollout_fragment_length(), what="rollout"
-        )
-        rows = config.total_train_batch_size // num_parts
-        batch = replay_memory(*spaces, capacity=rows, extra={"n_step": 4, "weights": 4})
-        return rollout, dataclasses.replace(batch, what=what)
+    def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+        return memory_estimates(self.config, *spaces)
 
     def _plan_training_step(self) -> None:
         config, learner, num_devices = self.config, self.learner, len(self.learner.devices)
@@ -155,21 +152,14 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     def _estimate_replay(self) -> None:
         """Report what the replay memory takes, and refuse one that the devices cannot hold."""
-        devices = self.learner.devices
         share = self.replay.memory_estimate(self._recorded)
-        counts = {**share.counts, "envs": self._num_envs}
-        self.replay_memory = dataclasses.replace(share, counts=counts)
-        is_cpu = devices[0].platform == "cpu"
+        self.replay_memory = dataclasses.replace(share, counts={**share.counts, "envs": self._num_envs})
         logger.info("%s.", self.replay_memory)
-        require_memory(
-            self.replay_memory if is_cpu else dataclasses.replace(share, what=f"replay buffer of {devices[0]}"),
-            least_free_memory(devices),
-            where=f"are free {'on this machine' if is_cpu else 'there'}",
-            remedy=REMEDY,
+        require_device_memory(
+            self.learner.devices,
+            self.replay_memory,
+            lambda memory, limit, where: require_memory(memory, limit, where=where, remedy=REMEDY),
         )
-
-    def memory_estimate(self) -> dict[str, Any]:
-        return {**super().memory_estimate(), "replay": self.replay_memory.to_dict()}
 
     @property
     def _steps_per_call(self) -> int:
@@ -178,16 +168,6 @@ class OffPolicyDeviceDriver(DeviceDriver):
     @property
     def _rows_per_update(self) -> int:
         return self.config.total_train_batch_size
-
-    def _make_program(self) -> Any:
-        return map_over_devices(
-            self._training_steps_program,
-            self.learner.devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(None, 0, 0, None, None, None),
-            out_axes=(None, 0, 0, None, None, 0, 0),
-            donate_argnums=(0, 1, 2, 3),
-        )
 
     def _start(self) -> None:
         super()._start()
@@ -199,18 +179,12 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     # -------------------------------------------------------------------------------------------- the compiled part
 
-    def _training_steps_program(self, learner, runner, replay, timesteps, settings, num_warm_up):
-        """K training steps on one device of the learner, the first `num_warm_up` without updates. Traced once."""
-        num_steps = self._num_training_steps
-        state = TrainState(learner=learner, runner=self._sampler(runner), replay=replay, timesteps=timesteps)
+    def _training_steps(self, state: TrainState, settings: Any, num_warm_up: Any) -> tuple[TrainState, Any, Any]:
+        """K of them, the first `num_warm_up` without updates."""
+        state = dataclasses.replace(state, runner=self._sampler(state.runner))
         state, _ = repeat(self._training_step(settings, 0), state, 0, num_warm_up)
-
-        def with_updates(state):
-            state, learned = self._training_step(settings, self._num_draws)(state)
-            # All numbers for the host in one vector: it passes through the loop, and to the host, faster than a dozen.
-            return state, Flat.of(learned)
-
-        state, learned = repeat(with_updates, state, num_warm_up, num_steps, _combined)
+        with_updates = self._training_step(settings, self._num_draws)
+        state, learned = repeat(with_updates, state, num_warm_up, self._num_training_steps, _combined)
         sampler = state.runner
         window = sampler.runner.window.extend(
             sampler.ended[:, 1] > 0,
@@ -218,7 +192,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
             sampler.ended[:, 1].astype(jnp.int32),
         )
         runner = dataclasses.replace(sampler.runner, window=window)
-        return state.learner, runner, state.replay, state.timesteps, learned, window.packed(), sampler.block
+        return dataclasses.replace(state, runner=runner), learned, sampler.block
 
     def _training_step(self, settings: Any, num_updates: int) -> Callable[[TrainState], tuple[TrainState, Any]]:
         def step(state: TrainState) -> tuple[TrainState, Any]:
@@ -240,7 +214,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     def _repeat_on_device(self, function: Any, state: TrainState, number: int) -> tuple[TrainState, Any]:
         # Sampling has no results: what it says about episodes is in the state.
-        return function(state) if number == 1 else repeat(function, state, 0, number, _combined_metrics)
+        return function(state) if number == 1 else repeat(function, state, 0, number, self._combined)
 
     def _sampler(self, runner: RunnerState) -> Sampler:
         """Everything that a call draws of random numbers, at once: in every step it would take longer."""
@@ -302,7 +276,10 @@ class OffPolicyDeviceDriver(DeviceDriver):
         return dataclasses.replace(state, runner=sampler), {DEFAULT_MODULE_ID: batch}, items
 
     def _update_on_device(self, learner, batch, settings, timesteps):
-        return self.learner.pure_update.step(learner, batch, settings, timesteps, axis_name=self.learner.reduction_axis)
+        axis_name = self.learner.reduction_axis
+        learner, learned, rows = self.learner.pure_update.step(learner, batch, settings, timesteps, axis_name=axis_name)
+        # One vector passes through the loop, and to the host, faster than a dozen numbers.
+        return learner, Flat.of(learned), rows
 
     def _update_priorities_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
         if not self.config.uses_priorities:
@@ -313,29 +290,18 @@ class OffPolicyDeviceDriver(DeviceDriver):
     # ----------------------------------------------------------------------------------------------------- training
 
     @property
-    def _num_warm_up_steps(self) -> int:
+    def _num_warm_up_steps(self) -> Any:
         """Training steps of the next call before the first update: that one ends with enough sampled steps."""
         missing = self.config.num_steps_sampled_before_learning_starts - self.num_env_steps
-        return min(max(0, -(-missing // self._steps_per_training_step) - 1), self._num_training_steps)
+        return np.int32(min(max(0, -(-missing // self._steps_per_training_step) - 1), self._num_training_steps))
 
     @property
     def _learns_next(self) -> bool:
         return self._num_warm_up_steps < self._num_training_steps
 
     def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
-        learner = self.learner
         self._has_learned = self._learns_next
-        (learner.state, self.runner_state, self.replay_state, self.timesteps, learned, window, block) = self._iterate(
-            *self._program_arguments(settings)
-        )
-        return learned, window, block
-
-    def _program_arguments(self, settings: Any) -> tuple[Any, ...]:
-        own = (self.learner.state, self.runner_state, self.replay_state, self.timesteps)
-        return *own, settings, np.int32(self._num_warm_up_steps)
-
-    def _donated_state(self) -> tuple[Any, ...]:
-        return *super()._donated_state(), self.replay_state
+        return super()._run_program(settings)
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Likewise, with an empty replay memory: there is no second one."""
@@ -396,10 +362,6 @@ class OffPolicyDeviceDriver(DeviceDriver):
             except BaseException:
                 self._empty_replay()
                 raise
-
-    def stop(self) -> None:
-        super().stop()
-        self.replay_state = None
 
 
 class StoredReplay(Checkpointable):
@@ -487,10 +449,9 @@ _MOST_RANDOM_NUMBERS = 2**24
 """Up to so many, the random numbers that a call draws rows with are made before its loop: 64 MiB."""
 
 
-def _combined(before: Flat, latest: Flat) -> Flat:
-    """Metrics of one training step more: of the last update, but of flags the highest so far."""
-    return Flat.of(_combined_metrics(before.tree(), latest.tree()))
-
-
-def _combined_metrics(before: dict[Any, jax.Array], result: dict[Any, jax.Array]) -> dict[Any, jax.Array]:
-    return {p: jnp.maximum(before[p], value) if p[0] == NOT_FINITE else value for p, value in result.items()}
+def _combined(before: Any, latest: Any) -> Any:
+    """Metrics of one update more: of the last one, but of flags the highest so far."""
+    if not jax.tree.leaves(latest):
+        return latest
+    highest, last = before.tree(), latest.tree()
+    return Flat.of({path: jnp.maximum(highest[path], x) if path[0] == NOT_FINITE else x for path, x in last.items()})

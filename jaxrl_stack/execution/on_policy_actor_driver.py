@@ -26,10 +26,8 @@ class OnPolicyActorDriver(ActorDriver):
         algorithm, config, pure_training_step, callbacks: See `Driver`.
     """
 
-    def _memory_estimates(
-        self, observation_space: gym.Space | None, action_space: gym.Space | None
-    ) -> tuple[MemoryEstimate, MemoryEstimate]:
-        spaces, num_envs = (observation_space, action_space), int(self.config.num_envs_per_env_runner)
+    def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+        num_envs = int(self.config.num_envs_per_env_runner)
         num_blocks, length = self._blocks
         return (
             train_batch_memory(*spaces, num_envs=num_envs, num_steps=length, what="rollout"),

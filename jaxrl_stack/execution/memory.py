@@ -1,4 +1,4 @@
-"""What host environments, the batches that come from them and updates from these take, and whether it is there."""
+"""Whether what sampling and updates take is there: on the host, and on the devices of a learner."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.utils.devices import Device
 
-RequireBatch = Callable[[MemoryEstimate, int | None, str], None]
-"""``(estimate, bytes that there are, what they are)``: raises a ValueError that names the settings of a batch."""
+Require = Callable[[MemoryEstimate, int | None, str], None]
+"""``(estimate, bytes that there are, what they are)``: raises a ValueError that names the settings to change."""
 
 
 def require_host_memory(
-    config: AlgorithmConfig, rollout: MemoryEstimate, train_batch: MemoryEstimate, require_batch: RequireBatch
+    config: AlgorithmConfig, rollout: MemoryEstimate, train_batch: MemoryEstimate, require_batch: Require
 ) -> None:
     """Refuse what no machine that is known can hold.
 
@@ -73,22 +73,29 @@ def _makes_env_objects(config: AlgorithmConfig) -> bool:
     return not is_registered and not resolve_env(config.env, config.env_config).is_vector
 
 
-def require_accelerator_memory(
-    devices: Sequence[Device], train_batch: MemoryEstimate, require_batch: RequireBatch
-) -> None:
-    """Refuse a train batch that the accelerators of this process's learner cannot hold.
+def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, require: Require) -> None:
+    """Refuse what the devices of a learner cannot hold.
 
     Args:
-        devices: The learner's.
-        train_batch: The batch of one update.
-        require_batch: Judges it.
+        devices: CPU devices share the machine's memory, accelerators have their own, and equal parts in it.
+        whole: What all of them hold together; its first count is what they divide.
+        require: Judges it.
 
     Raises:
         ValueError: With the settings to change.
     """
-    accelerators = [device for device in devices if device.platform != "cpu"]
-    what = f"train batch, of which each of {len(accelerators)} devices holds a part,"
-    part = dataclasses.replace(train_batch, what=what)
-    for device in accelerators:
-        limit = available_memory(device)
-        require_batch(part, None if limit is None else limit * len(accelerators), "are free there")
+    if devices[0].platform == "cpu":
+        require(whole, available_memory(devices[0]), "are free on this machine")
+        return
+    (divided, number), *others = whole.counts.items()
+    counts = dict([(divided, -(-number // len(devices))), *others])
+    for device in devices:
+        part = dataclasses.replace(whole, what=f"part of the {whole.what} on {device}", counts=counts)
+        require(part, available_memory(device), "are free there")
+
+
+def free_device_memory(devices: Sequence[Device]) -> int | None:
+    """Bytes that are free for what the devices hold together, in equal parts; None if that is not known."""
+    places = devices[:1] if devices[0].platform == "cpu" else devices
+    sizes = [size for size in map(available_memory, places) if size is not None]
+    return min(sizes) * len(places) if sizes else None
