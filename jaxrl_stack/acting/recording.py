@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +32,10 @@ class EndedEpisodes:
         """From ``(return, length, duration)`` of each."""
         returns, lengths, durations = zip(*ended, strict=True) if ended else ((), (), ())
         return cls(np.array(returns, np.float64), np.array(lengths, np.int64), np.array(durations, np.float64))
+
+    def rows(self) -> Iterator[tuple[float, int, float]]:
+        """``(return, length, duration)`` of each, as `of` takes them."""
+        return zip(self.returns.tolist(), self.lengths.tolist(), self.durations.tolist(), strict=True)
 
 
 @dataclasses.dataclass

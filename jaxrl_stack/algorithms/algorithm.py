@@ -5,15 +5,15 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import dataclasses
 import datetime
 import logging
+import operator
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
 
@@ -87,13 +87,20 @@ OLD_MEMBERS = {
 """Members of RLlib's old API stack, and what to use instead."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Progress:
-    """How far a run was: what "since restore" counts from."""
+class _Progress(NamedTuple):
+    """How far a run is: what an iteration, and what "since restore", count from."""
 
     iteration: int = 0
-    num_env_steps: int = 0
     time_total: float = 0.0
+    num_env_steps: int = 0
+    num_env_steps_trained: int = 0
+    num_updates: int = 0
+    num_episodes: int = 0
+
+
+def _of_driver(path: str, doc: str) -> Any:
+    """A property that the driver has."""
+    return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
 class Algorithm(Checkpointable):
@@ -203,7 +210,8 @@ class Algorithm(Checkpointable):
         self._reported_config = config.to_dict()
         self.callbacks = CallbackList.from_config(config)
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
-        self._evaluated_steps = self._evaluated_episodes = self._num_evaluations = self._action_count = 0
+        self._evaluated = dict.fromkeys(("num_env_steps", "num_episodes", "num_calls_since_iteration"), 0)
+        self._action_count = 0
         self._evaluation_metrics: dict[str, Any] | None = None
         self._last_result: dict[str, Any] = {}
 
@@ -228,40 +236,25 @@ class Algorithm(Checkpointable):
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
 
-    @property
-    def spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{"__env__", "__env_single__", module_id: (observation space, action space)}``."""
-        return self.driver.spaces
-
-    @property
-    def learner(self) -> Learner | None:
-        """The Learner of this process; None if learners are actors (`learner_group` reaches those)."""
-        return self.driver.learner
-
-    @property
-    def learner_group(self) -> LearnerGroup:
-        """All learners."""
-        return self.driver.learner_group
-
-    @property
-    def env_runner(self) -> EnvRunner | None:
-        """The EnvRunner of this process; None if there is none."""
-        return self.driver.env_runner
-
-    @property
-    def env_runner_group(self) -> EnvRunnerGroup:
-        """All EnvRunners."""
-        return self.driver.env_runner_group
-
-    @property
-    def eval_env_runner(self) -> EnvRunner | None:
-        """The EnvRunner of this process that evaluates; None if only actors do."""
-        return self.driver.eval_env_runner
-
-    @property
-    def eval_env_runner_group(self) -> EnvRunnerGroup:
-        """All EnvRunners that evaluate."""
-        return self.driver.eval_env_runner_group
+    spaces: dict[str, tuple[Any, Any]] = _of_driver(
+        "spaces", '``{"__env__", "__env_single__", module_id: (observation space, action space)}``.'
+    )
+    learner: Learner | None = _of_driver(
+        "learner", "The Learner of this process; None if learners are actors (`learner_group` reaches those)."
+    )
+    learner_group: LearnerGroup = _of_driver("learner_group", "All learners.")
+    env_runner: EnvRunner | None = _of_driver("env_runner", "The EnvRunner of this process; None if there is none.")
+    env_runner_group: EnvRunnerGroup = _of_driver("env_runner_group", "All EnvRunners.")
+    eval_env_runner: EnvRunner | None = _of_driver(
+        "eval_env_runner", "The EnvRunner of this process that evaluates; None if only actors do."
+    )
+    eval_env_runner_group: EnvRunnerGroup = _of_driver("eval_env_runner_group", "All EnvRunners that evaluate.")
+    num_env_steps_sampled_lifetime: int = _of_driver("num_env_steps", "Env steps sampled so far.")
+    local_replay_buffer: Checkpointable | None = _of_driver(
+        "replay_buffer",
+        "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one. "
+        "With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.",
+    )
 
     def memory_estimate(self) -> dict[str, Any]:
         """What sampling and learning need, as worked out from the spaces before anything was allocated.
@@ -292,9 +285,7 @@ class Algorithm(Checkpointable):
         """
         self._check_is_running()
         config = self.config
-        started, steps_before = time.perf_counter(), self.driver.num_env_steps
-        trained_before, updates_before = self.driver.num_env_steps_trained, self.driver.num_updates
-        episodes_before = self.driver.num_episodes
+        started, before = time.perf_counter(), self._progress()
         interval = config.evaluation_interval
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
         self.driver.start_iteration()
@@ -302,12 +293,13 @@ class Algorithm(Checkpointable):
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
         with self._eager_if_asked(), beside or contextlib.nullcontext():
-            while calls == 0 or not self._iteration_is_long_enough(started, steps_before, trained_before):
+            while calls == 0 or not self._iteration_is_long_enough(started, before):
                 self._call_training_step()
                 calls += 1
         training_seconds = time.perf_counter() - started
-        self._iteration, self._num_evaluations = self._iteration + 1, 0
-        result = self._training_result(steps_before, updates_before, episodes_before, calls, training_seconds)
+        self._iteration += 1
+        self._evaluated["num_calls_since_iteration"] = 0
+        result = self._training_result(before, calls, training_seconds)
         if beside is not None:
             beside.result()
         elif evaluates:
@@ -366,10 +358,15 @@ class Algorithm(Checkpointable):
         """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
-    def _iteration_is_long_enough(self, started: float, steps_before: int, trained_before: int) -> bool:
-        config = self.config
-        sampled = self.driver.num_env_steps - steps_before
-        trained = self.driver.num_env_steps_trained - trained_before
+    def _progress(self) -> _Progress:
+        driver = self.driver
+        counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
+        return _Progress(self._iteration, self._time_total, *counts)
+
+    def _iteration_is_long_enough(self, started: float, before: _Progress) -> bool:
+        config, driver = self.config, self.driver
+        sampled = driver.num_env_steps - before.num_env_steps
+        trained = driver.num_env_steps_trained - before.num_env_steps_trained
         return (
             sampled >= (config.min_sample_timesteps_per_iteration or 0)
             and trained >= (config.min_train_timesteps_per_iteration or 0)
@@ -391,33 +388,31 @@ class Algorithm(Checkpointable):
 
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
-    def _training_result(
-        self, steps_before: int, updates_before: int, episodes_before: int, calls: int, seconds: float
-    ) -> dict[str, Any]:
-        result, config = self._empty_result(), self.config
-        sampled = self.driver.num_env_steps - steps_before
+    def _training_result(self, before: _Progress, calls: int, seconds: float) -> dict[str, Any]:
+        result, driver, restored_at = self._empty_result(), self.driver, self._restored_at
+        sampled = driver.num_env_steps - before.num_env_steps
         now = datetime.datetime.now()
-        merge_nested(result, self.driver.results())
-        seconds_per_step = seconds / max(1, sampled / config.num_envs_per_env_runner)
-        result["env_runners"] |= episode_results(self.driver.episode_statistics(), seconds_per_step)
-        result["env_runners"] |= self._lifetime_counts()
+        merge_nested(result, driver.results())
+        seconds_per_step = seconds / max(1, sampled / self.config.num_envs_per_env_runner)
+        episodes = episode_results(driver.episode_statistics(seconds_per_step))
+        result["env_runners"] |= (
+            episodes | _returns_by_member(episodes["episode_return_mean"]) | self._lifetime_counts()
+        )
         result["env_runners"] |= {
-            "num_episodes": self.driver.num_episodes - episodes_before,
+            "num_episodes": driver.num_episodes - before.num_episodes,
             "num_env_steps_sampled": sampled,
+            "num_agent_steps_sampled": {"default_agent": sampled},
+            "num_module_steps_sampled": {DEFAULT_MODULE_ID: sampled},
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": sampled / seconds,
-                "throughput_since_last_restore": (self.driver.num_env_steps - self._restored_at.num_env_steps)
-                / max(self._time_total + seconds - self._restored_at.time_total, 1e-9),
+                "throughput_since_last_restore": (driver.num_env_steps - restored_at.num_env_steps)
+                / max(self._time_total + seconds - restored_at.time_total, 1e-9),
             },
-            "weights_seq_no": self.driver.num_updates,
+            "weights_seq_no": driver.num_updates,
         }
-        for kind in ("agent", "module"):
-            member = "default_agent" if kind == "agent" else DEFAULT_MODULE_ID
-            result["env_runners"][f"num_{kind}_steps_sampled"] = {member: sampled}
-        result["env_runners"] |= _returns_by_member(result["env_runners"]["episode_return_mean"])
-        merge_nested(result["learners"], self.driver.learner_results(self.driver.num_updates - updates_before))
+        merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
         result |= {
-            "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
+            "num_env_steps_sampled_lifetime": driver.num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
             "num_training_step_calls_per_iteration": calls,
             "training_iteration": self._iteration,
@@ -448,8 +443,8 @@ class Algorithm(Checkpointable):
 
     def _count_evaluation(self) -> tuple[int, int]:
         """The place of the next evaluation: iterations done, and evaluations since the last of them."""
-        self._num_evaluations += 1
-        return self._iteration, self._num_evaluations - 1
+        self._evaluated["num_calls_since_iteration"] += 1
+        return self._iteration, self._evaluated["num_calls_since_iteration"] - 1
 
     def _evaluate(self, place: tuple[int, int], is_training: Callable[[], bool] | None) -> dict[str, Any]:
         function = self.config.custom_evaluation_function
@@ -464,11 +459,11 @@ class Algorithm(Checkpointable):
             return {"env_runners": {**metrics, "num_env_steps_sampled": num_steps}}
         with self._eager_if_asked():
             metrics = self.driver.evaluate(*place, is_training)
-        counts = metrics["env_runners"]
-        self._evaluated_steps += counts["num_env_steps_sampled"]
-        self._evaluated_episodes += counts["num_episodes"]
-        counts["num_env_steps_sampled_lifetime"] = self._evaluated_steps
-        counts["num_episodes_lifetime"] = self._evaluated_episodes
+        counts, lifetime = metrics["env_runners"], self._evaluated
+        lifetime["num_env_steps"] += counts["num_env_steps_sampled"]
+        lifetime["num_episodes"] += counts["num_episodes"]
+        counts["num_env_steps_sampled_lifetime"] = lifetime["num_env_steps"]
+        counts["num_episodes_lifetime"] = lifetime["num_episodes"]
         return metrics
 
     def _finish_evaluation(self, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -497,23 +492,7 @@ class Algorithm(Checkpointable):
         """Iterations done so far."""
         return self._iteration
 
-    @property
-    def num_env_steps_sampled_lifetime(self) -> int:
-        """Env steps sampled so far."""
-        return self.driver.num_env_steps
-
-    @property
-    def training_iteration(self) -> int:
-        """Iterations done so far."""
-        return self._iteration
-
-    @property
-    def local_replay_buffer(self) -> Checkpointable | None:
-        """The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one.
-
-        With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.
-        """
-        return self.driver.replay_as_stored
+    training_iteration = iteration
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The module with the current weights.
@@ -641,11 +620,7 @@ class Algorithm(Checkpointable):
             **({} if replay is None else {COMPONENT_REPLAY_BUFFER: None}),
             "training_iteration": self._iteration,
             "time_total_s": self._time_total,
-            "evaluation": {
-                "num_env_steps": self._evaluated_steps,
-                "num_episodes": self._evaluated_episodes,
-                "num_calls_since_iteration": self._num_evaluations,
-            },
+            "evaluation": dict(self._evaluated),
             "num_actions_computed": self._action_count,
             COMPONENT_METRICS_LOGGER: self.metrics.get_state(),
         }
@@ -665,10 +640,8 @@ class Algorithm(Checkpointable):
         if "training_iteration" in state:
             self._iteration = int(state["training_iteration"])
             self._time_total = float(state["time_total_s"])
-            self._restored_at = _Progress(self._iteration, self.driver.num_env_steps, self._time_total)
-            self._evaluated_steps = int(state["evaluation"]["num_env_steps"])
-            self._evaluated_episodes = int(state["evaluation"]["num_episodes"])
-            self._num_evaluations = int(state["evaluation"].get("num_calls_since_iteration", 0))
+            self._restored_at = self._progress()
+            self._evaluated = {name: int(state["evaluation"].get(name, 0)) for name in self._evaluated}
             self._action_count = int(state["num_actions_computed"])
         if COMPONENT_METRICS_LOGGER in state:
             self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])

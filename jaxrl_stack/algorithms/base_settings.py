@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 from jaxrl_stack.algorithms import base_checks as checks
@@ -40,7 +41,7 @@ from jaxrl_stack.algorithms.settings import (
     static,
     traced,
 )
-from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.env.env_runner import EnvRunner
@@ -65,10 +66,11 @@ def _as_jax(value: str) -> str:
     return "jax"
 
 
-def callback(name: str, doc: str) -> Setting:
-    """A function for one of the hooks."""
-    doc = f"Function, or list of functions, called {doc}"
-    return host(name, None, functions, doc, ALGORITHM, attribute=f"callbacks_{name}")
+def callback(hook: str) -> Setting:
+    """A function for one of the hooks, called when the first line of the hook's docstring says."""
+    when, _, _ = (inspect.getdoc(getattr(RLlibCallback, hook)) or "").partition("\n")
+    doc = f"Function, or list of functions, called {when[:1].lower()}{when[1:]}"
+    return host(hook, None, functions, doc, ALGORITHM, attribute=f"callbacks_{hook}")
 
 
 torch = functools.partial(inert, instead="programs are always compiled by XLA; leave it out.")
@@ -166,7 +168,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Pending sample requests per actor (asynchronous algorithms)."),
         static("env_to_module_connector", None, checks.connector,
             "Function (env, spaces, device), or of the first two, one or none of these, that returns a connector "
-            "connector or a list of them, which run before the default ones.", attribute="_env_to_module_connector"),
+            "or a list of them, which run before the default ones.", attribute="_env_to_module_connector"),
         static("module_to_env_connector", None, checks.connector,
             "Function (env, spaces), or of fewer, that returns a connector or a list of connectors; they run before "
             "actions are normalized and clipped.", attribute="_module_to_env_connector"),
@@ -252,21 +254,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Subclass of RLlibCallback, or a list of subclasses; None is none.", ALGORITHM, positional=True,
             type="type[RLlibCallback] | list[type[RLlibCallback]] | None",
             convert=lambda value: value or RLlibCallback, takes_none=True),
-        callback("on_algorithm_init", "once the algorithm is built."),
-        callback("on_train_result", "after each iteration; it may edit the result."),
-        callback("on_evaluate_start", "before each evaluation."),
-        callback("on_evaluate_end", "after each evaluation."),
-        callback("on_evaluate_offline_start", "before each offline evaluation."),
-        callback("on_evaluate_offline_end", "after each offline evaluation."),
-        callback("on_env_runners_recreated", "after EnvRunner actors were restarted."),
-        callback("on_offline_eval_runners_recreated", "after offline evaluation actors were restarted."),
-        callback("on_checkpoint_loaded", "after a checkpoint was loaded."),
-        callback("on_environment_created", "when environments have been made."),
-        callback("on_episode_created", "before an environment is reset."),
-        callback("on_episode_start", "after an environment was reset."),
-        callback("on_episode_step", "after each step."),
-        callback("on_episode_end", "when an episode is over."),
-        callback("on_sample_end", "at the end of sample()."),
+        *map(callback, HOOKS),
     )),
     Section("evaluation", "Sets how the policy is evaluated.", (
         host("evaluation_interval", None, integer(0),

@@ -36,6 +36,11 @@ def check_of(annotation: str) -> Callable[[Callable[[Any], str | None]], Check]:
     return lambda problem: Check(problem, annotation)
 
 
+def fits(test: Callable[[Any], bool], what: str, annotation: str) -> Check:
+    """A value for which `test` holds; `what` says so in words."""
+    return Check(lambda value: None if test(value) else what, annotation)
+
+
 def anything(annotation: str) -> Check:
     """No check, only an annotation."""
     return Check(lambda value: None, annotation)
@@ -58,12 +63,6 @@ def _types(choices: tuple[Any, ...]) -> str:
 def _in_limits(kind: str, *limits: tuple[str, float | None]) -> str:
     given = [f"{relation} {limit}" for relation, limit in limits if limit is not None]
     return " ".join([kind, *([" and ".join(given)] if given else [])])
-
-
-@check_of("bool")
-def boolean(value: Any) -> str | None:
-    """True or False."""
-    return None if isinstance(value, (bool, np.bool_)) else "True or False"
 
 
 def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
@@ -122,29 +121,17 @@ def number(
 
 def one_of(*choices: Any) -> Check:
     """One of `choices`."""
-
-    def check(value: Any) -> str | None:
-        return None if _is_in(value, choices) else "one of " + ", ".join(repr(c) for c in choices)
-
-    return Check(check, _types(choices)[3:])
+    return fits(lambda value: _is_in(value, choices), "one of " + ", ".join(map(repr, choices)), _types(choices)[3:])
 
 
 def instance(*types: type, what: str, also: tuple[Any, ...] = (), annotation: str = "Any") -> Check:
     """An instance of one of `types`, or one of `also`."""
-
-    def check(value: Any) -> str | None:
-        return None if isinstance(value, types) or _is_in(value, also) else what + _or(also)
-
-    return Check(check, annotation)
+    return fits(lambda value: isinstance(value, types) or _is_in(value, also), what + _or(also), annotation)
 
 
 def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
     """A subclass of `base`, the class itself included."""
-
-    def check(value: Any) -> str | None:
-        return None if isinstance(value, type) and issubclass(value, base) else what
-
-    return Check(check, annotation)
+    return fits(lambda value: isinstance(value, type) and issubclass(value, base), what, annotation)
 
 
 @check_of("dict[str, float]")
@@ -156,19 +143,15 @@ def amounts(value: Any) -> str | None:
     return "a dict from the name of a resource to a number of at least 0, such as {'slots': 1}"
 
 
-@check_of("Callable[..., Any]")
-def function(value: Any) -> str | None:
-    """A callable."""
-    return None if callable(value) else "a function"
-
-
 @check_of("Callable[..., Any] | list[Callable[..., Any]]")
 def functions(value: Any) -> str | None:
     """A callable or a list of callables."""
     items = value if isinstance(value, (list, tuple)) else [value]
-    return None if all(callable(item) for item in items) else "a function or a list of functions"
+    return None if all(map(callable, items)) else "a function or a list of functions"
 
 
+boolean = fits(lambda value: isinstance(value, (bool, np.bool_)), "True or False", "bool")
+function = fits(callable, "a function", "Callable[..., Any]")
 amount_or_schedule = number(0, or_schedule=True, finite=True)
 text = instance(str, what="a string", annotation="str")
 texts = instance(dict, what="a dict", annotation="dict[str, str]")

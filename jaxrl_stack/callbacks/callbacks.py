@@ -65,7 +65,7 @@ class RLlibCallback:
     def on_train_result(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, result: dict, **kwargs: Any
     ) -> None:
-        """At the end of every iteration.
+        """At the end of every iteration; it may edit the result.
 
         Args:
             algorithm: The algorithm.

@@ -30,7 +30,7 @@ from jaxrl_stack.env.env_runner_group import (
 )
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
-from jaxrl_stack.execution.driver import Driver, EpisodeStatistics, episode_results
+from jaxrl_stack.execution.driver import Driver, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.rollout_ops import Sampled, sample_rounds
 from jaxrl_stack.execution.train_state import TrainState
@@ -211,9 +211,7 @@ class ActorDriver(Driver):
             self._runner_metrics.aggregate(metrics)
         for episodes in ended:
             self._num_episodes += len(episodes.returns)
-            self._window.extend(
-                zip(episodes.returns.tolist(), episodes.lengths.tolist(), episodes.durations.tolist(), strict=True)
-            )
+            self._window.extend(episodes.rows())
         num_env_steps = sum(sampled.num_env_steps for sampled in samples)
         self.num_env_steps += num_env_steps
         self._clock(ENV_RUNNER_SAMPLING_TIMER, started)
@@ -248,9 +246,9 @@ class ActorDriver(Driver):
     def num_episodes(self) -> int:
         return self._num_episodes
 
-    def episode_statistics(self) -> EpisodeStatistics:
-        ended = EndedEpisodes.of(list(self._window))
-        return EpisodeStatistics(ended.returns, ended.lengths, ended.durations, self._num_episodes)
+    def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
+        del seconds_per_step  # runners take the time of every episode
+        return EndedEpisodes.of(list(self._window))
 
     def results(self) -> dict[str, Any]:
         group = self.env_runner_group
@@ -375,14 +373,10 @@ class ActorDriver(Driver):
 
     kind = "actors"
 
-    def _described_env_runner(self) -> Any:
-        return _ask_one(self.env_runner_group, "describe_component")
-
-    def components(self) -> list[tuple[str, Any]]:
-        own = super().components()
-        if self._eval_group is None:
-            return own
-        return [*own, (COMPONENT_EVAL_ENV_RUNNER, _ask_one(self._eval_group, "describe_component"))]
+    def _described_env_runners(self) -> tuple[Any, Any]:
+        group = self._eval_group
+        eval_runner = None if group is None else _ask_one(group, "describe_component")
+        return _ask_one(self.env_runner_group, "describe_component"), eval_runner
 
     def _sampling_state(self) -> dict[str, Any]:
         runner = _ask_one(self.env_runner_group, "get_state", not_components=COMPONENT_RL_MODULE)
@@ -396,9 +390,8 @@ class ActorDriver(Driver):
         return {**sampling, COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
 
     def _own_state(self) -> dict[str, Any]:
-        ended = EndedEpisodes.of(list(self._window))
         return {
-            "episodes": {"returns": ended.returns, "lengths": ended.lengths, "durations": ended.durations},
+            "episodes": vars(self.episode_statistics()),
             "num_episodes_lifetime": self._num_episodes,
             "runner_metrics": self._runner_metrics.get_state(),
             "remote_env_runners": self._remote_states(),
@@ -417,9 +410,8 @@ class ActorDriver(Driver):
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         if own is not None:
-            episodes = own["episodes"]
-            columns = (episodes["returns"].tolist(), episodes["lengths"].tolist(), episodes["durations"].tolist())
-            self._window = collections.deque(zip(*columns, strict=True), maxlen=self._window.maxlen)
+            self._window.clear()
+            self._window.extend(EndedEpisodes(**own["episodes"]).rows())
             self._num_episodes = int(own["num_episodes_lifetime"])
             self._runner_metrics.set_state(own["runner_metrics"])
         runner = dict(state.get(COMPONENT_ENV_RUNNER, {}))

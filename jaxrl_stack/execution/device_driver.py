@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, in_time_order
 from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
+from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
@@ -32,7 +33,7 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
-from jaxrl_stack.execution.driver import Driver, EpisodeStatistics
+from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
 from jaxrl_stack.execution.train_state import TrainState
@@ -439,11 +440,11 @@ class DeviceDriver(Driver):
     def num_episodes(self) -> int:
         return 0 if self._window is None else num_episodes(self._window)
 
-    def episode_statistics(self) -> EpisodeStatistics:
+    def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
         if self._window is None:
-            return EpisodeStatistics(np.zeros(0), np.zeros(0, int), None, 0)
+            return EndedEpisodes.of(())
         returns, lengths = last_episodes(self._window)
-        return EpisodeStatistics(returns, lengths, None, self.num_episodes)
+        return EndedEpisodes(returns, lengths, durations=lengths * seconds_per_step)
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)
@@ -506,9 +507,8 @@ class DeviceDriver(Driver):
             state[COMPONENT_EVAL_ENV_RUNNER] = self.eval_env_runner.get_state([*own, *([] if resets else [_RUNNING])])
         return state
 
-    def components(self) -> list[tuple[str, Any]]:
-        own = super().components()
-        return [*own, (COMPONENT_EVAL_ENV_RUNNER, self.eval_env_runner)] if self.config.evaluation_interval else own
+    def _described_env_runners(self) -> tuple[Any, Any]:
+        return self.env_runner, self.eval_env_runner if self.config.evaluation_interval else None
 
     def _own_state(self) -> dict[str, Any]:
         return {

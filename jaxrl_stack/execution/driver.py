@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
+from jaxrl_stack.core import (
+    COMPONENT_ENV_RUNNER,
+    COMPONENT_EVAL_ENV_RUNNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_REPLAY_BUFFER,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -38,23 +43,6 @@ logger = logging.getLogger(__name__)
 _WHERE = {"device": "on the device", "actors": "on the host"}
 
 
-@dataclasses.dataclass(frozen=True)
-class EpisodeStatistics:
-    """The last finished episodes.
-
-    Attributes:
-        returns: float ``[n]``, oldest first.
-        lengths: int ``[n]``.
-        durations: float ``[n]``, seconds; None where only the rate of steps is known.
-        num_episodes_lifetime: Episodes finished so far.
-    """
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    durations: np.ndarray | None
-    num_episodes_lifetime: int
-
-
 class Driver(abc.ABC):
     """Samples, learns and evaluates.
 
@@ -72,6 +60,7 @@ class Driver(abc.ABC):
         env_runner_group: All EnvRunners.
         eval_env_runner: The EnvRunner of this process that evaluates; None if only actors do.
         eval_env_runner_group: All EnvRunners that evaluate.
+        replay_buffer: The replay memory, a Checkpointable; None without one.
         episode_metrics: What callbacks on episodes of this process log into.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
@@ -88,6 +77,7 @@ class Driver(abc.ABC):
     env_runner_group: EnvRunnerGroup
     eval_env_runner: EnvRunner | None
     eval_env_runner_group: EnvRunnerGroup
+    replay_buffer: Any = None
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
     replay_memory: MemoryEstimate | None = None
@@ -180,8 +170,12 @@ class Driver(abc.ABC):
         """Lifetime finished episodes."""
 
     @abc.abstractmethod
-    def episode_statistics(self) -> EpisodeStatistics:
-        """The last finished episodes."""
+    def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
+        """The last finished episodes, oldest first.
+
+        Args:
+            seconds_per_step: The wall time of one step of one environment, for episodes whose duration nobody took.
+        """
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
@@ -268,28 +262,24 @@ class Driver(abc.ABC):
 
     def components(self) -> list[tuple[str, Any]]:
         """``(name, Checkpointable or description)`` of what has a folder of its own in checkpoints."""
-        parts: list[tuple[str, Any]] = [
+        runner, eval_runner = self._described_env_runners()
+        parts = [
             (COMPONENT_LEARNER_GROUP, self.learner_group),
-            (COMPONENT_ENV_RUNNER, self._described_env_runner()),
+            (COMPONENT_ENV_RUNNER, runner),
+            (COMPONENT_REPLAY_BUFFER, self.stored_replay),
+            (COMPONENT_EVAL_ENV_RUNNER, eval_runner),
         ]
-        if self.stored_replay is not None:
-            parts.append((COMPONENT_REPLAY_BUFFER, self.stored_replay))
-        return parts
-
-    @property
-    def replay_as_stored(self) -> Checkpointable | None:
-        """The replay buffer, as checkpoints hold it; None without one."""
-        return None
+        return [(name, part) for name, part in parts if part is not None]
 
     @property
     def stored_replay(self) -> Checkpointable | None:
         """The replay buffer, where there is one and checkpoints hold it."""
-        replay: Any = self.replay_as_stored
+        replay: Any = self.replay_buffer
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
-    def _described_env_runner(self) -> Any:
-        """The EnvRunner whose connectors are those of all."""
-        return self.env_runner
+    @abc.abstractmethod
+    def _described_env_runners(self) -> tuple[Any, Any]:
+        """The EnvRunner whose connectors are those of all, and one that evaluates, None if none does."""
 
     def get_state(self) -> dict[str, Any]:
         """All that changes during training but replay: the states of `components`, and ``"driver"`` for the rest.
@@ -355,17 +345,11 @@ class Driver(abc.ABC):
         """Release devices, actors and environments."""
 
 
-def episode_results(episodes: EpisodeStatistics | EndedEpisodes, seconds_per_step: float = 0.0) -> dict[str, float]:
-    """Mean, min and max of episodes; NaN where there are none.
-
-    Args:
-        episodes: The episodes.
-        seconds_per_step: The wall time of one step of one environment, for episodes without durations.
-    """
-    returns, lengths, durations = episodes.returns, episodes.lengths, episodes.durations
+def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
+    """Mean, min and max of episodes; NaN where there are none."""
+    returns, lengths = episodes.returns, episodes.lengths
     if len(returns) == 0:
         return dict.fromkeys(EPISODE_STATISTICS, NAN)
-    duration = float(np.mean(lengths)) * seconds_per_step if durations is None else float(np.mean(durations))
     return {
         "episode_return_mean": float(np.mean(returns, dtype=np.float64)),
         "episode_return_min": float(np.min(returns)),
@@ -373,5 +357,5 @@ def episode_results(episodes: EpisodeStatistics | EndedEpisodes, seconds_per_ste
         "episode_len_mean": float(np.mean(lengths)),
         "episode_len_min": int(np.min(lengths)),
         "episode_len_max": int(np.max(lengths)),
-        "episode_duration_sec_mean": duration,
+        "episode_duration_sec_mean": float(np.mean(episodes.durations)),
     }

@@ -234,10 +234,6 @@ class OffPolicyActorDriver(ActorDriver):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    @property
-    def replay_as_stored(self) -> EpisodeReplayBuffer:
-        return self.replay_buffer
-
     def set_replay_state(self, state: dict[str, Any]) -> None:
         if COMPONENT_REPLAY_BUFFER in state:
             self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])

@@ -126,7 +126,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         )
         self._make_replay = program(lambda _: (self.replay.init(self._recorded),), donate_argnums=())
         self._cut = program(lambda replay: (self.replay.cut(replay),), donate_argnums=(0,))
-        self._stored_replay = StoredReplay(self)
+        self.replay_buffer = StoredReplay(self)
 
     def _check_divides(self, name: str, number: int, num_devices: int) -> None:
         if number % num_devices:
@@ -330,15 +330,11 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     # -------------------------------------------------------------------------------------------------------- state
 
-    @property
-    def replay_as_stored(self) -> StoredReplay:
-        return self._stored_replay
-
     def set_replay_state(self, state: dict[str, Any]) -> None:
         is_runner_restored = "rollout" in state.get(COMPONENT_ENV_RUNNER, {})
         is_whole = "driver" in state
         if COMPONENT_REPLAY_BUFFER in state:
-            self._stored_replay.set_state(state[COMPONENT_REPLAY_BUFFER])
+            self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
             if not is_runner_restored:
                 self._cut_replay()
         elif is_runner_restored and not is_whole:
