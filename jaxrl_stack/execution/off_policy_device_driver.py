@@ -214,7 +214,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     def _repeat_on_device(self, function: Any, state: TrainState, number: int) -> tuple[TrainState, Any]:
         # Sampling has no results: what it says about episodes is in the state.
-        return function(state) if number == 1 else repeat(function, state, 0, number, self._combined)
+        return function(state) if number == 1 else repeat(function, state, 0, number, _combined)
 
     def _sampler(self, runner: RunnerState) -> Sampler:
         """Everything that a call draws of random numbers, at once: in every step it would take longer."""
