@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxrl_stack.algorithms.sac import SACConfig, SACLearner
+from jaxrl_stack.core.learner.traced_metrics import nest_metrics
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.utils import counters
@@ -61,7 +62,7 @@ class Updates:
         settings = (settings_of or self.learner).settings()
         batch = {MODULE: {**self.batch, **columns}}
         state, metrics, rows = self.update(state or self.start, batch, settings, counters.from_int(steps))
-        return state, {name: value for (_, name), value in metrics.items()}, rows[(MODULE, "td_error")]
+        return state, nest_metrics(jax.device_get(metrics))[MODULE], rows[(MODULE, "td_error")]
 
     def moved(self, state) -> set[str]:
         """Which parts an update moved; the targets' among them."""
