@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.utils.coming import coming_names
+from jaxrl_stack.utils.coming import coming_names, stand_in
 
 ENV_STATE = "state"
 """Key of a global state in observations of several agents."""
@@ -21,9 +21,9 @@ def make_multi_agent(env_name_or_creator: Any) -> Any:
     Returns:
         A class that raises a NotImplementedError when called, so that files which make such a class can be imported.
     """
-    return type("MultiEnv", (__getattr__("MultiAgentEnv"),), {"__module__": __name__})
+    return type("MultiEnv", (stand_in("MultiAgentEnv"),), {"__module__": __name__})
 
 
-make_multi_agent.comes_later = __getattr__("MultiAgentEnv").comes_later  # type: ignore[attr-defined]
+make_multi_agent.comes_later = stand_in("MultiAgentEnv").comes_later  # type: ignore[attr-defined]
 
 __all__ = ["ENV_STATE", "make_multi_agent"]

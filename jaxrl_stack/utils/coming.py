@@ -22,7 +22,7 @@ class Coming(NamedTuple):
 
     Attributes:
         instead: When it comes and what to use until then, as what follows a name in a sentence.
-        modules: Module below the package -> the names in it, in one text.
+        modules: Modules below the package, in one text -> the names in each of them, likewise.
         base: The one of these names that the others are subclasses of.
     """
 
@@ -38,29 +38,25 @@ _ALGORITHM = "comes later. jaxrl_stack.algorithms.registry.ALGORITHMS is what th
 # fmt: off
 COMING = (
     Coming("comes later: use PPO (jaxrl_stack.algorithms.ppo), with several env runners", {
-        "algorithms.appo": "APPO APPOConfig",
-        "algorithms.appo.appo": "APPO APPOConfig LEARNER_RESULTS_CURR_KL_COEFF_KEY LEARNER_RESULTS_KL_KEY "
-        "LEARNER_RESULTS_MEAN_IS_KEY LEARNER_RESULTS_VAR_IS_KEY OLD_ACTION_DIST_KEY",
+        "algorithms.appo algorithms.appo.appo": "APPO APPOConfig",
+        "algorithms.appo.appo": "LEARNER_RESULTS_CURR_KL_COEFF_KEY LEARNER_RESULTS_KL_KEY LEARNER_RESULTS_MEAN_IS_KEY "
+        "LEARNER_RESULTS_VAR_IS_KEY OLD_ACTION_DIST_KEY",
         "algorithms.appo.appo_learner": "APPOLearner",
         "algorithms.appo.default_appo_rl_module": "DefaultAPPORLModule",
         "algorithms.appo.utils": "CircularBuffer",
-        "algorithms.impala": "IMPALA IMPALAConfig",
-        "algorithms.impala.impala": "IMPALA IMPALAConfig LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY",
+        "algorithms.impala algorithms.impala.impala": "IMPALA IMPALAConfig",
+        "algorithms.impala.impala": "LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY",
         "algorithms.impala.impala_learner": "IMPALALearner",
         "examples.algorithms.classes.appo_w_shared_data_actor": "APPOWithSharedDataActor SharedDataActor",
     }),
     Coming(_OFFLINE, {
-        "algorithms.bc": "BC BCConfig",
-        "algorithms.bc.bc": "BC BCConfig",
+        "algorithms.bc algorithms.bc.bc": "BC BCConfig",
         "algorithms.bc.bc_catalog": "BCCatalog",
-        "algorithms.cql": "CQL CQLConfig",
-        "algorithms.cql.cql": "CQL CQLConfig",
-        "algorithms.iql": "IQL IQLConfig",
+        "algorithms.cql algorithms.cql.cql": "CQL CQLConfig",
         "algorithms.iql.default_iql_rl_module": "DefaultIQLRLModule",
-        "algorithms.iql.iql": "IQL IQLConfig",
+        "algorithms.iql algorithms.iql.iql": "IQL IQLConfig",
         "algorithms.iql.iql_learner": "IQLLearner QF_TARGET_PREDS VF_LOSS VF_PREDS_NEXT",
-        "algorithms.marwil": "MARWIL MARWILConfig",
-        "algorithms.marwil.marwil": "MARWIL MARWILConfig",
+        "algorithms.marwil algorithms.marwil.marwil": "MARWIL MARWILConfig",
         "algorithms.marwil.marwil_learner": "LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY "
         "LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY MARWILLearner",
         "examples.offline_rl.classes.image_offline_data": "ImageOfflineData",
@@ -75,22 +71,19 @@ COMING = (
         "offline.offline_prelearner": "OfflinePreLearner SCHEMA",
     }),
     Coming(_ALGORITHM, {
-        "algorithms.dreamerv3": "DreamerV3 DreamerV3Config",
-        "algorithms.dreamerv3.dreamerv3": "DreamerV3 DreamerV3Config",
+        "algorithms.dreamerv3 algorithms.dreamerv3.dreamerv3": "DreamerV3 DreamerV3Config",
         "algorithms.dreamerv3.dreamerv3_catalog": "DreamerV3Catalog",
         "algorithms.dreamerv3.dreamerv3_learner": "DreamerV3Learner",
         "algorithms.dreamerv3.dreamerv3_rl_module": "ACTIONS_ONE_HOT DreamerV3RLModule",
-        "algorithms.tqc": "TQC TQCCatalog TQCConfig",
         "algorithms.tqc.default_tqc_rl_module": "DefaultTQCRLModule",
-        "algorithms.tqc.tqc": "TQC TQCConfig",
-        "algorithms.tqc.tqc_catalog": "TQCCatalog",
+        "algorithms.tqc algorithms.tqc.tqc": "TQC TQCConfig",
+        "algorithms.tqc algorithms.tqc.tqc_catalog": "TQCCatalog",
         "algorithms.tqc.tqc_learner": "QF_LOSS_KEY QF_MAX_KEY QF_MEAN_KEY QF_MIN_KEY QUANTILES_KEY TD_ERROR_MEAN_KEY "
         "TQCLearner",
     }),
     Coming(_ONE_AGENT, {
-        "env": "MultiAgentEnv",
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",
-        "env.multi_agent_env": "MultiAgentEnv",
+        "env env.multi_agent_env": "MultiAgentEnv",
         "env.vector.vector_multi_agent_env": "VectorMultiAgentEnv",
         "env.wrappers.group_agents_wrapper": "GroupAgentsWrapper",
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
@@ -131,9 +124,8 @@ COMING = (
         "models.utils": "get_filter_config",
     }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
-        "env.external": "RLlink get_rllink_message send_rllink_message",
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
-        "env.external.rllink": "RLlink get_rllink_message send_rllink_message",
+        "env.external env.external.rllink": "RLlink get_rllink_message send_rllink_message",
     }),
     Coming(
         "has no counterpart: write inner updates with jax.grad in compute_loss_for_module() of a Learner "
@@ -146,7 +138,14 @@ COMING = (
 # fmt: on
 
 _PACKAGE = __name__.partition(".")[0]
-_NAMES = {f"{_PACKAGE}.{module}": names.split() for coming in COMING for module, names in coming.modules.items()}
+PLACES = [
+    (f"{_PACKAGE}.{module}", name, coming)
+    for coming in COMING
+    for modules, names in coming.modules.items()
+    for module in modules.split()
+    for name in names.split() or [""]
+]
+"""``(module, name, what it comes with)``; the name is "" where a module is listed without names."""
 
 
 class _StandIn(abc.ABCMeta):
@@ -169,32 +168,21 @@ class _StandIn(abc.ABCMeta):
         raise AttributeError(f"{cls.__name__}.{name}: {cls.comes_later}")
 
 
-def stand_in(name: str, module: str, instead: str, base: type | None = None) -> Any:
+@functools.cache
+def stand_in(name: str) -> Any:
     """A class that can be imported, named in ``isinstance`` and subclassed, but of which there are no objects.
 
+    It and its subclasses raise a NotImplementedError when called or read like a dict, and an AttributeError for what
+    the real one may have. Their attribute ``comes_later`` is the message.
+
     Args:
-        name: Its name.
-        module: The ``__name__`` of the module that it is in.
-        instead: What follows its name in the sentence that says what to do until it comes.
-        base: A class that it is a subclass of.
-
-    Returns:
-        The class. It and its subclasses raise a NotImplementedError when called or read like a dict, and an
-        AttributeError for what the real one may have. Their attribute ``comes_later`` is the message.
+        name: A name in the table. It is one class at each of its paths.
     """
-    message = f"{name} {instead}."
-    fields = {"__module__": module, "__doc__": f"Not here yet. {message}", "comes_later": message}
-    return _StandIn(name, () if base is None else (base,), fields)
-
-
-@functools.cache
-def _stand_in_of(name: str) -> Any:
-    """The one class of a name, which may have several paths."""
-    coming, home = next(
-        (coming, module) for coming in COMING for module, names in coming.modules.items() if name in names.split()
-    )
-    base = None if coming.base in (None, name) else _stand_in_of(coming.base)
-    return stand_in(name, f"{_PACKAGE}.{home}", coming.instead, base)
+    home, _, coming = next(place for place in PLACES if place[1] == name)
+    bases = () if coming.base in (None, name) else (stand_in(coming.base),)
+    message = f"{name} {coming.instead}."
+    fields = {"__module__": home, "__doc__": f"Not here yet. {message}", "comes_later": message}
+    return _StandIn(name, bases, fields)
 
 
 def coming_names(module: str) -> Callable[[str], Any]:
@@ -205,8 +193,8 @@ def coming_names(module: str) -> Callable[[str], Any]:
     """
 
     def get(name: str) -> Any:
-        if name in _NAMES.get(module, ()):
-            return _stand_in_of(name)
+        if any(place[:2] == (module, name) for place in PLACES):
+            return stand_in(name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return get
@@ -224,10 +212,10 @@ class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         Raises:
             ImportError: A module of the table has no such name; says what to use.
         """
-        if any(f"{module}.".startswith(f"{fullname}.") for module in _NAMES):
+        if any(f"{module}.".startswith(f"{fullname}.") for module, _, _ in PLACES):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        for coming in COMING:
-            if path == [] and any(fullname.startswith(f"{_PACKAGE}.{module}.") for module in coming.modules):
+        for module, _, coming in PLACES:
+            if path == [] and fullname.startswith(f"{module}."):
                 raise ImportError(f"{fullname} {coming.instead}.", name=fullname)
         return None
 
@@ -235,4 +223,4 @@ class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Give the module its names."""
         module.__doc__ = "RLlib's path to names that are not here yet."
         vars(module)["__getattr__"] = coming_names(module.__name__)
-        vars(module)["__all__"] = _NAMES.get(module.__name__, [])
+        vars(module)["__all__"] = [name for place, name, _ in PLACES if name and place == module.__name__]

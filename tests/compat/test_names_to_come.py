@@ -13,9 +13,9 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.utils.annotations import override
-from jaxrl_stack.utils.coming import COMING, COMING_ALGORITHMS
+from jaxrl_stack.utils.coming import COMING_ALGORITHMS, PLACES
 
-PATHS = [(module, name) for coming in COMING for module, names in coming.modules.items() for name in names.split()]
+NAMED = [place for place in PLACES if place[1]]
 
 
 def of(path):
@@ -23,16 +23,13 @@ def of(path):
     return getattr(importlib.import_module(f"jaxrl_stack.{module}"), name)
 
 
-@pytest.mark.parametrize(("module", "name"), PATHS)
-def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module, name):
-    found = of(f"{module}.{name}")
-    (sentence,) = {
-        coming.instead for coming in COMING if module in coming.modules and name in coming.modules[module].split()
-    }
+@pytest.mark.parametrize(("module", "name", "coming"), NAMED, ids=[".".join(place[:2]) for place in NAMED])
+def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module, name, coming):
+    found = getattr(importlib.import_module(module), name)
     assert found.__name__ == name and not isinstance(object(), found) and callable(found)
     assert pickle.loads(pickle.dumps(found)) is found and copy.deepcopy(found) is found
     for use in (found, lambda: found["obs"], lambda: dict(found), lambda: list(found)):
-        with pytest.raises(NotImplementedError, match=f"^{name} {re.escape(sentence)}.$"):
+        with pytest.raises(NotImplementedError, match=f"^{name} {re.escape(coming.instead)}.$"):
             use()
 
 
