@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 BATCH_INDEXES = "batch_indexes"
 """Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
 
-_FIRST = np.zeros(1, np.int64)
-_BLOCK_COLUMNS = {Columns.OBS, *STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK}
+_STORED = (Columns.OBS, *STEP_COLUMNS)
+_BLOCK_COLUMNS = {*_STORED, Columns.FINAL_OBS, Columns.LOSS_MASK}
 
 
 class EpisodeReplayBuffer(Checkpointable):
@@ -277,32 +277,21 @@ class EpisodeReplayBuffer(Checkpointable):
             ValueError: If the block has more steps than the buffer, its data does not fit to what is stored or to
                 earlier blocks of its stream, or a row that is only a reset comes in the middle of an episode.
         """
-        if starts is not None and len(starts) == 1 and self._add_chain(columns, stream, serial, bool(starts[0])):
-            return
-        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]).T
-        num_envs = len(ended)
+        ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
+        num_envs = ended.shape[1]
         mask = columns.get(Columns.LOSS_MASK)
-        valid = np.ones(ended.shape, bool) if mask is None else np.asarray(mask, bool).T
-        size = int(valid.sum())
+        valid = None if mask is None else np.asarray(mask, bool)
+        size = ended.size if valid is None else int(np.count_nonzero(valid))
         if size > self.capacity:
             raise ValueError(
                 f"A block of {size} steps cannot be added to a replay buffer of capacity={self.capacity}: raise the "
                 f"capacity, or sample shorter fragments from fewer environments."
             )
-        is_first, is_last = valid.copy(), valid.copy()
-        is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
-        is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
-        torn = is_last[:, :-1] & ~ended[:, :-1]
-        if torn.any():
-            env, t = (int(x[0]) for x in np.nonzero(torn))
-            raise ValueError(
-                f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row "
-                f"{t} ended no episode: set truncateds there if it was cut off."
-            )
+        envs, times, lengths = _chains(ended, valid)
         running = self._streams.get(stream)
         if running is None:
-            numbers, times = np.zeros((2, num_envs), np.int64)
-            running = Stream(np.full(num_envs, -1, np.int32), numbers, times, None)
+            numbers, ages = np.zeros((2, num_envs), np.int64)
+            running = Stream(np.full(num_envs, -1, np.int32), numbers, ages, None)
         elif len(running.last) != num_envs:
             raise ValueError(
                 f"A block of {num_envs} environments cannot continue the stream {stream!r}, which has "
@@ -312,98 +301,57 @@ class EpisodeReplayBuffer(Checkpointable):
         # From here on environment by environment, time running fastest.
         def in_order(leaf: Any) -> np.ndarray:
             swapped = np.asarray(leaf).swapaxes(0, 1)
-            return swapped.reshape(size, *swapped.shape[2:]) if mask is None else swapped[valid]
+            return swapped.reshape(size, *swapped.shape[2:]) if valid is None else swapped[valid.T]
 
-        last_envs, last_times = np.nonzero(is_last)
-        steps = {name: map_arrays(in_order, columns[name]) for name in (Columns.OBS, *STEP_COLUMNS)}
-        tails = map_arrays(lambda leaf: np.asarray(leaf)[last_times, last_envs], columns[Columns.FINAL_OBS])
-        extras = {
-            name: map_arrays(in_order, value)
-            for name, value in columns.items()
-            if name not in _BLOCK_COLUMNS and self._keeps(name)
-        }
-        fitted = self._store.fit(steps, tails, extras, self._bookkeeping())
+        last = (times + lengths - 1, envs)
+        fitted = self._store.fit(
+            {name: map_arrays(in_order, columns[name]) for name in _STORED},
+            map_arrays(lambda leaf: np.asarray(leaf)[last], columns[Columns.FINAL_OBS]),
+            {
+                name: map_arrays(in_order, value)
+                for name, value in columns.items()
+                if name not in _BLOCK_COLUMNS and self._keeps(name)
+            },
+            self._bookkeeping(),
+        )
 
-        is_new = ~valid[:, 0]
+        if starts is None:
+            is_new = (running.last >= 0) & ~self._same_frames(running.last, take(columns[Columns.OBS], 0))
+        else:
+            is_new = np.asarray(starts, bool)
+        if valid is not None:
+            is_new = is_new | ~valid[0]
         if serial is not None and running.serial is not None and serial != running.serial + 1:
-            is_new[:] = True
-        if starts is not None:
-            is_new |= np.asarray(starts, bool)
-        elif (running.last >= 0).any():
-            is_new |= (running.last >= 0) & ~self._same_frames(running.last, take(columns[Columns.OBS], 0))
-        self._abandon(running, np.flatnonzero((running.last >= 0) & is_new))
-        running.t[is_new] = 0
+            is_new = np.ones(num_envs, bool)
+        if np.count_nonzero(is_new):
+            self._end(running.number[is_new & (running.last >= 0)])
+            running.last[is_new], running.t[is_new] = -1, 0
         running.serial = serial
         self._streams[stream] = running
-        if not size:
-            self._note_added()
-            return
         self._make_room(size)
 
-        envs, times = np.nonzero(is_first)
-        lengths = last_times - times + 1
-        heads = np.where(times == 0, running.last[envs], -1)
-        first_t = np.where(times == 0, running.t[envs], 0)
-        is_new = heads < 0
-        owners = np.where(is_new, self._counts.next_number - 1 + np.cumsum(is_new), running.number[envs])
-        step_rows, tail_rows = self._write(fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners)
-        firsts = step_rows[np.cumsum(lengths) - lengths]
-        for index in np.flatnonzero(is_new).tolist():
-            number = int(owners[index])
-            where = (stream, int(envs[index]))
-            self._register(Record(number, f"stream-{number}", int(firsts[index]), -1, True, where))
-        is_over = ended[last_envs, last_times]
-        self._end(owners[is_over])
-        # Of several episodes of an environment the last one counts: assignments are done in order.
-        running.last[envs] = np.where(is_over, -1, tail_rows)
-        running.number[envs] = owners
-        running.t[envs] = np.where(is_over, 0, first_t + lengths)
+        if len(envs):
+            # The steps that were here may have been evicted just now.
+            heads, first_t, owners = running.last[envs], running.t[envs], running.number[envs]
+            later = times > 0
+            if np.count_nonzero(later):
+                heads[later], first_t[later] = -1, 0
+            (news,) = (heads < 0).nonzero()
+            if len(news):
+                owners[news] = self._counts.next_number + np.arange(len(news))
+            step_rows, tail_rows = self._write(fitted, lengths=lengths, heads=heads, first_t=first_t, owners=owners)
+            for chain in news.tolist():
+                number, row = int(owners[chain]), int(step_rows[lengths[:chain].sum()])
+                where = (stream, int(envs[chain]))
+                self._register(Record(number, f"stream-{number}", row, -1, True, where))
+            first_t += lengths
+            is_over = ended[last]
+            if np.count_nonzero(is_over):
+                self._end(owners[is_over])
+                tail_rows[is_over], first_t[is_over] = -1, 0
+            # Of several episodes of an environment the last one counts: assignments are done in order.
+            running.last[envs], running.t[envs], running.number[envs] = tail_rows, first_t, owners
         self._note_added()
-
-    def _add_chain(self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: bool) -> bool:
-        """`_add_block` for what most blocks of a single environment are: steps of one episode, in known forms.
-
-        Returns:
-            Whether it was that; otherwise nothing has changed.
-        """
-        store, running = self._store, self._streams.get(stream)
-        terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
-        size = len(terminateds)
-        if (
-            running is None
-            or len(running.last) != 1
-            or not 0 < size <= self.capacity
-            or Columns.LOSS_MASK in columns
-            or terminateds[:-1].any()
-            or truncateds[:-1].any()
-            or type(columns[Columns.FINAL_OBS]) is not np.ndarray
-            or columns[Columns.FINAL_OBS].dtype != columns[Columns.OBS].dtype
-            or not store.fits(columns)
-            or any(name not in _BLOCK_COLUMNS and self._keeps(name) for name in columns)
-        ):
-            return False
-        if starts or (serial is not None and running.serial is not None and serial != running.serial + 1):
-            if running.last[0] >= 0:
-                self._abandon(running, _FIRST)
-            running.t[0] = 0
-        running.serial = serial
-        self._make_room(size)
-        # The steps of this episode that were here may have been evicted just now.
-        head, first_t = int(running.last[0]), int(running.t[0])
-        is_new = head < 0
-        number = self._counts.next_number if is_new else int(running.number[0])
-        rows, last = store.extend(columns, columns[Columns.FINAL_OBS][-1, 0], head=head, first_t=first_t, owner=number)
-        self._note_written(rows)
-        if is_new:
-            self._register(Record(number, f"stream-{number}", int(rows[0]), -1, True, (stream, 0)))
-        running.number[0] = number
-        if terminateds[-1, 0] or truncateds[-1, 0]:
-            self._end(running.number)
-            running.last[0], running.t[0] = -1, 0
-        else:
-            running.last[0], running.t[0] = last, first_t + size
-        self._note_added()
-        return True
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
         """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
@@ -413,10 +361,6 @@ class EpisodeReplayBuffer(Checkpointable):
             same &= (left == np.asarray(right)).reshape(len(rows), -1).all(axis=1)
         return same
 
-    def _abandon(self, running: Stream, envs: np.ndarray) -> None:
-        self._end(running.number[envs])
-        running.last[envs] = -1
-
     def _end(self, numbers: np.ndarray) -> None:
         """Note that episodes of streams go on no more."""
         for number in numbers.tolist():
@@ -425,13 +369,10 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _write(self, fitted: tuple[Any, Any, Any], **chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step_rows, tail_rows = self._store.insert(*fitted, **chains)
-        self._note_written(step_rows)
-        return step_rows, tail_rows
-
-    def _note_written(self, step_rows: np.ndarray) -> None:
         self._add_items(step_rows)
         self._num_timesteps += len(step_rows)
         self._counts.added_timesteps += len(step_rows)
+        return step_rows, tail_rows
 
     def _register(self, record: Record) -> None:
         self._records[record.number] = record
@@ -442,7 +383,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._extra_columns is None or name in self._extra_columns
 
     def _note_added(self) -> None:
-        self._metrics.added(self._counts, num_episodes_stored=len(self._records), num_steps_stored=self._num_timesteps)
+        self._metrics.added(num_episodes_stored=len(self._records), num_steps_stored=self._num_timesteps)
 
     # -------------------------------------------------------------------------------------------------------- eviction
 
@@ -649,7 +590,7 @@ class EpisodeReplayBuffer(Checkpointable):
         rows = self._draw_items(number, 0)
         store = self._store
         window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
-        self._note_sampled(rows, number, float(window.lengths.mean()))
+        self._note_sampled(rows, number, int(window.lengths.sum()) / number)
         return {
             Columns.OBS: store.take(Columns.OBS, rows),
             Columns.ACTIONS: store.take(Columns.ACTIONS, rows),
@@ -716,7 +657,7 @@ class EpisodeReplayBuffer(Checkpointable):
             return map_arrays(of_leaf, tree)
 
         steps = frames[:, :-1]
-        out = {name: filled(store.columns[name], steps) for name in (Columns.OBS, *STEP_COLUMNS)}
+        out = {name: filled(store.columns[name], steps) for name in _STORED}
         out[Columns.NEXT_OBS] = filled(store.columns[Columns.OBS], frames[:, 1:])
         out |= {name: filled(store.extra(name), steps) for name in extra_columns}
         if state_column is not None:
@@ -893,3 +834,29 @@ def _at_least(least: int, name: str, value: Any) -> int:
 def _rows(column: Any) -> Any:
     """Arrays ``[n, ...]`` of a column of an episode."""
     return batch(column) if isinstance(column, list) else column
+
+
+def _chains(ended: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps of a block ``[T, B]`` that follow on each other, ``(environments, first rows, lengths)``, ``[K]`` each.
+
+    Raises:
+        ValueError: If a row that is only a reset comes in the middle of an episode.
+    """
+    num_steps, num_envs = ended.shape
+    if valid is None:
+        if not np.count_nonzero(ended[:-1]):
+            return np.arange(num_envs), np.zeros(num_envs, np.int64), np.full(num_envs, num_steps)
+        valid = np.ones(ended.shape, bool)
+    ended, valid = ended.T, valid.T
+    is_first, is_last = valid.copy(), valid.copy()
+    is_first[:, 1:] &= ended[:, :-1] | ~valid[:, :-1]
+    is_last[:, :-1] &= ended[:, :-1] | ~valid[:, 1:]
+    torn = is_last[:, :-1] & ~ended[:, :-1]
+    if torn.any():
+        env, t = (int(x[0]) for x in np.nonzero(torn))
+        raise ValueError(
+            f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row "
+            f"{t} ended no episode: set truncateds there if it was cut off."
+        )
+    envs, times = np.nonzero(is_first)
+    return envs, times, np.nonzero(is_last)[1] - times + 1

@@ -17,7 +17,7 @@ from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
-from jaxrl_stack.utils.nested import batch_size, cast_lossless, tree_leaves, tree_map
+from jaxrl_stack.utils.nested import batch_size, cast_lossless, take, tree_leaves, tree_map
 
 STEP_COLUMNS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 """What a step has besides its observation; outputs of the module come on top."""
@@ -109,24 +109,15 @@ class FrameStore:
             ValueError: If structures, shapes or dtypes differ from those of earlier data, or there is not enough
                 memory.
         """
-        steps = {
-            name: map_arrays(lambda x, n=name: np.asarray(x, _DTYPES.get(n)), value) for name, value in steps.items()
-        }
-        tails = map_arrays(np.asarray, tails)
-        extras = {name: map_arrays(np.asarray, value) for name, value in extras.items()}
-        size = batch_size(steps[Columns.REWARDS])
-        for name, value in (*steps.items(), *extras.items()):
-            _check_columns(name, value, size)
+        size = len(steps[Columns.REWARDS])
+        steps = {name: _fitted(name, self.columns.get(name), value, size) for name, value in steps.items()}
+        extras = {name: _fitted(name, self.extras.get(name), value, size) for name, value in extras.items()}
         if not self.num_rows:
             self._allocate(steps, extras, bookkeeping)
-        for name, value in extras.items():
+        for name in extras:
             if name not in self.extras:
-                self.extras[name] = map_arrays(lambda leaf: _rows_like(leaf, self.num_rows), value)
-        return (
-            {name: _fitted(name, self.columns[name], value) for name, value in steps.items()},
-            _fitted(Columns.OBS, self.columns[Columns.OBS], tails),
-            {name: _fitted(name, self.extras[name], value) for name, value in extras.items()},
-        )
+                self.extras[name] = _longer(take(extras[name], slice(0)), self.num_rows)
+        return steps, _fitted(Columns.OBS, self.columns[Columns.OBS], tails), extras
 
     def insert(
         self,
@@ -153,86 +144,33 @@ class FrameStore:
         Returns:
             ``(rows of the steps [S], rows after the last ones [K])``.
         """
-        sizes = lengths + 1
-        stops = np.cumsum(sizes)
-        starts, ends = stops - sizes, stops - 1
-        num_frames = int(stops[-1])
-        is_continued = heads >= 0
-
-        rows = np.empty(num_frames, np.int32)
-        is_new = np.ones(num_frames, bool)
-        is_new[starts[is_continued]] = False
-        rows[is_new] = self._rows(num_frames - int(is_continued.sum()))
-        rows[starts[is_continued]] = heads[is_continued]
-        is_step = np.ones(num_frames, bool)
-        is_step[ends] = False
-
-        following = np.empty(num_frames, np.int32)
-        following[:-1] = rows[1:]
-        following[ends] = -1
-        before = np.empty(num_frames, np.int32)
-        before[1:] = rows[:-1]
-        # Index -1 reads some row, which `where` leaves out.
-        before[starts] = np.where(is_continued, self.prev[heads], -1)
-        self.next[rows] = following
-        self.prev[rows] = before
-        self.t[rows] = np.arange(num_frames) + np.repeat(first_t - starts, sizes)
-        self.owner[rows] = np.repeat(owners, sizes)
-
-        step_rows, tail_rows = rows[is_step], rows[ends]
+        stops = lengths.cumsum()
+        starts, size = stops - lengths, int(stops[-1])
+        is_new = heads < 0
+        num_new = int(np.count_nonzero(is_new))
+        after = self._rows(size + num_new)
+        if num_new:
+            # The first row of a new chain comes before those that its steps lead to.
+            places = (starts + is_new.cumsum() - 1)[is_new]
+            heads, firsts = heads.copy(), after[places]
+            heads[is_new] = firsts
+            self.prev[firsts], self.t[firsts], self.owner[firsts] = -1, first_t[is_new], owners[is_new]
+            after = np.delete(after, places)
+        rows = np.empty(size, np.int32)
+        rows[1:] = after[:-1]
+        rows[starts] = heads
+        tail_rows = after[stops - 1]
+        self.next[rows] = after
+        self.next[tail_rows] = -1
+        self.prev[after] = rows
+        self.t[after] = np.arange(1, size + 1) + (first_t - starts).repeat(lengths)
+        self.owner[after] = owners.repeat(lengths)
         for name, value in steps.items():
-            _put(self.columns[name], step_rows, value)
+            _put(self.columns[name], rows, value)
         _put(self.columns[Columns.OBS], tail_rows, tails)
         for name, stored in self.extras.items():
-            _put(stored, step_rows, extras.get(name))
-        return step_rows, tail_rows
-
-    def fits(self, columns: Mapping[str, Any]) -> bool:
-        """Whether columns ``[T, B, ...]`` are single arrays in the dtypes and shapes of the store, as they are."""
-        return all(
-            type(new := columns[name]) is np.ndarray
-            and type(stored) is np.ndarray
-            and new.dtype == stored.dtype
-            and new.shape[2:] == stored.shape[1:]
-            for name, stored in self.columns.items()
-        )
-
-    def extend(
-        self, columns: Mapping[str, np.ndarray], tail: np.ndarray, *, head: int, first_t: int, owner: int
-    ) -> tuple[np.ndarray, int]:
-        """`insert` for one chain, in a third of the time.
-
-        Args:
-            columns: ``{column: array [T, 1, ...]}`` of T steps; what `fits`.
-            tail: Observation ``[...]`` after the last one.
-            head: See `insert`.
-            first_t: See `insert`.
-            owner: Number of the episode.
-
-        Returns:
-            ``(rows of the steps [T], row after the last one)``.
-        """
-        size = len(columns[Columns.REWARDS])
-        if head < 0:
-            rows = self._rows(size + 1)
-            self.prev[rows[0]] = -1
-        else:
-            rows = np.empty(size + 1, np.int32)
-            rows[0] = head
-            rows[1:] = self._rows(size)
-        steps, following = rows[:-1], rows[1:]
-        self.next[steps] = following
-        self.prev[following] = steps
-        last = int(rows[-1])
-        self.next[last] = -1
-        self.t[rows] = np.arange(first_t, first_t + size + 1)
-        self.owner[rows] = owner
-        for name, stored in self.columns.items():
-            stored[steps] = columns[name][:, 0]
-        self.columns[Columns.OBS][last] = tail
-        for stored in self.extras.values():
-            _put(stored, steps, None)
-        return steps, last
+            _put(stored, rows, extras.get(name))
+        return rows, tail_rows
 
     def free(self, rows: np.ndarray) -> None:
         """Give rows back."""
@@ -401,7 +339,7 @@ class FrameStore:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         with deferred_interrupt():
             parts, links = self._stored
-            arrays = map_arrays(lambda leaf: _rows_like(leaf, self.num_rows), parts[0])
+            arrays = _longer(take(parts[0], slice(0)), self.num_rows)
             start = 0
             while parts:
                 part = parts.pop(0)
@@ -439,7 +377,7 @@ class FrameStore:
         # Every chain needs a row more than it has steps.
         num_rows = self.capacity + max(64, self.capacity // 16)
         _require_memory(columns, extras, bookkeeping, num_rows)
-        self.columns, self.extras = (map_arrays(lambda leaf: leaf[:0], dict(tree)) for tree in (columns, extras))
+        self.columns, self.extras = take(columns, slice(0)), take(extras, slice(0))
         self._grow(num_rows)
 
     def _rows(self, number: int) -> np.ndarray:
@@ -452,14 +390,13 @@ class FrameStore:
         rows = np.empty(number, np.int32)
         self._num_free -= recycled
         rows[:recycled] = self._free[self._num_free : self._num_free + recycled]
-        rows[recycled:] = np.arange(self._num_used, self._num_used + fresh)
+        if fresh:
+            rows[recycled:] = np.arange(self._num_used, self._num_used + fresh)
         self._num_used += fresh
         return rows
 
     def _grow(self, num_rows: int) -> None:
-        self.columns = map_arrays(lambda leaf: _longer(leaf, num_rows), self.columns)
-        self.extras = map_arrays(lambda leaf: _longer(leaf, num_rows), self.extras)
-        for name in (*_LINKS, "_free"):
+        for name in ("columns", "extras", *_LINKS, "_free"):
             setattr(self, name, _longer(getattr(self, name), num_rows))
         self.num_rows = num_rows
 
@@ -471,15 +408,12 @@ def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
     """Write to some rows of a column; zeros if there is nothing to write."""
-    if value is None:
-        map_arrays(lambda stored: stored.__setitem__(rows, 0), stored)
+    if type(stored) is np.ndarray:
+        stored[rows] = 0 if value is None else value
+    elif value is None:
+        tree_map(lambda leaf: leaf.__setitem__(rows, 0), stored)
     else:
-        map_arrays(lambda stored, new: stored.__setitem__(rows, new), stored, value)
-
-
-def _rows_like(leaf: np.ndarray, num_rows: int) -> np.ndarray:
-    """Zeros: pages that are not written to take no memory."""
-    return np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
+        tree_map(lambda leaf, new: leaf.__setitem__(rows, new), stored, value)
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -503,10 +437,15 @@ def _form(tree: Any) -> Any:
     return tree_map(lambda leaf: (leaf.shape[1:], leaf.dtype), tree)
 
 
-def _longer(leaf: np.ndarray, num_rows: int) -> np.ndarray:
-    rows = _rows_like(leaf, num_rows)
-    rows[: len(leaf)] = leaf
-    return rows
+def _longer(tree: Any, num_rows: int) -> Any:
+    """Arrays of so many rows, of which the last ones are zeros: pages that are not written to take no memory."""
+
+    def longer(leaf: np.ndarray) -> np.ndarray:
+        rows = np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
+        rows[: len(leaf)] = leaf
+        return rows
+
+    return map_arrays(longer, tree)
 
 
 def _require_memory(
@@ -532,7 +471,20 @@ def _check_columns(name: str, value: Any, size: int) -> None:
             raise ValueError(f"The column {name!r} has the shape {leaf.shape}, and should have {wanted}.")
 
 
-def _fitted(name: str, stored: Any, value: Any) -> Any:
+def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
+    """A column of `size` rows in the form of the stored one; as arrays if there is none."""
+    if (
+        type(value) is type(stored) is np.ndarray
+        and value.dtype == stored.dtype
+        and value.shape[1:] == stored.shape[1:]
+        and (size is None or len(value) == size)
+    ):
+        return value
+    value = map_arrays(lambda leaf: np.asarray(leaf, _DTYPES.get(name)), value)
+    _check_columns(name, value, batch_size(value) if size is None else size)
+    if stored is None:
+        return value
+
     def fit(stored: np.ndarray, new: np.ndarray) -> np.ndarray:
         if not isinstance(new, np.ndarray):
             raise ValueError(f"The column {name!r} is an array in the replay buffer, and not a {type(new).__name__}.")

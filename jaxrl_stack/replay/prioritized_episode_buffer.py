@@ -144,7 +144,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                 "update_priorities() has no items to set: sample first, or name them (indices=batch_indexes)."
             )
         self._store.own()
-        if items.dtype != np.int64 or (items & 0xFFFFFFFF >= self._store.num_rows).any():
+        if items.dtype != np.int64 or np.count_nonzero(items & 0xFFFFFFFF >= self._store.num_rows):
             raise ValueError(
                 f"update_priorities(indices=...) takes the batch_indexes of a sample, int64, as they came; this is "
                 f"{items.dtype} or of another buffer."
@@ -155,10 +155,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise ValueError(
                 f"update_priorities() got priorities of shape {values.shape} for {len(rows)} items: one for each."
             )
-        if not np.isfinite(values).all():
+        num_bad = np.count_nonzero(~np.isfinite(values))
+        if num_bad:
             raise ValueError(
-                f"update_priorities() got {np.flatnonzero(~np.isfinite(values)).size} priorities that are NaN or "
-                f"infinite: look at the loss that they come from."
+                f"update_priorities() got {num_bad} priorities that are NaN or infinite: look at the loss that they "
+                f"come from."
             )
         if indices is None:
             self._last_sampled = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.utils import metrics as names
@@ -39,13 +40,10 @@ class ReplayMetrics:
         self._logger = MetricsLogger()
         self._sums: collections.Counter[str] = collections.Counter()
         self._means: dict[str, collections.deque[float]] = {}
-        self._seen = _added(counts)
+        self._counts, self._seen = counts, dataclasses.asdict(counts)
 
-    def added(self, counts: Counts, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Note what has changed since the last call, and what there is now."""
-        before, self._seen = self._seen, _added(counts)
-        for name, now, then in zip(_ADDED, self._seen, before, strict=True):
-            self._sums[name] += now - then
+    def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
+        """Note what there is now."""
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
 
@@ -78,6 +76,9 @@ class ReplayMetrics:
     def reduce(self) -> dict[str, Any]:
         """The metrics since the last time, for `MetricsLogger.aggregate`."""
         log = self._logger.log_value
+        if names.NUM_EPISODES_STORED in self._means:
+            before, self._seen = self._seen, dataclasses.asdict(self._counts)
+            self._sums.update({name: self._seen[field] - before[field] for name, field in _ADDED.items()})
         for name, number in self._sums.items():
             for key in _keys(name):
                 log(key, number, reduce="sum")
@@ -96,10 +97,6 @@ class ReplayMetrics:
         if name not in self._means:
             self._means[name] = collections.deque(maxlen=self._window)
         self._means[name].append(number)
-
-
-def _added(counts: Counts) -> tuple[int, ...]:
-    return tuple(getattr(counts, field) for field in _ADDED.values())
 
 
 def _keys(name: str, suffix: str = "") -> list[str | tuple[str, str]]:

@@ -67,7 +67,7 @@ def transitions(
     store, infos = buffer._store, buffer._infos
     rows = buffer._draw_items(number, min_steps)
     window = store.windows(rows, *buffer._n_steps(n_step, number), gamma)
-    buffer._note_sampled(rows, number, float(window.lengths.mean()))
+    buffer._note_sampled(rows, number, int(window.lengths.sum()) / number)
     obs, new_obs = (unbatch(store.take(Columns.OBS, at)) for at in (rows, window.new))
     actions = unbatch(store.take(Columns.ACTIONS, rows))
     terminateds = store.take(Columns.TERMINATEDS, window.last).tolist()
