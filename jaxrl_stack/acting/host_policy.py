@@ -104,7 +104,7 @@ class HostPolicy:
         self.records_obs = len(step.env_to_module) > 0
         self._module: Any = None
         self._params: dict[str, Any] = {}
-        self._rest: dict[str, Any] = {}
+        self._rest: dict[str, Any] = {ref: step.pure.rest[ref] for ref in step.pure.stream_refs}
         self._layouts: dict[Mode, Layout] = {}
         self._once = jax.jit(self._act_once, static_argnames="explore")
         self._final = jax.jit(self._observe_final)
@@ -171,10 +171,9 @@ class HostPolicy:
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Take over parameters and the modules' other state; refs that are left out stay as they are."""
         self._module = None
-        self._params = {**self._params, **self.place(dict(params))}
         streams = self._step.pure.stream_refs
-        own = {ref: leaf for ref, leaf in self._step.pure.rest.items() if ref in streams}
-        self._rest = {**own, **self._rest, **self.place({r: leaf for r, leaf in rest.items() if r not in streams})}
+        self._params = {**self._params, **self.place(dict(params))}
+        self._rest = {**self._rest, **self.place({ref: leaf for ref, leaf in rest.items() if ref not in streams})}
         self._fixed_changed()
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -253,22 +252,19 @@ class HostPolicy:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
         # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
         needed = inputs_that_matter(function, self._fixed, varying, memory, np.zeros(3, np.uint32), batch)
-        fixed_leaves, fixed_structure = jax.tree.flatten(jax.eval_shape(lambda: self._fixed))
-        varying_leaves, varying_structure = jax.tree.flatten(jax.eval_shape(lambda: varying))
-        num_fixed = len(fixed_leaves)
-        fixed = tuple(i for i in range(num_fixed) if needed[i])
-        used = tuple(i for i in range(len(varying_leaves)) if needed[num_fixed + i])
+        shapes, structure = jax.tree.flatten(jax.eval_shape(lambda: (self._fixed, varying)))
+        used = [i for i in range(len(shapes)) if needed[i]]
+        num_fixed = len(jax.tree.leaves(self._fixed))
 
         def program(fixed_given, memory, counts, batch, varying_given):
-            return function(
-                jax.tree.unflatten(fixed_structure, _among_blanks(fixed_leaves, fixed, fixed_given)),
-                jax.tree.unflatten(varying_structure, _among_blanks(varying_leaves, used, varying_given)),
-                memory,
-                counts,
-                batch,
-            )
+            leaves = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+            for i, leaf in zip(used, (*fixed_given, *varying_given), strict=True):
+                leaves[i] = leaf
+            fixed, varying = jax.tree.unflatten(structure, leaves)
+            return function(fixed, varying, memory, counts, batch)
 
-        return _Acting(jax.jit(program), fixed, used)
+        fixed, rest = (tuple(i for i in used if (i < num_fixed) == of_fixed) for of_fixed in (True, False))
+        return _Acting(jax.jit(program), fixed, tuple(i - num_fixed for i in rest))
 
     def act_once(
         self, env_to_module: Any, batch: dict[str, Any], key: jax.Array, timesteps: np.ndarray, *, explore: bool
@@ -369,18 +365,3 @@ def _all_finite(observations: Any, num_envs: int) -> jax.Array:
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             finite &= jnp.isfinite(leaf).reshape(num_envs, -1).all(axis=1)
     return finite
-
-
-def _among_blanks(shapes: Sequence[Any], positions: Sequence[int], given: Sequence[Any]) -> list[Any]:
-    """Leaves of these shapes: those at some positions as given, blanks for the others. Part of a trace."""
-    out = [None if i in positions else _blank(shape) for i, shape in enumerate(shapes)]
-    for position, leaf in zip(positions, given, strict=True):
-        out[position] = leaf
-    return out
-
-
-def _blank(shape: Any) -> jax.Array:
-    if not jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-        return jnp.zeros(shape.shape, shape.dtype)
-    # The type of key that `jax.random.key` makes.
-    return jnp.broadcast_to(jax.random.key(0), shape.shape)

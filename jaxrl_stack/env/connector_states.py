@@ -63,8 +63,7 @@ class ConnectorStates:
 
     def get_module_to_env(self) -> dict[str, Any]:
         """The module-to-env pipeline's state on the host, connector by connector."""
-        self.module_to_env.state = jax.device_get(self.value[1])
-        return self.module_to_env.get_state()
+        return state_of(self.module_to_env, self.value[1])
 
     def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
         """Take over a state.
@@ -99,6 +98,12 @@ class ConnectorStates:
     @functools.cached_property
     def _histories(self) -> Any:
         return histories(self.pure)
+
+
+def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
+    """A pipeline's `get_state` for a state that is elsewhere."""
+    pipeline.state = jax.device_get(state)
+    return pipeline.get_state()
 
 
 def histories(pipeline: Any) -> Any:

@@ -21,10 +21,12 @@ from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation
+from jaxrl_stack.env.connector_states import state_of
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
@@ -162,7 +164,7 @@ class DeviceEnvRunner(EnvRunner):
         rollout = self.rollout
         make: dict[str, Callable[[], Any]] = {
             COMPONENT_RL_MODULE: lambda: self.module.get_state(),
-            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: _state_of(rollout.env_to_module, self.connector_state()),
+            COMPONENT_ENV_TO_MODULE_CONNECTOR: lambda: state_of(rollout.env_to_module, self.connector_state()),
             COMPONENT_MODULE_TO_ENV_CONNECTOR: lambda: rollout.module_to_env.get_state(),
             "weights_seq_no": lambda: self._learner.num_updates,
             "running_evaluation": lambda: {
@@ -237,14 +239,14 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             ValueError: If the observation does not fit the observation space.
         """
-        batch = checked_observation(self.rollout.env.observation_space, observation)
+        observation = checked_observations(self.rollout.env.observation_space, observation, 0)
 
-        def act(batch, key, connector_state, params, rest, settings, timesteps):
-            context = self._context(params, rest, settings, timesteps, explore=explore)
-            return self.rollout.act_once({Columns.OBS: batch}, key, connector_state, context)
+        def act(observation, key, connector_state, *weights):
+            columns = {Columns.OBS: jax.tree.map(lambda x: x[None], observation)}
+            return self.rollout.act_once(columns, key, connector_state, self._context(*weights, explore=explore))
 
         program = self._program(("act", explore), act)
-        columns = program(batch, key, self.connector_state(), *self._weights())
+        columns = program(observation, key, self.connector_state(), *self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 
     def sample(
@@ -327,10 +329,10 @@ class DeviceEnvRunner(EnvRunner):
     def _unrolling(self, num_steps: int, explore: bool, random_actions: bool = False, has_columns: bool = True) -> Any:
         """The program of some steps: ``(state, *weights) -> (state, columns or (), statistics)``."""
 
-        def run(state, params, rest, settings, timesteps):
+        def run(state, *weights):
             acting = dataclasses.replace(self.rollout, draws_actions=random_actions)
             # It acts as a policy does that serves: with what training has learned, and nothing else.
-            context = self._context(params, rest, settings, timesteps, explore=explore, update_statistics=False)
+            context = self._context(*weights, explore=explore, update_statistics=False)
             state, columns, statistics = acting.unroll(state, context, num_steps=num_steps)
             return state, columns if has_columns else (), statistics
 
@@ -481,9 +483,3 @@ class _Counting:
         returns, lengths = map(np.concatenate, zip(*self._taken, strict=True))
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
-
-
-def _state_of(pipeline: Any, state: Any) -> dict[str, Any]:
-    """A pipeline's `get_state` for a state that is elsewhere."""
-    pipeline.state = jax.device_get(state)
-    return pipeline.get_state()

@@ -6,14 +6,9 @@ import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-import jax
-import numpy as np
-
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError as StepFailedRecreateEnvError  # RLlib's path, too
-from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -160,15 +155,3 @@ def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:
     for name, amount in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
         if amount is not None and amount < 1:
             raise ValueError(f"sample({name}={amount}): must be at least 1.")
-
-
-def checked_observation(space: gym.Space, observation: Any) -> Any:
-    """One observation as arrays ``[1, ...]``, a list of numbers included.
-
-    Raises:
-        ValueError: If it does not fit the space.
-    """
-    if isinstance(observation, list | tuple) and not isinstance(space, gym.spaces.Tuple):
-        observation = np.asarray(observation, space.dtype)
-    validate_batch(space, observation, batch_dims=0, name="observation")
-    return jax.tree.map(lambda x: np.asarray(x)[None], observation)

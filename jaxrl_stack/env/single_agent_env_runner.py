@@ -26,7 +26,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.env_context import EnvContext
-from jaxrl_stack.env.env_runner import EnvRunner, check_amounts, checked_observation
+from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota
 from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs, Result
 from jaxrl_stack.env.host_connectors import HostConnectors
@@ -34,6 +34,7 @@ from jaxrl_stack.env.host_rollout import HostRollout, Recorded
 from jaxrl_stack.env.sampling_metrics import SamplingMetrics
 from jaxrl_stack.env.vector.host_vector_env import make_vector_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -411,10 +412,11 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             ValueError: If the observation does not fit the observation space.
         """
-        batch = {Columns.OBS: checked_observation(self._single_spaces()[0], observation)}
+        observation = checked_observations(self._single_spaces()[0], observation, 0)
+        batch = {Columns.OBS: jax.tree.map(lambda x: x[None], observation)}
         if self._host_connectors is not None:
             episode = SingleAgentEpisode()
-            episode.add_env_reset(jax.tree.map(lambda x: x[0], batch[Columns.OBS]))
+            episode.add_env_reset(observation)
             batch = self._host_connectors.run([episode], "explore" if explore else "greedy")
         timesteps = counters.from_int(self._counts.timesteps)
         outputs = self._policy.act_once(self._connectors.value[0], batch, key, timesteps, explore=explore)
