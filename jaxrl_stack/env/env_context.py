@@ -72,6 +72,13 @@ class EnvContext(dict):
         return EnvContext, (dict(self), *self._place().values())
 
 
+def copied(context: EnvContext, vector_index: int | None = None, **items: Any) -> EnvContext:
+    """A copy with further items, for one of several environments."""
+    own = context.copy_with_overrides(vector_index=vector_index)
+    own.update(items)
+    return own
+
+
 def refuse_unknown(name: str, config: Mapping[str, Any], known: Collection[str], what_there_is: str) -> None:
     """Raise a ValueError for an item of an environment's config that is not among the known ones."""
     for item, value in config.items():

@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-from jaxrl_stack.env.env_context import EnvContext, refuse_unknown
+from jaxrl_stack.env.env_context import EnvContext, copied, refuse_unknown
 from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
 from jaxrl_stack.env.vector import suites
 from jaxrl_stack.utils.class_paths import register_class
@@ -292,7 +292,7 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
     if issubclass(env, (gym.Env, gym.vector.VectorEnv, JaxEnv)):
         _check_class(env)
     if issubclass(env, gym.vector.VectorEnv):
-        return _vector_env(name, context, lambda ctx, num_envs, seed: env(_with_num_envs(ctx, num_envs)))  # type: ignore[call-arg]
+        return _vector_env(name, context, lambda ctx, num_envs, seed: env(copied(ctx, num_envs=num_envs)))  # type: ignore[call-arg]
     if issubclass(env, (JaxEnv, gym.Env)):
         return ResolvedEnv(name, issubclass(env, JaxEnv), context, creator=env)
     if hasattr(env, "comes_later"):
@@ -340,12 +340,6 @@ def _check_arguments(spec: Any, context: EnvContext) -> None:
     refuse_unknown(spec.id, context, taken, f"Its arguments: {', '.join(known) or 'none'}.")
 
 
-def _with_num_envs(context: EnvContext, num_envs: int) -> EnvContext:
-    copied = context.copy_with_overrides()
-    copied["num_envs"] = num_envs
-    return copied
-
-
 def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> ResolvedEnv:
     try:
         made = creator(context)
@@ -354,7 +348,7 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
             error.add_note(f"Raised by the creator registered as {name!r}, called with env_config={dict(context)}.")
             raise
         # Written for all copies at once, it asks how many.
-        made = creator(_with_num_envs(context, 1))
+        made = creator(copied(context, num_envs=1))
     jax_env = as_jax_env(made)
     if jax_env is not None:
         # It is stateless: the one that is made already serves.
@@ -363,7 +357,7 @@ def _resolve_creator(name: str, creator: EnvCreator, context: EnvContext) -> Res
         )
     if isinstance(made, gym.vector.VectorEnv):
         made.close()
-        return _vector_env(name, context, lambda ctx, num_envs, seed: creator(_with_num_envs(ctx, num_envs)))
+        return _vector_env(name, context, lambda ctx, num_envs, seed: creator(copied(ctx, num_envs=num_envs)))
     if isinstance(made, gym.Env):
         made.close()
         return ResolvedEnv(name, False, context, creator=creator)

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from jaxrl_stack.env.env_context import EnvContext
+from jaxrl_stack.env.env_context import EnvContext, copied
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.interface import HostVectorEnv, VectorStep
 from jaxrl_stack.env.vector.sub_env import make_registered, make_sub_env
@@ -71,7 +71,7 @@ def make_vector_env(
                 "GymnasiumFromJax(env, config)), from jaxrl_stack.env.jax_to_gymnasium."
             )
         if resolved.is_vector or as_vector:
-            make = functools.partial(resolved.make_vector, num_envs, _copy(context))
+            make = functools.partial(resolved.make_vector, num_envs, copied(context))
             if not resolved.seeded_when_made:
                 return VectorEnvAdapter(make(), name, num_envs, check)
             return VectorEnvAdapter(make(seed), name, num_envs, check, rebuild=make, seed=seed)
@@ -81,7 +81,7 @@ def make_vector_env(
             creators = [functools.partial(make_registered, resolved.spec, i > 0 or not check) for i in range(num_envs)]
     else:
         name, creators = config.env, [creator] * num_envs
-        first = creator(_copy(context, {"num_envs": num_envs} if as_vector else {}))
+        first = creator(copied(context, **({"num_envs": num_envs} if as_vector else {})))
         if isinstance(first, gym.vector.VectorEnv):
             return VectorEnvAdapter(first, name, num_envs, check)
         if as_vector:
@@ -96,7 +96,7 @@ def make_vector_env(
             unused, is_async = [first], False
             creators[0] = lambda context: unused.pop() if unused else creator(context)
     makers = [
-        functools.partial(make_sub_env, name, own, _copy(context, vector_index=i)) for i, own in enumerate(creators)
+        functools.partial(make_sub_env, name, own, copied(context, vector_index=i)) for i, own in enumerate(creators)
     ]
     if is_async:
         return VectorEnvAdapter(_make_async(makers, name), name, num_envs, check)
@@ -119,12 +119,6 @@ def _make_async(makers: Sequence[Callable[[], gym.Env]], name: str) -> AsyncVect
             "an environment where they arise."
         )
         raise
-
-
-def _copy(context: EnvContext, items: dict[str, Any] | None = None, vector_index: int = 0) -> EnvContext:
-    copied = context.copy_with_overrides(vector_index=vector_index)
-    copied.update(items or {})
-    return copied
 
 
 __all__ = ["HostVectorEnv", "VectorStep", "make_vector_env"]
