@@ -19,13 +19,7 @@ import jax
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.settings_display import short
-from jaxrl_stack.algorithms.stored_run import (
-    CheckpointFolder,
-    SavedCheckpoint,
-    check_modules,
-    stored_config,
-    stored_module_spec,
-)
+from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, read_state, selected
 from jaxrl_stack.checkpoints.files import Stored
@@ -767,7 +761,7 @@ class Algorithm(Checkpointable):
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
         """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""
-        return SavedCheckpoint(CheckpointFolder(self.save_to_path(checkpoint_dir)))
+        return SavedCheckpoint(self.save_to_path(checkpoint_dir))
 
     def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
         """See `restore_from_path`."""

@@ -162,6 +162,19 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
+    @property
+    def train_batch_blocks(self) -> tuple[int, int]:
+        """``(number, T)`` of the ``[T, B]`` blocks, of B environments each, that an on-policy train batch is made of.
+
+        As many from every runner, and as few as cover the batch and can be dealt out to the learners: several short
+        ones in a row where there are fewer environments than learners.
+        """
+        num_blocks = max(self._num_sampling_actors(), 1) * self.rounds_per_deal
+        per_step = num_blocks * self.num_envs_per_env_runner
+        total, asked = self.total_train_batch_size, self.rollout_fragment_length
+        length = -(-total // per_step) if asked == "auto" else int(asked)
+        return num_blocks * max(1, -(-total // (per_step * length))), length
+
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself."""
         if self.in_evaluation:

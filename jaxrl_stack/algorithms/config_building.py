@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.env.env_runner import EnvRunner
 
+SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
+"""Module id, or "__env__" (vectorised) and "__env_single__" → (observation space, action space)."""
+
 
 class ConfigBuilding(ConfigStore):
     """What a config builds. Algorithms override the defaults."""
@@ -45,7 +48,7 @@ class ConfigBuilding(ConfigStore):
         *,
         policies: Mapping[str, Any] | None = None,
         env: Any = None,
-        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        spaces: SpacesById | None = None,
         default_policy_class: Any = None,
     ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
         """The policies with their spaces filled in, and the function that says which are trained.
@@ -87,7 +90,7 @@ class ConfigBuilding(ConfigStore):
         observation_space: gym.Space | None,
         action_space: gym.Space | None,
         env: Any,
-        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None,
+        spaces: SpacesById | None,
     ) -> tuple[gym.Space, gym.Space]:
         """The spaces of one module: given ones, those in `spaces`, or what the pipeline makes of the env's."""
         if spaces and module_id in spaces:
@@ -116,9 +119,7 @@ class ConfigBuilding(ConfigStore):
                 )
         return observation_space or known[0], action_space or known[1]
 
-    def _env_spaces(
-        self, env: Any, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None
-    ) -> tuple[gym.Space | None, gym.Space | None]:
+    def _env_spaces(self, env: Any, spaces: SpacesById | None) -> tuple[gym.Space | None, gym.Space | None]:
         """Spaces of one environment: this config's own, else those in `spaces`, else the environment's.
 
         Raises:
@@ -179,10 +180,7 @@ class ConfigBuilding(ConfigStore):
         return spec.module_class is None
 
     def get_rl_module_spec(
-        self,
-        env: Any = None,
-        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
-        inference_only: bool | None = None,
+        self, env: Any = None, spaces: SpacesById | None = None, inference_only: bool | None = None
     ) -> RLModuleSpec:
         """The spec of the only module, complete: ``get_rl_module_spec(...).build()`` works.
 
@@ -206,7 +204,7 @@ class ConfigBuilding(ConfigStore):
         self,
         *,
         env: Any = None,
-        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        spaces: SpacesById | None = None,
         inference_only: bool = False,
         policy_dict: Mapping[str, PolicySpec] | None = None,
         single_agent_rl_module_spec: RLModuleSpec | None = None,
@@ -299,7 +297,7 @@ class ConfigBuilding(ConfigStore):
         return []
 
     def build_env_to_module_connector(
-        self, env: Any = None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None, device: Any = None
+        self, env: Any = None, spaces: SpacesById | None = None, device: Any = None
     ) -> EnvToModulePipeline:
         """The pipeline from observations to the module's input: the user's connectors, then the default ones.
 
@@ -344,9 +342,7 @@ class ConfigBuilding(ConfigStore):
                 check_env_to_module(pipeline, settings | fixed)
         return pipeline
 
-    def build_module_to_env_connector(
-        self, env: Any = None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None
-    ) -> ModuleToEnvPipeline:
+    def build_module_to_env_connector(self, env: Any = None, spaces: SpacesById | None = None) -> ModuleToEnvPipeline:
         """The pipeline from the module's outputs to the environment's actions.
 
         Args:
@@ -465,9 +461,7 @@ class ConfigBuilding(ConfigStore):
         warn_deprecated("config.build() is now config.build_algo().")
         return self.build_algo(env, use_copy)
 
-    def build_learner(
-        self, *, env: Any = None, spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None
-    ) -> Learner:
+    def build_learner(self, *, env: Any = None, spaces: SpacesById | None = None) -> Learner:
         """A built Learner, for use without an Algorithm.
 
         Args:
@@ -483,7 +477,7 @@ class ConfigBuilding(ConfigStore):
         self,
         *,
         env: Any = None,
-        spaces: Mapping[str, tuple[gym.Space, gym.Space]] | None = None,
+        spaces: SpacesById | None = None,
         rl_module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
         placement_group: Any = None,
     ) -> LearnerGroup:

@@ -17,8 +17,8 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointFolder:
-    """Where a checkpoint is.
+class SavedCheckpoint:
+    """What `Algorithm.save` returns, and its `checkpoint`: where a checkpoint is.
 
     Attributes:
         path: Its folder.
@@ -26,22 +26,13 @@ class CheckpointFolder:
 
     path: str
 
+    @property
+    def checkpoint(self) -> SavedCheckpoint:
+        """This very object: ``algo.save(path).checkpoint.path``."""
+        return self
+
     def __fspath__(self) -> str:
         return self.path
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedCheckpoint:
-    """What `Algorithm.save` returns.
-
-    Attributes:
-        checkpoint: Where it is.
-    """
-
-    checkpoint: CheckpointFolder
-
-    def __fspath__(self) -> str:
-        return self.checkpoint.path
 
 
 def stored_config(

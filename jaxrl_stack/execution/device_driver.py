@@ -234,14 +234,9 @@ class DeviceDriver(Driver):
     # On policy: a train batch is sampled, and updated from, in one call of the program. What follows up to the next
     # line is what drivers of other shapes have of their own.
 
-    def _train_batch_shape(self, config: AlgorithmConfig) -> tuple[int, int]:
-        """``(T, R)``: a train batch is R fragments of T steps of every environment, R as small as covers it."""
-        length = config.get_rollout_fragment_length()
-        return length, max(1, -(-config.total_train_batch_size // (length * self._num_envs)))
-
     def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
         num_envs = self._num_envs
-        length, num_rounds = self._train_batch_shape(self.config)
+        num_rounds, length = self.config.train_batch_blocks
         return (
             train_batch_memory(*spaces, num_envs=num_envs, num_steps=length * num_rounds, what="rollout"),
             train_batch_memory(*spaces, num_envs=num_envs * num_rounds, num_steps=length),
@@ -250,7 +245,7 @@ class DeviceDriver(Driver):
     def _plan_training_step(self) -> None:
         """Work out the sizes that the program is made for."""
         config = self.config
-        self._fragment_length, self._num_rounds = self._train_batch_shape(config)
+        self._num_rounds, self._fragment_length = config.train_batch_blocks
         self._plan = self.learner.plan(
             num_epochs=config.num_epochs,
             minibatch_size=config.minibatch_size,

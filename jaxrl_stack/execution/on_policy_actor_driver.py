@@ -28,26 +28,11 @@ class OnPolicyActorDriver(ActorDriver):
 
     def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
         num_envs = int(self.config.num_envs_per_env_runner)
-        num_blocks, length = self._blocks
+        num_blocks, length = self.config.train_batch_blocks
         return (
             train_batch_memory(*spaces, num_envs=num_envs, num_steps=length, what="rollout"),
             train_batch_memory(*spaces, num_envs=num_envs * num_blocks, num_steps=length),
         )
-
-    @property
-    def _blocks(self) -> tuple[int, int]:
-        """``(number, T)`` of the ``[T, B]`` blocks of a train batch.
-
-        As many from every runner, and as few as cover the batch and can be dealt out to the learners: several short
-        ones in a row where there are fewer environments than learners.
-        """
-        config = self.config
-        num_runners, num_rounds = max(1, config.num_env_runners), config.rounds_per_deal
-        per_step = num_runners * config.num_envs_per_env_runner * num_rounds
-        total, asked = config.total_train_batch_size, config.rollout_fragment_length
-        length = -(-total // per_step) if asked == "auto" else int(asked)
-        num_deals = -(-total // (per_step * length))
-        return num_runners * num_rounds * num_deals, length
 
     def _start(self) -> None:
         self._learned: list[dict[str, Any]] = []
@@ -77,7 +62,7 @@ class OnPolicyActorDriver(ActorDriver):
         del state, settings
         config = self.config
         started = time.perf_counter()
-        num_blocks, num_steps = self._blocks
+        num_blocks, num_steps = config.train_batch_blocks
         share = {"num_steps": num_steps, "keeps_all_final_obs": self.learner_group.needs_all_final_obs}
         blocks = self.env_runner_group.sample(
             "sample_block",
