@@ -115,9 +115,8 @@ def write(
         OSError: If the files cannot be written.
     """
     saves.raise_failed()
-    folders: list[_Folder] = []
     try:
-        _lay_out(Path(), component, dict(state), folders, copies=not blocking)
+        folders = list(_folders(Path(), component, dict(state), copies=not blocking))
     except RecursionError as error:
         raise ValueError(f"The state to save to {path} is nested too deeply, or holds itself.") from error
     size = sum(len(text) for folder in folders for text in folder.files.values())
@@ -184,7 +183,7 @@ def _stored_metadata(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _lay_out(path: Path, component: Component, state: dict[str, Any], folders: list[_Folder], *, copies: bool) -> None:
+def _folders(path: Path, component: Component, state: dict[str, Any], *, copies: bool) -> Iterator[_Folder]:
     from jaxrl_stack import __version__
 
     parts = {name: state.pop(name) for name in component.parts if name in state}
@@ -213,12 +212,12 @@ def _lay_out(path: Path, component: Component, state: dict[str, Any], folders: l
         },
         f"{component.state_file}.json": plain,
     }
-    folders.append(_Folder(path, {name: _to_json(content, name) for name, content in contents.items()}, encoder.arrays))
+    yield _Folder(path, {name: _to_json(content, name) for name, content in contents.items()}, encoder.arrays)
     for name in written:
         part = parts[name]
         if not isinstance(part, Mapping):
             raise TypeError(f"The state of the component {name!r} is {type(part).__name__}; it must be a dict.")
-        _lay_out(path / name, component.parts[name], dict(part), folders, copies=copies)
+        yield from _folders(path / name, component.parts[name], dict(part), copies=copies)
 
 
 def _to_json(content: Any, name: str) -> str:

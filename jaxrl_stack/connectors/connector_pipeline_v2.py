@@ -82,7 +82,7 @@ class ConnectorPipelineV2(PureConnector):
         self.num_changes = 0
         self._are_spaces_chained = False
         for connector in places:
-            self._insert(len(self._places), connector)
+            self._place(len(self._places), connector)
         if names is not None:
             if len(set(names)) != len(members) or len(names) != len(members):
                 raise ValueError(f"names={list(names)!r} are not one name for each of the {len(members)} connectors.")
@@ -122,12 +122,10 @@ class ConnectorPipelineV2(PureConnector):
     def append(self, connector: ConnectorV2) -> None:
         """Add a connector after the last one."""
         self._insert(len(self._places), connector)
-        self._fix_spaces()
 
     def prepend(self, connector: ConnectorV2) -> None:
         """Add a connector before the first one."""
         self._insert(0, connector)
-        self._fix_spaces()
 
     def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
         """Add a connector before the first one, or the first marker, of that name or class, and return it.
@@ -136,15 +134,11 @@ class ConnectorPipelineV2(PureConnector):
             ValueError: There is none.
             TypeError: A host connector would come after the place where episodes become arrays.
         """
-        self._insert(self._index_of(name_or_class), connector)
-        self._fix_spaces()
-        return connector
+        return self._insert(self._index_of(name_or_class), connector)
 
     def insert_after(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
         """Add a connector after the first one, or the first marker, of that name or class; see `insert_before`."""
-        self._insert(self._index_of(name_or_class) + 1, connector)
-        self._fix_spaces()
-        return connector
+        return self._insert(self._index_of(name_or_class) + 1, connector)
 
     def remove(self, name_or_class: str | type) -> None:
         """Take out the first connector, or marker, of that name or class.
@@ -172,7 +166,12 @@ class ConnectorPipelineV2(PureConnector):
             raise ValueError(f"No connector {wanted!r} in this {type(self).__name__}; it has {self.names}{more}.")
         return matches.index(True)
 
-    def _insert(self, index: int, connector: ConnectorV2) -> None:
+    def _insert(self, index: int, connector: ConnectorV2) -> ConnectorV2:
+        self._place(index, connector)
+        self._fix_spaces()
+        return connector
+
+    def _place(self, index: int, connector: ConnectorV2) -> None:
         if isinstance(connector, type) and issubclass(connector, ConnectorV2):
             raise TypeError(
                 f"{connector.__name__} is a class; add an instance to the pipeline: {connector.__name__}()."
