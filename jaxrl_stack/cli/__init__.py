@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import os
 import sys
 import traceback
@@ -56,6 +57,10 @@ examples:
   jaxrl evaluate results/RUN/checkpoint_000031
   jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100 --no-explore --json
 """
+
+
+_FILES = {"train": "train", "evaluate": "evaluate", "list": "listing"}
+"""Of each command, imported when it is asked for."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -168,20 +173,6 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.command == "train":
-        from jaxrl_stack.cli import train
-
-        return train.run(arguments)
-    if arguments.command == "evaluate":
-        from jaxrl_stack.cli import evaluate
-
-        return evaluate.run(arguments)
-    from jaxrl_stack.cli import listing
-
-    return listing.run(arguments.what)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
@@ -210,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = f"jaxrl {arguments.command}"
     try:
-        return _run(arguments)
+        return importlib.import_module(f"{__name__}.{_FILES[arguments.command]}").run(arguments)
     except KeyboardInterrupt:
         print(f"{name}: aborted", file=sys.stderr)
         return 130

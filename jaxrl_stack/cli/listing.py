@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 
-def run(what: str | None) -> int:
-    """Prints the algorithms and environments.
 
-    Args:
-        what: "algorithms" or "envs"; None for both.
-    """
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the algorithms, the environments, or both."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
+    what = arguments.what
     if what != "envs":
         if what is None:
             print("algorithms")

@@ -99,12 +99,5 @@ ENV_TO_MODULE = (
     BatchIndividualItems,
     NumpyToTensor,
 )
-LEARNER = (
-    AddObservationsFromEpisodesToBatch,
-    AddColumnsFromEpisodesToTrainBatch,
-    AddTimeDimToBatchAndZeroPad,
-    AddStatesFromEpisodesToBatch,
-    BatchIndividualItems,
-    NumpyToTensor,
-)
+LEARNER = (ENV_TO_MODULE[0], AddColumnsFromEpisodesToTrainBatch, *ENV_TO_MODULE[1:])
 AFTER_ACTIONS_ARE_CHOSEN = (TensorToNumpy, UnBatchToIndividualItems, RemoveSingleTsTimeRankFromBatch)

@@ -84,12 +84,8 @@ class PrevActionsPrevRewards(ConnectorV2):
         """
         history = {}
         for key, space in self._action_spaces().items():
-            history[key] = {}
-            if self.n_prev_actions > 1:
-                width = (self.n_prev_actions - 1) * _width(space)
-                history[key]["actions"] = jnp.zeros((num_envs, width), jnp.float32)
-            if self.n_prev_rewards > 1:
-                history[key]["rewards"] = jnp.zeros((num_envs, self.n_prev_rewards - 1), jnp.float32)
+            widths = {"actions": (self.n_prev_actions - 1) * _width(space), "rewards": self.n_prev_rewards - 1}
+            history[key] = {name: jnp.zeros((num_envs, n), jnp.float32) for name, n in widths.items() if n > 0}
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:

@@ -7,35 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_stack.utils.from_config import NotProvided
+from jaxrl_stack.utils.metrics import stats as built_in
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
-from jaxrl_stack.utils.metrics.stats import (
-    EmaStats,
-    ItemSeriesStats,
-    ItemStats,
-    LifetimeSumStats,
-    MaxStats,
-    MeanStats,
-    MinStats,
-    PercentilesStats,
-    StatsBase,
-    SumStats,
-)
+from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.results import merge_nested, nested_leaves
 
 Key = str | tuple[str, ...]
 
 DEFAULT_STATS_CLS_LOOKUP: dict[str, type[StatsBase]] = {
-    "mean": MeanStats,
-    "ema": EmaStats,
-    "min": MinStats,
-    "max": MaxStats,
-    "sum": SumStats,
-    "lifetime_sum": LifetimeSumStats,
-    "percentiles": PercentilesStats,
-    "item": ItemStats,
-    "item_series": ItemSeriesStats,
+    cls.stats_cls_identifier: cls
+    for cls in (getattr(built_in, name) for name in built_in.__all__)
+    if cls.stats_cls_identifier is not None
 }
-"""The reductions that `MetricsLogger.log_value` knows."""
+"""The reductions that `MetricsLogger.log_value` knows: "mean", "sum" and so on."""
 
 _GOES_WITH = {
     "window": "reduce='mean', 'min', 'max', 'sum', 'percentiles' or 'item_series'",

@@ -17,7 +17,7 @@ class PercentilesStats(RecentStats):
 
     Args:
         percentiles: Numbers in [0, 100]; None or True: 0, 50, 75, 90, 95, 99 and 100.
-        window: Number of values, kept over intervals; None or infinity: all since the last `reduce`.
+        **kwargs: See `RecentStats`.
 
     Raises:
         ValueError: If `percentiles` is something else.
@@ -26,14 +26,8 @@ class PercentilesStats(RecentStats):
     stats_cls_identifier = "percentiles"
     setting_names = (*RecentStats.setting_names, "percentiles")
 
-    def __init__(
-        self,
-        percentiles: list[int] | bool | None = None,
-        window: float | None = None,
-        is_root: bool = False,
-        is_leaf: bool = True,
-    ):
-        super().__init__(window, is_root, is_leaf)
+    def __init__(self, percentiles: list[int] | bool | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
         if percentiles is None or percentiles is True:
             percentiles = list(DEFAULT_PERCENTILES)
         if not isinstance(percentiles, (list, tuple)) or not all(0 <= p <= 100 for p in percentiles):
