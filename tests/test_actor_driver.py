@@ -428,8 +428,9 @@ def test_blocks_that_are_lost_on_their_way_to_the_learners_are_sampled_anew(ray_
             blocks = sample(*args, **kwargs)
             calls.append(len(blocks))
             if len(calls) == 1:
-                columns = lost_reference(ray_session, ray_session.get(blocks[0].columns))
-                blocks[0] = dataclasses.replace(blocks[0], columns=columns)
+                steps = blocks[0].experience
+                lost = lost_reference(ray_session, ray_session.get(steps.modules))
+                blocks[0] = dataclasses.replace(blocks[0], experience=dataclasses.replace(steps, modules=lost))
             return blocks
 
         monkeypatch.setattr(group, "sample", with_a_lost_one)

@@ -21,6 +21,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution import get_action_dist_cls_for_space
 from jaxrl_stack.utils.memory import (
     HostMemory,
@@ -290,7 +291,7 @@ def test_estimate_is_what_a_runner_records(env, more):
     algo = config(env, num_envs=3, rollout_fragment_length=7, batch=42, **more).build_algo()
     block = algo.env_runner.sample_block()
     estimate = algo.memory_estimate()
-    recorded = nbytes(block.columns)
+    recorded = nbytes(block.experience.modules[DEFAULT_MODULE_ID])
     assert estimate["rollout"]["columns"] == recorded
     assert estimate["rollout"]["num_bytes"] == 21 * estimate["rollout"]["bytes_per_row"] == sum(recorded.values())
     assert estimate["train_batch"]["num_bytes"] == 2 * estimate["rollout"]["num_bytes"]

@@ -18,6 +18,7 @@ from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -231,12 +232,12 @@ class ReportsEpsilon(DefaultDQNRLModule):
 def test_epsilon_follows_its_schedule_at_every_step():
     asked = config(epsilon=[(0, 1.0), (100, 0.0)]).rl_module(rl_module_spec=RLModuleSpec(ReportsEpsilon))
     runner = SingleAgentEnvRunner(config=asked)
-    blocks = [runner.sample_block(num_steps=n).columns["epsilon"] for n in (3, 2)]
+    blocks = [runner.sample_block(num_steps=n).experience.modules[DEFAULT_MODULE_ID]["epsilon"] for n in (3, 2)]
     expected = 1.0 - np.arange(5) * 2 / 100
     np.testing.assert_allclose(np.concatenate(blocks), np.stack([expected, expected], 1), rtol=1e-6)
     # Steps of all runners count: as many as this one has made, times three.
     others = SingleAgentEnvRunner(config=asked, worker_index=1, num_workers=3)
-    found = others.sample_block(num_steps=3).columns["epsilon"][:, 0]
+    found = others.sample_block(num_steps=3).experience.modules[DEFAULT_MODULE_ID]["epsilon"][:, 0]
     np.testing.assert_allclose(found, 1.0 - np.arange(3) * 6 / 100, rtol=1e-6)
     for each in (runner, others):
         each.stop()
@@ -416,7 +417,7 @@ def learner(**learners):
 def one():
     """What three updates of one learner on one device come to."""
     group = learner()
-    found = [group.update_rows(rows(seed=i), timesteps=20 * i) for i in range(3)]
+    found = [group.update_rows(Experience.of_rows(rows(seed=i)), timesteps=20 * i) for i in range(3)]
     yield found, group.get_weights(), group.row_results(3)[0]
     group.shutdown()
 
@@ -443,11 +444,11 @@ def test_update_rows_is_a_step_of_the_update(one):
 def test_two_devices_are_one(one):
     group = learner(num_cpus_per_learner=2)
     for i, expected in enumerate(one[0]):
-        found = group.update_rows(rows(seed=i), timesteps=20 * i)
+        found = group.update_rows(Experience.of_rows(rows(seed=i)), timesteps=20 * i)
         np.testing.assert_allclose(found[TD_ERRORS], expected[TD_ERRORS], rtol=1e-4, atol=1e-5)
     assert_close(group.get_weights(), one[1])
     with pytest.raises(ValueError, match="7.* rows cannot be dealt out to the 2 devices"):
-        group.update_rows(rows(7), timesteps=0)
+        group.update_rows(Experience.of_rows(rows(7)), timesteps=0)
     group.shutdown()
 
 
@@ -455,14 +456,14 @@ def test_two_devices_are_one(one):
 def test_two_learners_are_one(one):
     group = learner(num_learners=2)
     for i, expected in enumerate(one[0]):
-        found = group.update_rows(rows(seed=i), timesteps=20 * i)
+        found = group.update_rows(Experience.of_rows(rows(seed=i)), timesteps=20 * i)
         np.testing.assert_allclose(found[TD_ERRORS], expected[TD_ERRORS], rtol=1e-4, atol=1e-5)
     assert_close(group.get_weights(), one[1])
     assert group.num_updates == 3
     results = group.row_results(3)
     assert [r["default_policy"]["num_module_steps_trained"] for r in results] == [3 * ROWS // 2] * 2
     with pytest.raises(ValueError, match="7.* rows cannot be dealt out to 2 learners"):
-        group.update_rows(rows(7), timesteps=0)
+        group.update_rows(Experience.of_rows(rows(7)), timesteps=0)
     group.shutdown()
 
 
@@ -473,7 +474,7 @@ def test_a_loss_that_is_not_finite_is_named():
     batch = rows()
     batch[DEFAULT_MODULE_ID]["rewards"][2] = np.nan
     with pytest.raises(FloatingPointError, match="loss in module 'default_policy'"):
-        group.update_rows(batch, timesteps=0)
+        group.update_rows(Experience.of_rows(batch), timesteps=0)
     group.shutdown()
 
 

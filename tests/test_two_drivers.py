@@ -13,6 +13,7 @@ from jaxrl_stack.algorithms.dqn import DQNConfig, DQNLearner
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
@@ -121,7 +122,7 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
     # The arrays of a host runner go the same way without becoming episodes.
     blocks = config().build_algo()
     blocks.learner.update_block(
-        {"default_policy": columns},
+        Experience.of_steps({"default_policy": columns}),
         timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},
         num_epochs=3,
         minibatch_size=None,

@@ -9,6 +9,7 @@ from bench.peers import new_stack, protocol
 
 def make(settings: dict[str, Any]) -> protocol.Work:
     from jaxrl_stack.algorithms.ppo import PPOConfig
+    from jaxrl_stack.core.experience import Experience
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
@@ -16,7 +17,7 @@ def make(settings: dict[str, Any]) -> protocol.Work:
         learner.update(batch={"default_policy": rows}, **kwargs)
 
     def update_trajectories(learner: Any, columns: Any, kwargs: dict[str, Any]) -> None:
-        learner.update_block({"default_policy": columns}, **kwargs)
+        learner.update_block(Experience.of_steps({"default_policy": columns}), **kwargs)
 
     num_env_runners = settings["env_runners"]["num_env_runners"]
     close = start_ray(num_env_runners + 2) if num_env_runners else lambda: None

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.acting.host_policy import Layout
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 
 
 @dataclasses.dataclass
@@ -43,10 +44,9 @@ class SampleBlock:
     """What one runner sampled in one go: NumPy arrays, which travel between processes without being copied.
 
     Attributes:
-        columns: ``{column: pytree [T, B, ...]}``: obs (the module's inputs), actions, rewards (the environment's),
-            terminateds, truncateds, final_obs (valid where truncated and in the last row) and the module's outputs;
-            loss_mask where an environment was only reset in some row, or failed, with its whole episode.
-        num_env_steps: Valid rows.
+        experience: Columns ``[T, B, ...]`` of the module: obs (its inputs), actions, rewards (the environment's),
+            terminateds, truncateds, final_obs (valid where truncated and in the last row) and its outputs; loss_mask
+            where an environment was only reset in some row, or failed, with its whole episode.
         weights_seq_no: Updates that the acting weights had seen.
         episodes: The episodes that ended.
         metrics: The runner's reduced metrics.
@@ -58,8 +58,7 @@ class SampleBlock:
         num_restarts: How often that runner had been restarted.
     """
 
-    columns: dict[str, Any]
-    num_env_steps: int
+    experience: Experience
     weights_seq_no: int
     episodes: EndedEpisodes
     metrics: dict[str, Any]
@@ -68,6 +67,11 @@ class SampleBlock:
     serial: int
     starts: np.ndarray
     num_restarts: int = 0
+
+    @property
+    def num_env_steps(self) -> int:
+        """Rows in which an environment was stepped, not only reset."""
+        return self.experience.num_env_steps
 
 
 def newest_connector_states(blocks: Sequence[SampleBlock]) -> list[dict[str, Any]]:

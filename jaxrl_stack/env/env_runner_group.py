@@ -537,8 +537,7 @@ class EnvRunnerGroup:
             seed: Reset all environments with seeds that follow from this one, the share's number and how often it was
                 asked for; which runner samples it does not matter. None goes on with the runners' episodes.
             once: Ask for every share once only, and return what came.
-            keep_remote: The results are `SampleBlock`s, whose columns are to stay in Ray's object store:
-                ``block.columns`` is a reference then.
+            keep_remote: The results are `SampleBlock`s, whose experience is to stay in Ray's object store.
             timeout_seconds: Longest wait for a round; a result that comes later is thrown away.
 
         Returns:
@@ -563,7 +562,7 @@ class EnvRunnerGroup:
             num_tries += 1
             if turn == [0]:
                 done = dict(_sampled(self._local, **call) for call in calls)
-                return [_with_remote_columns(done[j]) if keep_remote else done[j] for j in done]
+                return [_in_object_store(done[j]) if keep_remote else done[j] for j in done]
             results = self._manager.foreach_actor(
                 _sampled_in_actor,
                 kwargs=[{**call, "keep_remote": keep_remote} for call in calls],
@@ -571,8 +570,8 @@ class EnvRunnerGroup:
                 timeout_seconds=timeout_seconds,
                 num_returns=2,
             )
-            for _, ((number, sample), columns) in self._answers(results, are_samples=True):
-                done[number] = dataclasses.replace(sample, columns=columns) if keep_remote else sample
+            for _, ((number, sample), modules) in self._answers(results, are_samples=True):
+                done[number] = _with_modules(sample, modules) if keep_remote else sample
             self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
 
@@ -901,13 +900,17 @@ def _sampled_in_actor(runner: Any, *, keep_remote: bool, **call: Any) -> tuple[t
         raise
     if not keep_remote:
         return (number, sample), None
-    return (number, dataclasses.replace(sample, columns={})), sample.columns
+    return (number, _with_modules(sample, {})), sample.experience.modules
 
 
-def _with_remote_columns(block: SampleBlock) -> SampleBlock:
+def _in_object_store(block: SampleBlock) -> SampleBlock:
     import ray
 
-    return dataclasses.replace(block, columns=ray.put(block.columns))
+    return _with_modules(block, ray.put(block.experience.modules))
+
+
+def _with_modules(block: SampleBlock, modules: Any) -> SampleBlock:
+    return dataclasses.replace(block, experience=dataclasses.replace(block.experience, modules=modules))
 
 
 def _restored(runner: Any, *, num_restarts: int, **states: Any) -> None:

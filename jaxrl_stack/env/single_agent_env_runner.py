@@ -21,6 +21,7 @@ from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -81,7 +82,10 @@ class SingleAgentEnvRunner(EnvRunner):
         env: The `gymnasium.vector.VectorEnv`; None for a runner without environments.
         num_envs: Its environments, ``B``.
         metrics: A `MetricsLogger`; callbacks get it, `get_metrics` reduces it.
+        module_id: The module that acts: that of the only agent.
     """
+
+    module_id = DEFAULT_MODULE_ID
 
     def __init__(
         self,
@@ -200,7 +204,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._module_ids = list(module)
         self._policy = HostPolicy(
             PolicyStep(
-                module_id=DEFAULT_MODULE_ID,
+                module_id=self.module_id,
                 pure=PureModule(module),
                 env_to_module=connectors.pure,
                 module_to_env=module_to_env,
@@ -223,7 +227,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _module_spec(self) -> MultiRLModuleSpec:
         """The config's modules; of a generic config, which has none, one that does nothing: actions are random then."""
-        spaces = {DEFAULT_MODULE_ID: self._module_spaces}
+        spaces = {self.module_id: self._module_spaces}
         try:
             return self.config.get_multi_rl_module_spec(spaces=spaces, inference_only=True)
         except NotImplementedError:
@@ -231,7 +235,7 @@ class SingleAgentEnvRunner(EnvRunner):
             none = RLModuleSpec(
                 module_class=RLModule, observation_space=self._module_spaces[0], action_space=self._module_spaces[1]
             )
-            return MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: none})
+            return MultiRLModuleSpec(rl_module_specs={self.module_id: none})
 
     def _make_live(self) -> LiveEpisodes | None:
         """Running episodes as objects, where callbacks or host connectors look at every step."""
@@ -276,7 +280,7 @@ class SingleAgentEnvRunner(EnvRunner):
         single = self._single_spaces()
         vector = self._envs.vector
         batched = single if vector is None else (vector.observation_space, vector.action_space)
-        return {"__env__": batched, "__env_single__": single, DEFAULT_MODULE_ID: self._module_spaces}
+        return {"__env__": batched, "__env_single__": single, self.module_id: self._module_spaces}
 
     @property
     def module(self) -> RLModule:
@@ -386,8 +390,11 @@ class SingleAgentEnvRunner(EnvRunner):
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
         return SampleBlock(
-            columns=recording.columns(),
-            num_env_steps=recording.num_env_steps,
+            experience=Experience(
+                {self.module_id: recording.columns()},
+                num_env_steps=recording.num_env_steps,
+                num_agent_steps=recording.num_env_steps,
+            ),
             weights_seq_no=self._weights_seq_no,
             episodes=ended,
             metrics=self.take_metrics() if takes_metrics else {},

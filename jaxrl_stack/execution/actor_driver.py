@@ -19,7 +19,6 @@ from jaxrl_stack.core import (
     COMPONENT_EVAL_ENV_RUNNER,
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     COMPONENT_RL_MODULE,
-    DEFAULT_MODULE_ID,
 )
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import (
@@ -89,10 +88,10 @@ class ActorDriver(Driver):
             )
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
-            self._estimate_memory(*self.spaces[DEFAULT_MODULE_ID])
+            self._estimate_memory(*self.spaces[self.module_id])
             self._log_memory()
             self._prepare_learning()
-            spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
+            spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self._placement_group if config.num_learners else None
             )
@@ -341,7 +340,7 @@ class ActorDriver(Driver):
     def modules(self) -> dict[str, RLModule]:
         if self.learner is not None:
             return dict(self.learner.module.items())
-        return {DEFAULT_MODULE_ID: self._local_runner("get_module()").module}
+        return {self.module_id: self._local_runner("get_module()").module}
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
         return self._local_runner("get_policy()").acting_parts()

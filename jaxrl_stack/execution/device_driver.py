@@ -21,7 +21,6 @@ from jaxrl_stack.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
     COMPONENT_EVAL_ENV_RUNNER,
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    DEFAULT_MODULE_ID,
 )
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -119,16 +118,16 @@ class DeviceDriver(Driver):
             )
         self.spaces, env_to_module, module_to_env = _pure_pipelines(config, env)
         module_spaces = (env_to_module.observation_space, env_to_module.action_space)
-        self.spaces[DEFAULT_MODULE_ID] = module_spaces
+        self.spaces[self.module_id] = module_spaces
         self._estimate_memory(devices)
-        spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: module_spaces})
+        spec = config.get_multi_rl_module_spec(spaces={self.module_id: module_spaces})
         self.learner = learner_class(config=config, module_spec=spec)
         self.learner.build()
         self.learner.check_connector_is_pure()
         self.learner_group = LearnerGroup(config=config, learner=self.learner)
         self.rollout = DeviceRollout(
             env=env,
-            module_id=DEFAULT_MODULE_ID,
+            module_id=self.module_id,
             pure=self.learner.pure,
             env_to_module=env_to_module,
             module_to_env=module_to_env,
@@ -167,7 +166,7 @@ class DeviceDriver(Driver):
 
     def _estimate_memory(self, devices: Sequence[Device]) -> None:
         """Report what a train batch takes, and refuse one that the devices cannot hold."""
-        self.rollout_memory, self.train_batch_memory = self._memory_estimates(*self.spaces[DEFAULT_MODULE_ID])
+        self.rollout_memory, self.train_batch_memory = self._memory_estimates(*self.spaces[self.module_id])
         self.available_memory = free_device_memory(devices)
         self._log_memory()
         require_device_memory(devices, self.train_batch_memory, self._require_memory_of_batch)
@@ -191,7 +190,7 @@ class DeviceDriver(Driver):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(), resolved.context
         _, env_to_module, module_to_env = _pure_pipelines(config, env)
-        for name, trained in zip(("observation_space", "action_space"), self.spaces[DEFAULT_MODULE_ID], strict=True):
+        for name, trained in zip(("observation_space", "action_space"), self.spaces[self.module_id], strict=True):
             if difference(getattr(env_to_module, name), trained) is not None:
                 raise ValueError(
                     f"The evaluation environment's {name} is {getattr(env_to_module, name)} for the module; in "
@@ -320,7 +319,7 @@ class DeviceDriver(Driver):
         )
         # Every vector step of a JAX environment is a step of every environment: nothing is masked.
         block = columns if self._watches_episodes else ()
-        return runner, {DEFAULT_MODULE_ID: columns}, self._steps_per_call, block
+        return runner, {self.module_id: columns}, self._steps_per_call, block
 
     def _acting_context(self, state: TrainState, settings: Any, timesteps: Any) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of `timesteps`."""
@@ -548,7 +547,7 @@ class DeviceDriver(Driver):
         self.eval_env_runner.reset(evaluation)
         self.env_runner_group.config, self.eval_env_runner_group.config = config, evaluation
         self.learner_group.config = config
-        self._episode_replay = EpisodeReplay(self._call_episode_hook, *self.spaces[DEFAULT_MODULE_ID])
+        self._episode_replay = EpisodeReplay(self._call_episode_hook, *self.spaces[self.module_id])
         self.episode_metrics.reset()
         return True
 

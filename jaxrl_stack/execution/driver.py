@@ -62,6 +62,7 @@ class Driver(abc.ABC):
         eval_env_runner_group: All EnvRunners that evaluate.
         replay_buffer: The replay memory, a Checkpointable; None without one.
         episode_metrics: What callbacks on episodes of this process log into.
+        module_id: The module that acts: that of the only agent.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
         rollout_memory: What one EnvRunner holds while it samples.
@@ -70,6 +71,7 @@ class Driver(abc.ABC):
         available_memory: Bytes that were free for it when this was built; None if that is not known.
     """
 
+    module_id = DEFAULT_MODULE_ID
     spaces: dict[str, tuple[Any, Any]]
     learner: Learner | None
     learner_group: LearnerGroup
@@ -212,7 +214,7 @@ class Driver(abc.ABC):
         config = self.config
         if evaluation.is_same(config, "_rl_module_spec", "model_config"):
             return None
-        spec = evaluation.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: self.spaces[DEFAULT_MODULE_ID]})
+        spec = evaluation.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
         try:
             check_fits_specs(spec, self.learner_group.get_weights())
         except ValueError as error:
@@ -248,7 +250,7 @@ class Driver(abc.ABC):
     @property
     def module_ids(self) -> tuple[str, ...]:
         """Ids of the modules."""
-        return (DEFAULT_MODULE_ID,) if self.learner is None else self.learner.module_ids
+        return (self.module_id,) if self.learner is None else self.learner.module_ids
 
     @property
     @abc.abstractmethod

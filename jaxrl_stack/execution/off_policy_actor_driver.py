@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.acting.recording import SampleBlock, newest_connector_states
-from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core import COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.execution.off_policy import memory_estimates, td_errors
 from jaxrl_stack.execution.train_state import TrainState
@@ -60,7 +60,7 @@ class OffPolicyActorDriver(ActorDriver):
     def _make_replay_buffer(self) -> EpisodeReplayBuffer:
         config = self.config
         buffer_class = config.replay_buffer_class
-        observation_space, action_space = self.spaces[DEFAULT_MODULE_ID]
+        observation_space, action_space = self.spaces[self.module_id]
         own = {
             "observation_space": observation_space,
             "action_space": action_space,
@@ -86,7 +86,7 @@ class OffPolicyActorDriver(ActorDriver):
         # Worked out once: a training step may take less than a millisecond.
         self._rounds = config.rounds_per_training_step
         # That of the module, with which its loss discounts the bootstrap value after the window.
-        gamma = config.get_config_for_module(DEFAULT_MODULE_ID).gamma
+        gamma = config.get_config_for_module(self.module_id).gamma
         self._draw_arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
         if config.clip_rewards:
             # Left out otherwise: buffers of one's own need not know of it.
@@ -174,7 +174,8 @@ class OffPolicyActorDriver(ActorDriver):
         if len(blocks) > 1:
             blocks = sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial))
         for block in blocks:
-            replay.add_block(block.columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
+            columns = block.experience.modules[self.module_id]
+            replay.add_block(columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
         self._clock(names.REPLAY_BUFFER_ADD_DATA_TIMER, started)
         return replay
 
@@ -191,18 +192,18 @@ class OffPolicyActorDriver(ActorDriver):
         self._clock(names.REPLAY_BUFFER_ADD_DATA_TIMER, started)
         return replay
 
-    def _sample_replay(self, state: TrainState) -> tuple[TrainState, dict[str, Any], Any]:
+    def _sample_replay(self, state: TrainState) -> tuple[TrainState, Experience, Any]:
         started = time.perf_counter()
         columns = state.replay.sample_batch(self._batch_size, **self._draw_arguments)
         items = columns.pop(BATCH_INDEXES)
         self._clock(names.REPLAY_BUFFER_SAMPLE_TIMER, started)
-        return state, {DEFAULT_MODULE_ID: columns}, items
+        return state, Experience.of_rows({self.module_id: columns}), items
 
-    def _update(self, learner: Any, batch: Any, settings: Any, timesteps: Any) -> tuple[Any, Any, Any]:
+    def _update(self, learner: Any, experience: Experience, settings: Any, timesteps: Any) -> tuple[Any, Any, Any]:
         del learner, settings
         started = time.perf_counter()
-        rows = self.learner_group.update_rows(batch, timesteps=counters.to_int(timesteps))
-        self._num_env_steps_trained += len(batch[DEFAULT_MODULE_ID][Columns.REWARDS])
+        rows = self.learner_group.update_rows(experience, timesteps=counters.to_int(timesteps))
+        self._num_env_steps_trained += experience.num_env_steps
         self.device_seconds += self._clock(names.LEARNER_UPDATE_TIMER, started) - started
         return None, None, rows
 
@@ -210,7 +211,7 @@ class OffPolicyActorDriver(ActorDriver):
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
             return replay
         started = time.perf_counter()
-        errors = td_errors(rows, DEFAULT_MODULE_ID, self.config.learner_class)
+        errors = td_errors(rows, self.module_id, self.config.learner_class)
         replay.update_priorities(errors, indices=items)
         self._clock(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, started)
         return replay

@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxrl_stack.acting.device_rollout import RunnerState
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
-from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER, DEFAULT_MODULE_ID
+from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, MetricKey
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.memory import require_device_memory
@@ -269,11 +269,11 @@ class OffPolicyDeviceDriver(DeviceDriver):
             state.replay,
             jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, sampler.num_draws, keepdims=False), sampler.draws),
             beta=self.config.replay_beta,
-            gamma=values[DEFAULT_MODULE_ID]["gamma"],
+            gamma=values[self.module_id]["gamma"],
             axis_name=self.learner.reduction_axis,
         )
         sampler = dataclasses.replace(sampler, num_draws=sampler.num_draws + 1)
-        return dataclasses.replace(state, runner=sampler), {DEFAULT_MODULE_ID: batch}, items
+        return dataclasses.replace(state, runner=sampler), {self.module_id: batch}, items
 
     def _update_on_device(self, learner, batch, settings, timesteps):
         axis_name = self.learner.reduction_axis
@@ -284,7 +284,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
     def _update_priorities_on_device(self, replay: Any, items: Any, rows: dict[Any, jax.Array]) -> Any:
         if not self.config.uses_priorities:
             return replay
-        errors = td_errors(rows, DEFAULT_MODULE_ID, type(self.learner))
+        errors = td_errors(rows, self.module_id, type(self.learner))
         return self.replay.update_priorities(replay, items, errors)
 
     # ----------------------------------------------------------------------------------------------------- training

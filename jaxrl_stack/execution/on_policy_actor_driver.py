@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.acting.recording import newest_connector_states
-from jaxrl_stack.core.learner.learner_actor import LostBlocksError
+from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.execution.actor_driver import ActorDriver, mean_results
 from jaxrl_stack.execution.train_state import TrainState
 from jaxrl_stack.utils.actor_manager import original_error
@@ -51,7 +51,7 @@ class OnPolicyActorDriver(ActorDriver):
         while True:
             try:
                 return self.pure_training_step(state, None, sample_fn=sample_fn, update_fn=self._update)[1]
-            except LostBlocksError as error:
+            except LostExperienceError as error:
                 num_failures += 1
                 if num_failures > tolerance:
                     raise
@@ -90,7 +90,7 @@ class OnPolicyActorDriver(ActorDriver):
             "shuffle_batch_per_epoch": config.shuffle_batch_per_epoch,
         }
         if "blocks" in batch:
-            results = self.learner_group.update_block(batch["blocks"], **arguments)
+            results = self.learner_group.update_block([block.experience for block in batch["blocks"]], **arguments)
         else:
             results = self.learner_group.update(episodes=batch["episodes"], **arguments)
         self.device_seconds += self._clock("learner_update_timer", started) - started

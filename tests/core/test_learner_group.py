@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
 import socket
 import sys
+from fractions import Fraction
 
 import gymnasium as gym
 import jax
@@ -15,8 +17,9 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.experience import Experience, Share, deal_out, joined
 from jaxrl_stack.core.learner import joined_learners
-from jaxrl_stack.core.learner.learner_actor import BlockShare, LearnerActor, assemble, deal_out_blocks
+from jaxrl_stack.core.learner.learner_actor import LearnerActor
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.training_data import TrainingData, bounds, slice_episodes, split_rows
 from jaxrl_stack.core.rl_module import RLModuleSpec
@@ -41,6 +44,14 @@ def config_of(num_learners, num_devices=1, **learners):
         .learners(num_learners=num_learners, num_cpus_per_learner=num_devices, **learners)
         .debugging(seed=0)
     )
+
+
+def steps(num_steps, num_columns, seed):
+    return Experience.of_steps({DEFAULT_MODULE_ID: columns(num_steps, num_columns, seed)})
+
+
+def in_object_store(ray, experience):
+    return dataclasses.replace(experience, modules=ray.put(experience.modules))
 
 
 def columns(num_steps, num_columns, seed):
@@ -81,13 +92,6 @@ def episode_of(length, seed):
         },
         len_lookback_buffer=0,
     )
-
-
-class Columns:
-    """Anything with columns."""
-
-    def __init__(self, columns):
-        self.columns = columns
 
 
 def values_of(group, func, **kwargs):
@@ -162,8 +166,8 @@ def test_two_learners_are_one_with_two_shards(ray_session, two, one, same_start)
     assert two.ping() == ["pong", "pong"]
     assert len(set(values_of(two, lambda learner: os.getpid()))) == 2
     assert two.get_stats()["num_devices"] == 2
-    blocks = [columns(4, 8, seed) for seed in range(3)]
-    refs = [ray_session.put(Columns(blocks[0])), Columns(ray_session.put(blocks[1])), ray_session.put(blocks[2])]
+    blocks = [steps(4, 8, seed) for seed in range(3)]
+    refs = [in_object_store(ray_session, block) for block in blocks]
     values_of(two, start_clock)
     for i in range(2):
         results = two.update_block(refs, **OF_TWO)
@@ -180,8 +184,8 @@ def test_two_learners_are_one_with_two_shards(ray_session, two, one, same_start)
     assert compiles == after_first
     assert two.num_updates == one.num_updates
     # Blocks that are here may differ in their number of columns.
-    left, right = (jax.tree.map(lambda x, cut=cut: x[:, cut], blocks[0]) for cut in (slice(5), slice(5, None)))
-    parts = [left, {DEFAULT_MODULE_ID: right}]
+    cuts = (slice(5), slice(5, None))
+    parts = [Experience.of_steps(jax.tree.map(lambda x, cut=cut: x[:, cut], blocks[0].modules)) for cut in cuts]
     two.update_block([*parts, *blocks[1:]], **OF_TWO)
     one.update_block(blocks, **OF_ONE)
     assert_same_learners(two, one)
@@ -198,10 +202,10 @@ def num_compiles(learner):
 
 def test_blocks_that_do_not_fit(ray_session, two, one, same_start):
     with pytest.raises(ValueError, match=r"between \[T=2, B=4\] and \[T=4, B=4\]"):
-        two.update_block([ray_session.put(columns(4, 4, 0)), ray_session.put(columns(2, 4, 0))])
+        two.update_block([in_object_store(ray_session, steps(n, 4, 0)) for n in (4, 2)])
     with pytest.raises(ValueError, match=r"3 columns cannot be dealt out .*multiple of 2"):
-        two.update_block([ray_session.put(columns(4, 3, 0))])
-    with pytest.raises(ValueError, match="Pass at least one block"):
+        two.update_block([in_object_store(ray_session, steps(4, 3, 0))])
+    with pytest.raises(ValueError, match="Pass at least one Experience"):
         two.update_block([])
     assert_same_learners(two, one)
 
@@ -217,8 +221,8 @@ def agree(learner):
 def test_learners_that_would_update_different_modules(ray_session, two, one, same_start):
     """They would run different programs, and wait for each other forever."""
     values_of(two, differ)
-    blocks = [ray_session.put(columns(3, 4, seed)) for seed in range(2)]
-    row_batch = {DEFAULT_MODULE_ID: batch_of(NUM_ROWS, 1)}
+    blocks = [in_object_store(ray_session, steps(3, 4, seed)) for seed in range(2)]
+    row_batch = Experience.of_rows({DEFAULT_MODULE_ID: batch_of(NUM_ROWS, 1)})
     for update in (
         lambda: two.update_block(blocks),
         lambda: two.update(batch=batch_of(NUM_ROWS, 0), **OF_TWO),
@@ -472,24 +476,43 @@ def test_sharding_of_training_data():
         TrainingData(episodes=[episode]).shard(6)
 
 
-def test_columns_of_blocks():
-    blocks = [{"x": np.arange(8).reshape(2, 4) + 100 * i} for i in range(3)]
-    everything = np.concatenate([block["x"] for block in blocks], axis=1)
+def shares_of(parts, num_learners):
+    """What learners get of experiences that are not here."""
+    length = Fraction(len(parts), num_learners)
+    shares = []
+    for i in range(num_learners):
+        first, last = (i * length).__floor__(), ((i + 1) * length).__ceil__()
+        shares.append(Share(parts[first:last], i * length - first, length).fetched())
+    return shares
+
+
+def test_columns_of_experiences():
+    parts = [Experience.of_steps({"m": {"x": np.arange(8).reshape(2, 4) + 100 * i}}) for i in range(3)]
+    everything = np.concatenate([part.modules["m"]["x"] for part in parts], axis=1)
     for num_learners in (1, 2, 3, 4, 6):
-        parts = [assemble(share, ["m"])["m"]["x"] for share in deal_out_blocks(blocks, num_learners)]
-        assert {part.shape for part in parts} == {(2, 12 // num_learners)}
-        np.testing.assert_array_equal(np.concatenate(parts, axis=1), everything)
-    with pytest.raises(ValueError, match="Blocks of 4 columns .* get 3/5 blocks each.*a multiple of 5"):
-        assemble(deal_out_blocks(blocks, 5)[0], ["m"])
+        for shares in (deal_out(parts, num_learners), shares_of(parts, num_learners)):
+            assert [share.num_env_steps for share in shares] == [24 // num_learners] * num_learners
+            columns = [share.modules["m"]["x"] for share in shares]
+            assert {own.shape for own in columns} == {(2, 12 // num_learners)}
+            np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
+    with pytest.raises(ValueError, match="Samples of 4 columns .* get 3/5 of them each.*a multiple of 5"):
+        shares_of(parts, 5)
+    with pytest.raises(ValueError, match=r"\{'m': 12\} columns .* dealt out to 5 learners evenly"):
+        deal_out(parts, 5)
     with pytest.raises(ValueError, match=r"differ in their columns: \{'m': \['x'\]\} and \{'m': \['y'\]\}"):
-        assemble(BlockShare([blocks[0], {"y": blocks[0]["x"]}]), ["m"])
+        joined([parts[0], Experience.of_steps({"m": {"y": parts[0].modules["m"]["x"]}})])
     with pytest.raises(ValueError, match=r"numbers of steps: \[T=1, B=4\], \[T=2, B=4\]"):
-        assemble(BlockShare([blocks[0], {"x": np.zeros((1, 4))}]), ["m"])
-    with pytest.raises(ValueError, match=r"needs blocks of the form \{module_id: columns\}"):
-        assemble(BlockShare([blocks[0]]), ["m", "n"])
-    uneven = deal_out_blocks([blocks[0], {"x": np.zeros((2, 3))}, blocks[1]], 2)
+        joined([parts[0], Experience.of_steps({"m": {"x": np.zeros((1, 4))}})])
+    uneven = [parts[0], Experience.of_steps({"m": {"x": np.zeros((2, 3))}}), parts[1]]
     with pytest.raises(ValueError, match="multiple of num_learners"):
-        assemble(uneven[0], ["m"])
+        shares_of(uneven, 2)
+
+
+def test_what_is_no_experience_is_told_what_to_pass(one):
+    with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_rows"):
+        one.update_rows({})
+    with pytest.raises(TypeError, match=r"Got Experience where .* Experience.of_steps"):
+        one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 
 
 def test_a_port_that_is_taken_before_it_is_used(ray_session, tmp_path, monkeypatch, caplog):

@@ -17,6 +17,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.row_blocks import deal_out_columns, lay_out_rows, padded_size
 from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
@@ -338,7 +339,7 @@ def test_host_connectors_run_on_the_episodes_first():
     assert set(timers) == {"doubles_rewards", "adds_weights"}
     named = r"update_block\(\).*\['DoublesRewards', 'AddsWeights'\].*update\(episodes=...\)"
     with pytest.raises(ValueError, match=named):
-        learner.update_block({DEFAULT_MODULE_ID: block(2, 2)})
+        learner.update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(2, 2)}))
     with pytest.raises(TypeError, match="'DoublesRewards', 'AddsWeights'"):
         learner.check_connector_is_pure()
 
@@ -393,7 +394,9 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
     state, metrics = jax.device_get((state, metrics))
     clock = CompileClock()
     for learner in block_learners.values():
-        results = learner.update_block(data, timesteps={"num_env_steps_sampled_lifetime": 40}, **BLOCK_SETTINGS)
+        results = learner.update_block(
+            Experience.of_steps(data), timesteps={"num_env_steps_sampled_lifetime": 40}, **BLOCK_SETTINGS
+        )
         for ref, value in learner.get_weights().items():
             np.testing.assert_allclose(value, state.params[ref], rtol=1e-5, atol=1e-5)
         for (module_id, name), value in metrics.items():
@@ -403,7 +406,9 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
         assert results[DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == data[DEFAULT_MODULE_ID]["loss_mask"].sum()
         assert counters.to_int(learner.get_state()["counters"]["timesteps"]) == 40
         clock.reset()
-        learner.update_block({DEFAULT_MODULE_ID: block(5, 4, seed=1)}, timesteps=80, **BLOCK_SETTINGS)
+        learner.update_block(
+            Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4, seed=1)}), timesteps=80, **BLOCK_SETTINGS
+        )
         assert clock.compiles == 0
     steps = [learner.get_state()["connector"]["KeepsColumns"]["steps"] for learner in block_learners.values()]
     assert steps[0] > 0
@@ -411,7 +416,7 @@ def test_a_block_goes_through_pipeline_and_loop_in_one_program(block_learners):
 
 def test_blocks_that_do_not_fit(block_learners):
     def update(learner, data):
-        learner.update_block(data, **BLOCK_SETTINGS)
+        learner.update_block(Experience.of_steps(data), **BLOCK_SETTINGS)
 
     before = block_learners[1].num_updates
     with pytest.raises(ValueError, match="B=3 columns.*2 shuffle shards.*num_shuffle_shards=2.*Use 4 environments"):
@@ -424,7 +429,7 @@ def test_blocks_that_do_not_fit(block_learners):
     with pytest.raises(ValueError, match="module 'other'; this learner has"):
         update(block_learners[1], {"other": block(5, 4)})
     with pytest.raises(ValueError, match="minibatch_size=7 does not divide by the 2 shuffle shards"):
-        block_learners[1].update_block({DEFAULT_MODULE_ID: block(5, 4)}, minibatch_size=7)
+        block_learners[1].update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4)}), minibatch_size=7)
     assert block_learners[1].num_updates == before
 
 
@@ -473,7 +478,7 @@ def test_modules_are_added_and_removed_as_a_whole_or_not_at_all():
     learner = Picky(config=config, module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: SPEC, "q": SPEC}))
     learner.build()
     data = {DEFAULT_MODULE_ID: block(5, 4)}
-    learner.update_block(data)
+    learner.update_block(Experience.of_steps(data))
     before, modules = learner.get_state(), dict(learner.module.items())
     clock = CompileClock()
     with pytest.raises(RuntimeError, match="no optimizer"):
@@ -493,7 +498,7 @@ def test_modules_are_added_and_removed_as_a_whole_or_not_at_all():
     assert list(learner.module) == list(modules) == [DEFAULT_MODULE_ID, "q"]
     assert all(learner.module[mid] is module for mid, module in modules.items())
     clock.reset()
-    learner.update_block(data)
+    learner.update_block(Experience.of_steps(data))
     assert clock.compiles == 0
     # The connector's state is still there when a module comes or goes.
     seen = learner.get_state()["connector"]["KeepsColumns"]["steps"]
@@ -504,4 +509,4 @@ def test_modules_are_added_and_removed_as_a_whole_or_not_at_all():
     learner.remove_module("r")
     with pytest.raises(ValueError, match="'default_policy' is this learner's only one"):
         learner.remove_module(DEFAULT_MODULE_ID)
-    learner.update_block(data)
+    learner.update_block(Experience.of_steps(data))

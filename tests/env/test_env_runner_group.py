@@ -15,6 +15,7 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.env.env_runner_group import MAX_ROUNDS_WITHOUT_DATA, EnvRunnerGroup, sample_for_evaluation
 from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
@@ -363,7 +364,7 @@ def test_no_observation_is_counted_twice(real_group):
         blocks = sample_blocks(group, 4)
         assert [block.num_env_steps for block in blocks] == [16] * 4
         # The filter only counts here, so the module's inputs are the observations themselves.
-        seen += [block.columns["obs"].reshape(-1, 4) for block in blocks]
+        seen += [block.experience.modules[DEFAULT_MODULE_ID]["obs"].reshape(-1, 4) for block in blocks]
         # Each runner's state once, as it comes with its last block, or asked for.
         states = [{OBS: block.connector_state} for block in blocks[-2:]] if i % 2 else None
         group.sync_env_runner_states(config=one_config, connector_states=states, env_steps_sampled=64 * (i + 1))
@@ -393,8 +394,8 @@ def test_the_local_runners_weights_reach_the_actors_and_act(real_group):
 
 def test_blocks_can_stay_in_the_object_store(real_group, ray_session):
     (block,) = sample_blocks(real_group, 1, num_steps=2, keep_remote=True)
-    assert block.num_env_steps == 4 and isinstance(block.columns, ray_session.ObjectRef)
-    assert ray_session.get(block.columns)["rewards"].shape == (2, 2)
+    assert block.num_env_steps == 4 and isinstance(block.experience.modules, ray_session.ObjectRef)
+    assert ray_session.get(block.experience.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
 
 
 def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):

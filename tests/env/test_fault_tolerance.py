@@ -16,6 +16,8 @@ from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -73,9 +75,9 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     assert runner.env.envs[0] is kept and runner.env.envs[1] is not failed
     # The fifth row of the third block failed; the four before it were of the same episode.
     assert [block.num_env_steps for block in blocks] == [20, 20, 15, 20]
-    valid = blocks[2].columns["loss_mask"]
+    valid = blocks[2].experience.modules[DEFAULT_MODULE_ID]["loss_mask"]
     assert valid[:, 0].all() and valid[:, 1].tolist() == [False] * 5 + [True] * 5
-    np.testing.assert_array_equal(blocks[2].columns["rewards"][valid], 1.0)
+    np.testing.assert_array_equal(blocks[2].experience.modules[DEFAULT_MODULE_ID]["rewards"][valid], 1.0)
     assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 75}
     assert [block.episodes.lengths.tolist() for block in blocks] == [[10, 10], [10, 10], [10], [10, 10]]
     assert ended == ([0, 1, 0, 1, 0, 1, 0] if watched else [])
@@ -86,7 +88,7 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     # Replay goes on with the other environment's episodes, and has nothing of what failed.
     replay = EpisodeReplayBuffer(1000)
     for block in blocks:
-        replay.add_block(block.columns, serial=block.serial, starts=block.starts)
+        replay.add_block(block.experience.modules[DEFAULT_MODULE_ID], serial=block.serial, starts=block.starts)
     lengths = sorted((len(episode), episode.is_done) for episode in replay.episodes)
     assert lengths == [(5, False), *[(10, True)] * 7]
     runner.stop()
@@ -228,7 +230,7 @@ def test_an_observation_that_is_not_finite_is_an_error_that_says_where(pipeline,
     # After the 7th step of this block, before the 8th.
     assert "in step 7 of the 10" in str(e.value) and "restart_failed_sub_environments=True" in str(e.value)
     block = runner.sample_block()
-    assert np.isfinite(block.columns["obs"]).all()
+    assert np.isfinite(block.experience.modules[DEFAULT_MODULE_ID]["obs"]).all()
     if pipeline is not None:
         assert filter_count(runner) == 40
     runner.stop()
@@ -252,7 +254,7 @@ def test_a_reward_that_is_not_finite_is_a_failure_like_others(caplog):
     kept, failed = runner.env.envs
     with caplog.at_level(logging.ERROR):
         block = runner.sample_block()
-    assert np.isfinite(block.columns["rewards"]).all() and "a reward (nan)" in caplog.text
+    assert np.isfinite(block.experience.modules[DEFAULT_MODULE_ID]["rewards"]).all() and "a reward (nan)" in caplog.text
     assert runner.env.envs[0] is kept and runner.env.envs[1] is not failed
     runner.stop()
 
@@ -479,7 +481,8 @@ def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
     def block(worker_index, num_restarts, serial):
         state = {"of": (worker_index, num_restarts, serial)}
         starts = np.zeros(1, bool)
-        return SampleBlock({}, 1, 0, EndedEpisodes.of([]), {}, state, worker_index, serial, starts, num_restarts)
+        steps = Experience({}, 1, 1)
+        return SampleBlock(steps, 0, EndedEpisodes.of([]), {}, state, worker_index, serial, starts, num_restarts)
 
     blocks = [block(1, 0, 8), block(2, 0, 8), block(2, 0, 7), block(2, 1, 0), block(1, 0, 9)]
     assert [s["of"] for s in newest_connector_states(blocks)] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]
@@ -519,7 +522,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         os.kill(pid, signal.SIGKILL)
         while 1 in group.healthy_env_runner_ids():
             group.foreach_env_runner("ping", local_env_runner=False)
-        assert ray_session.get(block.columns)["rewards"].shape == (block.num_env_steps, 1)
+        assert ray_session.get(block.experience.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
     finally:
         algo.stop()
 

@@ -14,6 +14,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -93,7 +94,7 @@ def runner():
 def test_a_block_holds_what_happened(runner):
     runner.reseed(0)
     block = runner.sample_block(num_steps=12)
-    columns = block.columns
+    columns = block.experience.modules[DEFAULT_MODULE_ID]
     obs, final = columns[Columns.OBS], columns[Columns.FINAL_OBS]
     assert obs.shape == (12, 2, 3) and columns[Columns.REWARDS].shape == (12, 2)
     # Environment 0 has episodes of 4 steps, environment 1 of 5; both were reset an unknown number of times before.
@@ -115,7 +116,7 @@ def test_a_block_holds_what_happened(runner):
 
 
 def test_the_recorded_probabilities_are_those_of_the_module(runner):
-    columns = runner.sample_block(num_steps=5).columns
+    columns = runner.sample_block(num_steps=5).experience.modules[DEFAULT_MODULE_ID]
     module = runner.module
     out = module.forward_exploration({Columns.OBS: columns[Columns.OBS].reshape(-1, 3)})
     inputs = np.asarray(out[Columns.ACTION_DIST_INPUTS])
@@ -127,7 +128,7 @@ def test_the_recorded_probabilities_are_those_of_the_module(runner):
 
 def test_the_environments_get_the_recorded_actions(runner):
     before = [len(env.unwrapped.actions) for env in runner.env.envs]
-    columns = runner.sample_block(num_steps=6).columns
+    columns = runner.sample_block(num_steps=6).experience.modules[DEFAULT_MODULE_ID]
     for index, env in enumerate(runner.env.envs):
         assert env.unwrapped.actions[before[index] :] == columns[Columns.ACTIONS][:, index].tolist()
 
@@ -135,7 +136,7 @@ def test_the_environments_get_the_recorded_actions(runner):
 def test_same_seed_same_rows_and_other_runners_other_seeds():
     def rows(index):
         runner = SingleAgentEnvRunner(config=config_for("CartPole-v1"), worker_index=index, num_workers=0)
-        columns = runner.sample_block(num_steps=20).columns
+        columns = runner.sample_block(num_steps=20).experience.modules[DEFAULT_MODULE_ID]
         runner.stop()
         return columns
 
@@ -202,9 +203,13 @@ def test_weights_of_another_runner(runner):
     jax.tree.map(np.testing.assert_array_equal, runner.get_state("rl_module"), state)
     block = runner.sample_block(num_steps=2)
     assert block.weights_seq_no == 7
-    inputs = other.module.forward_exploration({Columns.OBS: block.columns[Columns.OBS][0]})
+    inputs = other.module.forward_exploration(
+        {Columns.OBS: block.experience.modules[DEFAULT_MODULE_ID][Columns.OBS][0]}
+    )
     np.testing.assert_allclose(
-        block.columns[Columns.ACTION_DIST_INPUTS][0], inputs[Columns.ACTION_DIST_INPUTS], atol=1e-5
+        block.experience.modules[DEFAULT_MODULE_ID][Columns.ACTION_DIST_INPUTS][0],
+        inputs[Columns.ACTION_DIST_INPUTS],
+        atol=1e-5,
     )
     other.stop()
     runner.set_state({"rl_module": {"params": mine}, "weights_seq_no": 0})
@@ -217,7 +222,7 @@ def test_a_filter_sees_every_observation_once_and_the_module_gets_what_is_record
     raw = np.concatenate([[[0, t // 4, t % 4], [1, t // 5, t % 5]] for t in range(10)]).astype(np.float64)
     state = blocks[-1].connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
     np.testing.assert_allclose(state["mean"], raw.mean(0), rtol=1e-5)
-    last = blocks[-1].columns
+    last = blocks[-1].experience.modules[DEFAULT_MODULE_ID]
     out = runner.module.forward_exploration({Columns.OBS: last[Columns.OBS][-1]})
     np.testing.assert_allclose(last[Columns.ACTION_DIST_INPUTS][-1], out[Columns.ACTION_DIST_INPUTS], atol=1e-5)
     assert np.abs(last[Columns.OBS]).max() < 5 and np.isfinite(last[Columns.FINAL_OBS]).all()
@@ -245,7 +250,7 @@ def test_frame_stacks_are_reset_with_their_environment_and_reach_behind_the_end(
 
     config = config_for(Flat, env_to_module_connector=stack)
     runner = SingleAgentEnvRunner(config=config)
-    columns = runner.sample_block(num_steps=6).columns
+    columns = runner.sample_block(num_steps=6).experience.modules[DEFAULT_MODULE_ID]
     expected = [[0, 0], [0, 1], [1, 2], [2, 3], [0, 0], [0, 1]]
     np.testing.assert_array_equal(columns[Columns.OBS][:, 0], expected)
     np.testing.assert_array_equal(columns[Columns.FINAL_OBS][4, 1], [4, 5])  # truncated there
@@ -258,7 +263,7 @@ def test_frame_stacks_are_reset_with_their_environment_and_reach_behind_the_end(
 
 def test_actions_reach_the_bounds_of_the_space():
     runner = SingleAgentEnvRunner(config=config_for(Target))
-    columns = runner.sample_block(num_steps=50).columns
+    columns = runner.sample_block(num_steps=50).experience.modules[DEFAULT_MODULE_ID]
     actions = columns[Columns.ACTIONS]
     np.testing.assert_allclose(columns[Columns.REWARDS], np.clip(2 + (actions[..., 0] + 1), 2, 4), rtol=1e-5)
     assert np.abs(actions).max() > 1  # recorded as the module gave them
@@ -268,7 +273,7 @@ def test_actions_reach_the_bounds_of_the_space():
 def test_clipped_rewards_are_for_the_learner_only():
     runner = SingleAgentEnvRunner(config=config_for().environment(clip_rewards=2.0))
     block = runner.sample_block(num_steps=4)
-    np.testing.assert_array_equal(block.columns[Columns.REWARDS][:, 0], [1, 2, 3, 4])
+    np.testing.assert_array_equal(block.experience.modules[DEFAULT_MODULE_ID][Columns.REWARDS][:, 0], [1, 2, 3, 4])
     assert block.episodes.returns.tolist() == [10.0]
     runner.stop()
 
@@ -323,7 +328,7 @@ def test_host_connectors_run_once_per_observation_and_in_front_of_the_pure_ones(
     statistics = state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
     np.testing.assert_allclose(statistics["mean"], doubled.mean(0), rtol=1e-5)
     plain = SingleAgentEnvRunner(config=config_for(env_to_module_connector=lambda env, spaces, device: Doubled()))
-    columns = plain.sample_block(num_steps=6).columns
+    columns = plain.sample_block(num_steps=6).experience.modules[DEFAULT_MODULE_ID]
     np.testing.assert_array_equal(columns[Columns.OBS][:, 0, 2], [0, 2, 4, 6, 0, 2])
     np.testing.assert_array_equal(columns[Columns.FINAL_OBS][4, 1], [2, 0, 10])
     np.testing.assert_array_equal(columns[Columns.FINAL_OBS][5], [[0, 2, 4], [2, 2, 2]])
@@ -368,7 +373,7 @@ def test_host_connectors_pass_over_rows_that_only_reset(connector, factor):
     # The 5th row of environment 0 only resets it, the 6th row of environment 1; a block ends with one of them.
     columns = {}
     for number_of_steps in (5, 6):
-        block = runner.sample_block(num_steps=number_of_steps).columns
+        block = runner.sample_block(num_steps=number_of_steps).experience.modules[DEFAULT_MODULE_ID]
         columns = {n: np.concatenate([columns[n], c]) if n in columns else c for n, c in block.items()}
     valid = columns[Columns.LOSS_MASK]
     np.testing.assert_array_equal(np.flatnonzero(~valid[:, 0]), [4, 9])

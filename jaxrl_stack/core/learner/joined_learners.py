@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.core.learner.learner_actor import Answer, BlockShare, LearnerActor, Request, RowShare
+from jaxrl_stack.core.experience import Experience, Share
+from jaxrl_stack.core.learner.learner_actor import Answer, LearnerActor
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -336,7 +337,7 @@ class JoinedLearners:
 
     def update(
         self,
-        shares: Sequence[TrainingData | BlockShare],
+        shares: Sequence[TrainingData | Experience | Share],
         arguments: dict[str, Any],
         async_update: bool,
         return_state: bool,
@@ -350,34 +351,22 @@ class JoinedLearners:
 
         return self._received(self._with_restart(send), return_state)
 
-    def update_rows(self, batch: dict[str, dict[str, Any]], arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
+    def update_rows(self, experience: Experience, arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
         """See `LearnerGroup.update_rows`."""
-        sizes = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
-        num = self.num_learners
-        if any(n % num for n in sizes.values()):
-            raise ValueError(
-                f"A batch of {sizes} rows cannot be dealt out to {num} learners evenly: make its rows a multiple of "
-                f"num_learners."
-            )
-
-        def share(i: int) -> RowShare:
-            parts = {mid: slice(i * n // num, (i + 1) * n // num) for mid, n in sizes.items()}
-            return RowShare({mid: jax.tree.map(lambda x, mid=mid: x[parts[mid]], own) for mid, own in batch.items()})
-
-        shares = [share(i) for i in range(num)]
+        shares = experience.split(self.num_learners)
         answers = self._with_restart(lambda: self._gather(self._send_update(shares, arguments, False)))
         self._received(answers, False)
         rows = [answer.rows for answer in answers]
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
     def _send_update(
-        self, shares: Sequence[TrainingData | BlockShare | RowShare], arguments: dict[str, Any], return_state: bool
+        self, shares: Sequence[TrainingData | Experience | Share], arguments: dict[str, Any], return_state: bool
     ) -> list[Any]:
         self._num_sent += 1
         takes_snapshot = (self._num_sent - self._sent_at_snapshot) % self.config.learner_snapshot_interval == 0
         return [
             actor.update.remote(
-                Request(share, arguments, takes_snapshot and i == 0, wants_weights=return_state and i == 0)
+                share, arguments, wants_state=takes_snapshot and i == 0, wants_weights=return_state and i == 0
             )
             for i, (actor, share) in enumerate(zip(self._actors, shares, strict=True))
         ]
@@ -394,7 +383,7 @@ class JoinedLearners:
         return metrics
 
     def _update_async(
-        self, shares: Sequence[TrainingData | BlockShare], arguments: dict[str, Any], return_state: bool
+        self, shares: Sequence[TrainingData | Experience | Share], arguments: dict[str, Any], return_state: bool
     ) -> list[dict[str, Any]]:
         results = self._with_restart(self._fetch_finished)
         if len(self.pending) >= self.config.max_requests_in_flight_per_learner:
@@ -427,7 +416,7 @@ def _is_broken_program(error: Exception) -> bool:
     return isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause)
 
 
-def _num_env_steps(share: TrainingData | BlockShare, config: AlgorithmConfig) -> int:
+def _num_env_steps(share: TrainingData | Experience | Share, config: AlgorithmConfig) -> int:
     """Steps that are dropped with a share; a train batch's, where only fetching the data would tell."""
-    known = share.num_steps if isinstance(share, TrainingData) else None
+    known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

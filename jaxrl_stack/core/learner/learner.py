@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, LearnerState
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, clip_gradients
@@ -152,14 +153,14 @@ class Learner(StoredLearner):
         return plan
 
     def update_block(
-        self, block: dict[ModuleID, dict[str, Any]], *, timesteps: dict[str, Any] | int | None = None, **sizes: Any
+        self, experience: Experience, *, timesteps: dict[str, Any] | int | None = None, **sizes: Any
     ) -> dict[str, Any]:
         """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
 
         It is the computation of an iteration on the device; each shape of block is compiled once.
 
         Args:
-            block: ``{module_id: {column: [T, B, ...]}}``, NumPy; device ``d`` of this learner's D takes the columns
+            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D takes the columns
                 ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
             timesteps: As for `update`.
             **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, as
@@ -178,7 +179,7 @@ class Learner(StoredLearner):
                 f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} "
                 f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
-        plan = self.plan(**sizes)
+        plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
         num_rows = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
@@ -433,7 +434,7 @@ class Learner(StoredLearner):
     # ------------------------------------------------------------------------------------------------- rows from replay
 
     def update_rows(
-        self, batch: Mapping[ModuleID, Mapping[str, Any]], *, timesteps: dict[str, Any] | int | None = None
+        self, experience: Experience, *, timesteps: dict[str, Any] | int | None = None
     ) -> dict[MetricKey, np.ndarray]:
         """One gradient step on all rows of a batch, as it was drawn from replay.
 
@@ -441,8 +442,8 @@ class Learner(StoredLearner):
         `row_results` asks for those of the last update. The learner pipeline sees the rows as one time step.
 
         Args:
-            batch: ``{module_id: {column: [N, ...]}}``, NumPy; each of this learner's D devices takes N / D rows. The
-                arrays are only read, and not kept.
+            experience: Rows ``[N, ...]``, NumPy; each of this learner's D devices takes N / D of them. The arrays are
+                only read, and not kept.
             timesteps: As for `update`.
 
         Returns:
@@ -453,6 +454,7 @@ class Learner(StoredLearner):
             FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
         """
         self._check_is_built()
+        batch = Experience.check(experience, is_rows=True).modules
         num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
         if num_rows != self._rows_trained_on[0]:
             self._check_rows(num_rows, batch)

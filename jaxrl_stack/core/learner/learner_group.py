@@ -12,16 +12,10 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Component, Parts
 from jaxrl_stack.core import COMPONENT_LEARNER
+from jaxrl_stack.core.experience import Experience, deal_out, joined
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
 from jaxrl_stack.core.learner.learner import STATE_COMPONENTS, Learner
-from jaxrl_stack.core.learner.learner_actor import (
-    BlockShare,
-    assemble,
-    deal_out_blocks,
-    has_references,
-    module_states,
-    weights_for_runners,
-)
+from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_runners
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec, check_fits_specs
@@ -212,7 +206,7 @@ class LearnerGroup(Checkpointable):
 
     def update_block(
         self,
-        blocks: Sequence[Any],
+        experiences: Sequence[Experience],
         *,
         timesteps: dict[str, Any] | int | None = None,
         async_update: bool = False,
@@ -221,13 +215,12 @@ class LearnerGroup(Checkpointable):
     ) -> list[dict[str, Any]]:
         """Update from steps as they were sampled, in one compiled program; see `Learner.update_block`.
 
-        The blocks' columns (environments), laid end to end, are dealt out in equal runs: the first learner gets the
-        first ones. References are handed to the learners that need them and not fetched here.
+        Their columns (environments), side by side, are dealt out in equal runs: the first learner gets the first ones.
+        Those that are in Ray's object store are fetched by the learners that need them, and not here.
 
         Args:
-            blocks: ``{module_id: {column: [T, B, ...]}}``, columns of the only module, objects with such an attribute
-                ``columns``, or Ray references of any of these. All have the same T. With several learners they have
-                the same B, too, unless they are all here.
+            experiences: Columns ``[T, B, ...]``. All have the same T. With several learners they have the same B, too,
+                unless they are all here.
             timesteps, async_update, return_state: As for `update`.
             **sizes: As for `Learner.update_block`.
 
@@ -235,32 +228,25 @@ class LearnerGroup(Checkpointable):
             What `update` returns.
 
         Raises:
-            ValueError: If there are no blocks, or their columns cannot be dealt out evenly.
+            ValueError: If there are none, or their columns cannot be dealt out evenly.
             RuntimeError: See `update`.
         """
-        if not blocks:
-            raise ValueError("update_block(blocks=[]): there is nothing to learn from. Pass at least one block.")
+        if not experiences:
+            raise ValueError("update_block([]): there is nothing to learn from. Pass at least one Experience.")
         arguments = {"timesteps": timesteps, **sizes}
         if self._actors is None:
             self._check_is_not_async(async_update)
-            block = assemble(BlockShare(blocks), self._local.module_ids)
-            return self._local_results(self._local.update_block(block, **arguments), return_state)
-        if any(has_references(block) for block in blocks):
-            shares = deal_out_blocks(blocks, len(self))
-        else:
-            # Only its own columns travel to each learner.
-            module_ids = self._actors.info["module_ids"]
-            whole = assemble(BlockShare(blocks), module_ids)
-            shares = [BlockShare([assemble(share, module_ids)]) for share in deal_out_blocks([whole], len(self))]
-        return self._actors.update(shares, arguments, async_update, return_state)
+            experience = joined([own.fetched() for own in experiences])
+            return self._local_results(self._local.update_block(experience, **arguments), return_state)
+        return self._actors.update(deal_out(experiences, len(self)), arguments, async_update, return_state)
 
     def update_rows(
-        self, batch: dict[str, dict[str, Any]], *, timesteps: dict[str, Any] | int | None = None
+        self, experience: Experience, *, timesteps: dict[str, Any] | int | None = None
     ) -> dict[Any, np.ndarray]:
         """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.
 
         Args:
-            batch: ``{module_id: {column: [N, ...]}}``, NumPy; learner i of L gets the rows ``i * N/L ...``.
+            experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ...``.
             timesteps: As for `update`.
 
         Returns:
@@ -272,8 +258,8 @@ class LearnerGroup(Checkpointable):
             RuntimeError: See `update`.
         """
         if self._actors is None:
-            return self._local.update_rows(batch, timesteps=timesteps)
-        return self._actors.update_rows(batch, {"timesteps": timesteps})
+            return self._local.update_rows(experience, timesteps=timesteps)
+        return self._actors.update_rows(experience, {"timesteps": timesteps})
 
     def row_results(self, num_updates: int = 1) -> list[dict[str, Any]]:
         """One dict of metrics per learner, of the last `update_rows`; see `Learner.row_results`."""

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from jaxrl_stack.algorithms.dqn import DQNConfig, DQNLearner
+from jaxrl_stack.core.experience import Experience
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "reference" / "off_policy_golden.json").read_text())
 # Where both are on, RLlib subtracts the mean of the advantages over atoms, not over actions, and adds one value to
@@ -76,7 +77,7 @@ def test_loss_and_gradients(name):
     case = CASES[name]
     learner = make_learner(case)
     before = learner.module[MID].get_state()
-    rows = learner.update_rows({MID: batch_of(case)})
+    rows = learner.update_rows(Experience.of_rows({MID: batch_of(case)}))
     result = learner.row_results()[MID]
     for key, value in case["loss"].items():
         ours = result["total_loss" if key == "loss" else key]

@@ -10,6 +10,7 @@ import pytest
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils import counters
 
@@ -61,7 +62,7 @@ def batch_of(**columns):
 
 
 def update(learner, batch, **kwargs):
-    rows = learner.update_rows(batch, **kwargs)
+    rows = learner.update_rows(Experience.of_rows(batch), **kwargs)
     return learner.row_results()[MID], rows[(MID, "td_error")]
 
 
