@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
 
+SampleShape = tuple[int, ...] | None
+"""Leading axes of a draw; None: none."""
+
 
 class Distribution(abc.ABC):
     """A batch of distributions over actions: an immutable value made from a module's outputs.
@@ -18,7 +21,7 @@ class Distribution(abc.ABC):
     """
 
     @abc.abstractmethod
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+    def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> Any:
         """Draw without a gradient.
 
         Args:
@@ -27,7 +30,7 @@ class Distribution(abc.ABC):
         """
 
     @abc.abstractmethod
-    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+    def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> Any:
         """Draw so that gradients flow into the distribution's parameters; arguments as in `sample`."""
 
     @abc.abstractmethod
@@ -60,12 +63,12 @@ class Distribution(abc.ABC):
     def to_deterministic(self) -> Distribution:
         """The distribution that always returns this one's greedy action."""
 
-    def sample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
+    def sample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
         """A draw as in `sample`, with its log-probability."""
         value = self.sample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)
 
-    def rsample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
+    def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
         """A draw as in `rsample`, with its log-probability."""
         value = self.rsample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.core.distribution.distribution import Distribution
+from jaxrl_stack.core.distribution.distribution import Distribution, SampleShape
 from jaxrl_stack.utils.spaces import map_parts
 
 # SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action (rescaled to [-1, 1]) may
@@ -94,11 +94,11 @@ class Categorical(Distribution):
         """Probabilities, float `[..., n]`."""
         return jax.nn.softmax(self.logits, axis=-1)
 
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         shape = (*(sample_shape or ()), *self.logits.shape[:-1])
         return _inverse_cdf(self.logits, jax.random.uniform(key, shape, self.logits.dtype))
 
-    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         """One-hot draw `[..., n]` whose gradient is that of the probabilities (straight-through)."""
         value = self.sample(key=key, sample_shape=sample_shape)
         probs = self.probs
@@ -143,7 +143,7 @@ class Categorical(Distribution):
 class _Reparameterized(Distribution):
     """Distributions whose draws are differentiable functions of their parameters."""
 
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
 
     @staticmethod
@@ -175,7 +175,7 @@ class DiagGaussian(_Reparameterized):
         distribution.log_scale = log_scale
         return distribution
 
-    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         noise = jax.random.normal(key, (*(sample_shape or ()), *self.loc.shape), self.loc.dtype)
         return self.loc + self.scale * noise
 
@@ -238,18 +238,14 @@ class SquashedGaussian(_Reparameterized):
         log_slope += jnp.log(0.5 * (self.high - self.low))
         return self.normal.logp(raw) - self.normal.total(log_slope)
 
-    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         return self._squash(self.normal.rsample(key=key, sample_shape=sample_shape))
 
-    def sample_and_logp(
-        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
-    ) -> tuple[jax.Array, jax.Array]:
+    def sample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[jax.Array, jax.Array]:
         raw = self.normal.sample(key=key, sample_shape=sample_shape)
         return jax.lax.stop_gradient(self._squash(raw)), self._logp_of_raw(raw)
 
-    def rsample_and_logp(
-        self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()
-    ) -> tuple[jax.Array, jax.Array]:
+    def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[jax.Array, jax.Array]:
         """Draw and log-probability from the number before squashing: no inversion, exact at the bounds."""
         raw = self.normal.rsample(key=key, sample_shape=sample_shape)
         return self._squash(raw), self._logp_of_raw(raw)
@@ -290,10 +286,10 @@ class Deterministic(Distribution):
         """The inputs `[..., d]` are the action itself."""
         return cls(logits, event_ndim=1)
 
-    def sample(self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def sample(self, *, key: jax.Array | None = None, sample_shape: SampleShape = ()) -> jax.Array:
         return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
 
-    def rsample(self, *, key: jax.Array | None = None, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def rsample(self, *, key: jax.Array | None = None, sample_shape: SampleShape = ()) -> jax.Array:
         return jnp.broadcast_to(self.loc, (*(sample_shape or ()), *self.loc.shape))
 
     def logp(self, value: jax.Array) -> jax.Array:
@@ -373,14 +369,14 @@ class MultiCategorical(_Product):
             parts = [part / temperature for part, temperature in zip(parts, temperatures, strict=True)]
         return cls([Categorical(logits=part) for part in parts])
 
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         first = self.categoricals[0].logits
         shape = (*(sample_shape or ()), *first.shape[:-1], len(self.categoricals))
         uniform = jax.random.uniform(key, shape, first.dtype)
         draws = [_inverse_cdf(c.logits, uniform[..., i]) for i, c in enumerate(self.categoricals)]
         return jnp.stack(draws, axis=-1)
 
-    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> jax.Array:
+    def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         """Concatenated one-hot draws `[..., sum(input_lens)]`, straight-through gradients."""
         return jnp.concatenate(self._draw("rsample", key, sample_shape), axis=-1)
 
@@ -432,17 +428,17 @@ class MultiDistribution(_Product):
     def _parts(self, value: Any) -> list[Any]:
         return self.structure.flatten_up_to(value)
 
-    def sample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+    def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> Any:
         return jax.tree.unflatten(self.structure, self._draw("sample", key, sample_shape))
 
-    def rsample(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> Any:
+    def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> Any:
         return jax.tree.unflatten(self.structure, self._draw("rsample", key, sample_shape))
 
-    def sample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
+    def sample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
         draws = self._draw("sample_and_logp", key, sample_shape)
         return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
 
-    def rsample_and_logp(self, *, key: jax.Array, sample_shape: tuple[int, ...] | None = ()) -> tuple[Any, jax.Array]:
+    def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
         draws = self._draw("rsample_and_logp", key, sample_shape)
         return jax.tree.unflatten(self.structure, [d[0] for d in draws]), _total(d[1] for d in draws)
 

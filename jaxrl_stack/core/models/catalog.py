@@ -114,16 +114,11 @@ class Catalog:
                 "write an RLModule with get_initial_state()."
             )
         shape = observation_space.shape if isinstance(observation_space, gym.spaces.Box) else None
-        if shape is not None and len(shape) == 3:
-            raise ValueError(
-                f"No default encoder for images yet ({observation_space}): flatten them with the "
-                "FlattenObservations env-to-module connector, or write an RLModule with convolutions "
-                "(nnx.Conv)."
-            )
         if shape is None or len(shape) != 1:
             raise ValueError(
                 f"No default encoder for the observation space {observation_space}: flatten or one-hot "
-                "encode it with the FlattenObservations env-to-module connector, or write your own RLModule."
+                "encode it with the FlattenObservations env-to-module connector, or write your own RLModule, for "
+                "images with convolutions (nnx.Conv)."
             )
         return MLPEncoderConfig(input_dims=shape, **hidden_layers(settings, "fcnet"))
 

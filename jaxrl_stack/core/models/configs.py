@@ -14,8 +14,7 @@ from jaxrl_stack.core.models.encoders import ActorCriticEncoder, ConcatEncoder, 
 from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.models.mlp import MLP, Layer
-
-Initializer = str | Callable[..., Any] | None
+from jaxrl_stack.core.rl_module.default_model_config import Initializer
 
 COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
 """What layers may compute in, by name, as the `dtype` of `nnx.Linear`."""
@@ -25,11 +24,6 @@ def _layer_dtype(compute_dtype: str) -> Any:
     if compute_dtype not in COMPUTE_DTYPES:
         raise ValueError(f"compute_dtype={compute_dtype!r}: use one of {list(COMPUTE_DTYPES)}.")
     return COMPUTE_DTYPES[compute_dtype]
-
-
-def _check_framework(framework: str) -> None:
-    if framework != "jax":
-        raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
 
 
 @dataclasses.dataclass
@@ -89,6 +83,15 @@ class _LayersConfig(ModelConfig):
             return (int(self.output_layer_dim),)
         return (int(self.hidden_layer_dims[-1]) if self.hidden_layer_dims else self._input_dim(),)
 
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
+        if framework != "jax":
+            raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
+        return self._build(rngs)
+
+    @abc.abstractmethod
+    def _build(self, rngs: nnx.Rngs) -> Any:
+        """The model."""
+
     @abc.abstractmethod
     def _input_dim(self) -> int:
         """Width of what the first layer takes."""
@@ -146,8 +149,7 @@ class _MLPConfig(_LayersConfig):
 class MLPEncoderConfig(_MLPConfig):
     """An `MLPEncoder` over flat observations."""
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPEncoder:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> MLPEncoder:
         return MLPEncoder(self._input_dim(), self._layers(), rngs=rngs)
 
 
@@ -161,8 +163,7 @@ class ConcatEncoderConfig(_MLPConfig):
 
     columns: Sequence[str] = ()
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> ConcatEncoder:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> ConcatEncoder:
         return ConcatEncoder(self._input_dim(), self._layers(), rngs=rngs, columns=self.columns)
 
 
@@ -170,8 +171,7 @@ class ConcatEncoderConfig(_MLPConfig):
 class MLPHeadConfig(_MLPConfig):
     """An `MLPHead`."""
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MLPHead:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> MLPHead:
         layers = self._layers(is_head=True)
         return self._head_class()(self._input_dim(), layers, rngs=rngs, log_std_bound=self._log_std_bound())
 
@@ -183,8 +183,7 @@ class MLPHeadConfig(_MLPConfig):
 class FreeLogStdMLPHeadConfig(_MLPConfig):
     """A `FreeLogStdMLPHead`; `output_layer_dim` counts means and log standard deviations."""
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> FreeLogStdMLPHead:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> FreeLogStdMLPHead:
         if self.output_layer_dim is None or self.output_layer_dim % 2:
             raise ValueError(
                 f"FreeLogStdMLPHeadConfig(output_layer_dim={self.output_layer_dim}): needs an even number, "
@@ -216,9 +215,8 @@ class MultiStreamEncoderConfig(_LayersConfig):
     def _input_dim(self) -> int:
         return sum(config.output_dims[0] for config in self._streams().values())
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> MultiStreamEncoder:
-        _check_framework(framework)
-        encoders = {name: self._streams()[name].build(framework, rngs=rngs) for name in sorted(self._streams())}
+    def _build(self, rngs: nnx.Rngs) -> MultiStreamEncoder:
+        encoders = {name: self._streams()[name].build(rngs=rngs) for name in sorted(self._streams())}
         layers, embedding_dim = self._layers(), self._input_dim()
         fan_ins = [embedding_dim, *(embedding_dim + layer.width for layer in layers[:-1])]
         fusion_layers = [layer.dense(fan_in, rngs) for layer, fan_in in zip(layers, fan_ins, strict=False)]
@@ -249,7 +247,6 @@ class ActorCriticEncoderConfig(ModelConfig):
         return self._base().output_dims
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> ActorCriticEncoder:
-        _check_framework(framework)
         base = self._base()
         return ActorCriticEncoder(
             lambda: base.build(framework, rngs=rngs), shared=self.shared, inference_only=self.inference_only

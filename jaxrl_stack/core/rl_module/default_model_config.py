@@ -111,16 +111,14 @@ class DefaultModelConfig(Plain):
         if vars(self).get("_is_constructed"):
             vars(self)["_given"].add(name)
 
-    def given(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The fields that the constructor was given or that were assigned later, `{name: value}`.
 
         Only these override what an algorithm chooses for its modules, as the entries of a dict do.
         """
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name in vars(self)["_given"]}
 
-    def to_plain(self) -> dict[str, Any]:
-        """See `given`."""
-        return self.given()
+    given = to_plain
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig:
@@ -129,27 +127,26 @@ class DefaultModelConfig(Plain):
         return cls(**data)
 
 
-class ModelConfigDict(dict):
-    """A module's `model_config`: a plain dict to its users, one opaque value to JAX.
+class OpaqueDict(dict):
+    """A plain dict to its users, one opaque value to JAX, which looks into dicts for arrays, not into subclasses.
 
-    JAX looks into dicts for arrays, not into subclasses of dict, so arrays in a model config are no module
-    state.
+    Arrays in a module's model config are no state of the module.
     """
 
 
-def as_model_config_dict(model_config: Mapping[str, Any] | DefaultModelConfig | None) -> ModelConfigDict:
+def as_model_config_dict(model_config: Mapping[str, Any] | DefaultModelConfig | None) -> OpaqueDict:
     """The dict that a module keeps: a copy, with a dataclass turned into `{field: value}`; None is empty.
 
     Raises:
         TypeError: For anything else.
     """
     if model_config is None:
-        return ModelConfigDict()
+        return OpaqueDict()
     if isinstance(model_config, Mapping):
-        return ModelConfigDict(model_config)
+        return OpaqueDict(model_config)
     if dataclasses.is_dataclass(model_config) and not isinstance(model_config, type):
         fields = dataclasses.fields(model_config)
-        return ModelConfigDict({field.name: getattr(model_config, field.name) for field in fields})
+        return OpaqueDict({field.name: getattr(model_config, field.name) for field in fields})
     raise TypeError(f"model_config={model_config!r}: expected a DefaultModelConfig, a dict or None.")
 
 

@@ -88,10 +88,14 @@ class ModuleDefinition:
 
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
         """The module with these arrays in it."""
-        flat = [(path, params[ref]) for path, ref in self.param_refs.items()]
-        flat += [(path, rest[ref]) for path, ref in self.rest_refs.items()]
-        flat += list(self.constants.items())
-        return nnx.merge(self.graphdef, nnx.from_flat_state(flat))
+        return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
+
+    def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
+        """These arrays as the leaves of a flat state."""
+        return [
+            *((path, params[ref]) for path, ref in self.param_refs.items()),
+            *((path, rest[ref]) for path, ref in self.rest_refs.items()),
+        ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
         """The arrays of a module of this definition: (params, rest), in the order of the definition."""
@@ -230,9 +234,8 @@ class PureModule:
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Set the leaves of a module of this definition to copies of these arrays."""
-        paths = [(path, params[ref]) for path, ref in self.definition.param_refs.items()]
-        paths += [(path, rest[ref]) for path, ref in self.definition.rest_refs.items()]
-        nnx.update(module, nnx.from_flat_state([(path, copy_array(value)) for path, value in paths]))
+        leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
+        nnx.update(module, nnx.from_flat_state(leaves))
 
     def module_refs(self, module_id: str) -> list[str]:
         """Refs of the Params that belong to `module_id`: without those that it shares and another id owns.

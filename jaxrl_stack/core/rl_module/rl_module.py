@@ -29,7 +29,7 @@ from jaxrl_stack.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
-from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, OpaqueDict, as_model_config_dict
 from jaxrl_stack.core.rl_module.functional import (
     MODULES_ATTRIBUTE,
     Flat,
@@ -172,11 +172,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
             self._dropped_attributes = tuple(self.get_non_inference_attributes())
             for dotted in self._dropped_attributes:
-                owner: Any = self
                 *parents, name = dotted.split(".")
-                for parent in parents:
-                    owner = getattr(owner, parent)
-                delattr(owner, name)
+                delattr(functools.reduce(getattr, parents, self), name)
 
     if not TYPE_CHECKING:
 
@@ -294,9 +291,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         Raises:
             ValueError: For a name or shape that the module does not have.
         """
-        updates = []
-        for path, value, current in self._fitting(state):
-            updates.append((path, copy_array(np.asarray(value, current.dtype))))
+        updates = [(path, copy_array(np.asarray(value, now.dtype))) for path, value, now in self._fitting(state)]
         nnx.update(self, nnx.from_flat_state(updates))
 
     def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
@@ -315,12 +310,11 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             ImportError: If what reads it is not installed.
             ValueError: If it is damaged, or of a module of another structure; nothing has changed then.
         """
-        variables = {join_path(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(self))}
         own = {ref: value for ref, (_, value) in self._state_leaves().items()}
         if not isinstance(weights, Mapping):
             weights = read_rllib_weights(weights, max_bytes=(1 << 24) + 64 * sum(leaf.nbytes for leaf in own.values()))
         state = from_rllib_names(weights)
-        targets = {ref for ref in own if isinstance(variables[ref], TargetParam)}
+        targets = {join_path(path) for path, _ in nnx.to_flat_state(nnx.state(self, TargetParam))}
         missing = sorted(set(own) - targets - set(state) - NOT_IN_RLLIBS_MODULES)
         if missing:
             raise ValueError(
@@ -424,8 +418,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         run = self._compiled_forwards.get(name, definition)
         outputs, new_rest = run(params, rest, batch, traced, static)
         if new_rest:
-            paths = {ref: path for path, ref in definition.rest_refs.items()}
-            nnx.update(self, nnx.from_flat_state([(paths[ref], value) for ref, value in new_rest.items()]))
+            nnx.update(self, nnx.from_flat_state([(path, new_rest[ref]) for path, ref in definition.rest_refs.items()]))
         return outputs
 
     def _call_forward(self, name: str, batch: Any, kwargs: dict[str, Any]) -> Any:
@@ -465,7 +458,7 @@ class MultiRLModule(RLModule):
         rl_module_specs: Mapping[str, RLModuleSpec] | None = None,
         rngs: nnx.Rngs | int | jax.Array | None = None,
     ):
-        self.rl_module_specs = _Specs(rl_module_specs or {})
+        self.rl_module_specs = OpaqueDict(rl_module_specs or {})
         self._rl_modules = nnx.Dict()
         if inference_only is None:
             specs = self.rl_module_specs.values()
@@ -542,29 +535,27 @@ class MultiRLModule(RLModule):
         """The module of that id, or `default`."""
         return self._rl_modules[module_id] if module_id in self else default
 
-    def _as_dict(self) -> dict[str, RLModule]:
-        return {module_id: self._rl_modules[module_id] for module_id in self._rl_modules}
-
     def keys(self) -> KeysView[str]:
         """Ids of the modules, in the order in which they were added."""
-        return self._as_dict().keys()
+        return KeysView(self)
 
     def values(self) -> ValuesView[RLModule]:
         """The modules."""
-        return self._as_dict().values()
+        return ValuesView(self)
 
     def items(self) -> ItemsView[str, RLModule]:
         """Pairs of id and module."""
-        return self._as_dict().items()
+        return ItemsView(self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._as_dict())
+        return iter(self._rl_modules)
 
     def __contains__(self, module_id: object) -> bool:
-        return module_id in self._as_dict()
+        # nnx.Dict has its methods' names, too.
+        return module_id in list(self._rl_modules)
 
     def __len__(self) -> int:
-        return len(self._as_dict())
+        return len(self._rl_modules)
 
     def __bool__(self) -> bool:
         return True
@@ -777,7 +768,7 @@ class MultiRLModuleSpec:
     action_space: gym.Space | None = None
     inference_only: bool | None = None
     model_config: dict | None = None
-    rl_module_specs: dict[str, RLModuleSpec] | None = None
+    rl_module_specs: dict[str, RLModuleSpec] = dataclasses.field(default_factory=dict)
     load_state_path: str | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
     modules_to_load: set[str] | None = dataclasses.field(default=None, metadata={NOT_STORED: True})
     module_specs: dataclasses.InitVar[Any] = None
@@ -790,17 +781,12 @@ class MultiRLModuleSpec:
     def __post_init__(self, module_specs: Any) -> None:
         if module_specs is not None:
             raise ValueError("MultiRLModuleSpec(module_specs=...) is gone: use rl_module_specs=.")
-        specs = {} if self.rl_module_specs is None else self.rl_module_specs
+        specs: Any = {} if self.rl_module_specs is None else self.rl_module_specs
         if not isinstance(specs, Mapping) or not all(isinstance(spec, RLModuleSpec) for spec in specs.values()):
             raise ValueError(
                 f"MultiRLModuleSpec(rl_module_specs={specs!r}): expected a dict of module ids and RLModuleSpecs."
             )
         self.rl_module_specs = dict(specs)
-
-    @property
-    def _specs(self) -> dict[str, RLModuleSpec]:
-        assert self.rl_module_specs is not None
-        return self.rl_module_specs
 
     def build(
         self, module_id: str | None = None, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None
@@ -818,7 +804,7 @@ class MultiRLModuleSpec:
         if module_id is not None:
             return self[module_id].build(rngs=_module_key(streams.params(), module_id))
         module = self.multi_rl_module_class(
-            **_attributes(self, _SHARED_ARGUMENTS), rl_module_specs=self._specs, rngs=streams
+            **_attributes(self, _SHARED_ARGUMENTS), rl_module_specs=self.rl_module_specs, rngs=streams
         )
         if self.load_state_path is not None:
             self._load_state(module, self.load_state_path)
@@ -833,15 +819,15 @@ class MultiRLModuleSpec:
     def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
         """Add specs in place; for an id that is there, replace the spec (`override`) or fill its gaps."""
         for module_id, spec in module_specs.items():
-            if override or module_id not in self._specs:
-                self._specs[module_id] = spec
+            if override or module_id not in self.rl_module_specs:
+                self.rl_module_specs[module_id] = spec
             else:
-                self._specs[module_id].update(spec, override=False)
+                self.rl_module_specs[module_id].update(spec, override=False)
 
     def remove_modules(self, module_ids: str | Collection[str]) -> None:
         """Remove one or more specs in place; ids that are not there are ignored."""
         for module_id in as_names(module_ids) or ():
-            self._specs.pop(module_id, None)
+            self.rl_module_specs.pop(module_id, None)
 
     @classmethod
     def from_module(cls, module: MultiRLModule) -> MultiRLModuleSpec:
@@ -864,7 +850,7 @@ class MultiRLModuleSpec:
         """The spec as plain data: classes as "module:name", spaces as dicts."""
         modules = self.modules_to_load
         return _spec_to_dict(self) | {
-            "rl_module_specs": {module_id: spec.to_dict() for module_id, spec in self._specs.items()},
+            "rl_module_specs": {module_id: spec.to_dict() for module_id, spec in self.rl_module_specs.items()},
             "modules_to_load": None if modules is None else sorted(modules),
         }
 
@@ -887,14 +873,14 @@ class MultiRLModuleSpec:
                 only what is None here is filled in.
         """
         if isinstance(other, RLModuleSpec):
-            for spec in self._specs.values():
+            for spec in self.rl_module_specs.values():
                 spec.update(other, override=override)
             return
         if not isinstance(other, MultiRLModuleSpec):
             raise ValueError(
                 f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}."
             )
-        self.add_modules(other._specs, override=override)
+        self.add_modules(other.rl_module_specs, override=override)
         _take_over(self, other, override, leave="rl_module_specs")
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
@@ -902,16 +888,12 @@ class MultiRLModuleSpec:
         return self
 
     def __contains__(self, module_id: str) -> bool:
-        return module_id in self._specs
+        return module_id in self.rl_module_specs
 
     def __getitem__(self, module_id: str) -> RLModuleSpec:
-        if module_id not in self._specs:
-            raise KeyError(f"No spec for module {module_id!r}; there are {list(self._specs)}.")
-        return self._specs[module_id]
-
-
-class _Specs(dict):
-    """A dict that JAX does not look into."""
+        if module_id not in self.rl_module_specs:
+            raise KeyError(f"No spec for module {module_id!r}; there are {list(self.rl_module_specs)}.")
+        return self.rl_module_specs[module_id]
 
 
 class _CompiledForwards:
@@ -947,19 +929,14 @@ def parameter_table(module: RLModule) -> str:
     """Name, shape, dtype and size of each parameter of a module, and the totals, as text."""
     prefix = MODULES_ATTRIBUTE + "/"
     leaves = nnx.to_flat_state(nnx.state(module))
+    params = {
+        join_path(path).removeprefix(prefix): raw_value(leaf) for path, leaf in leaves if isinstance(leaf, nnx.Param)
+    }
+    trained = sum(value.size for value in params.values())
+    fixed = sum(raw_value(leaf).size for _, leaf in leaves if not isinstance(leaf, nnx.Param | np.ndarray))
     rows = [("parameter", "shape", "dtype", "count")]
-    trained = fixed = 0
-    for path, leaf in leaves:
-        if isinstance(leaf, np.ndarray):
-            continue
-        value = raw_value(leaf)
-        size = int(np.prod(value.shape))
-        if isinstance(leaf, nnx.Param):
-            trained += size
-            rows.append((join_path(path).removeprefix(prefix), str(value.shape), str(value.dtype), f"{size:,}"))
-        else:
-            fixed += size
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    rows += [(name, str(value.shape), str(value.dtype), f"{value.size:,}") for name, value in params.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {dtype:<{widths[2]}}  {count:>{widths[3]}}"
         for name, shape, dtype, count in rows
@@ -1021,7 +998,7 @@ def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str,
         specs: Complete specs.
         states: ``{module_id: RLModule.get_state()}``; modules that are in one of both only are not looked at.
     """
-    for module_id in specs._specs:
+    for module_id in specs.rl_module_specs:
         if module_id in states:
             spec = copy.copy(specs[module_id])
             spec.load_state_path = None

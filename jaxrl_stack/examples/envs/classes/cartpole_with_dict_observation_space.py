@@ -9,8 +9,10 @@ import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
+from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObservations
 
-class CartPoleWithDictObservationSpace(CartPoleEnv):
+
+class CartPoleWithDictObservationSpace(OtherObservations, CartPoleEnv):
     """CartPole's numbers in a `Dict` with a `Dict` and a `Tuple` inside, of shapes (1,) and (), and a random number.
 
     ``{"x-pos": [x], "angular-pos": {"value": angle, "some_random_stuff": 0, 1 or 2}, "velocs": ([x'], angle')}``
@@ -35,15 +37,7 @@ class CartPoleWithDictObservationSpace(CartPoleEnv):
             }
         )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        obs, info = super().reset(seed=seed, options=options)
-        return self._nested(obs), info
-
-    def step(self, action: Any):
-        obs, *rest = super().step(action)
-        return self._nested(obs), *rest
-
-    def _nested(self, obs: np.ndarray) -> dict[str, Any]:
+    def _shown(self, obs: np.ndarray) -> dict[str, Any]:
         return {
             "x-pos": obs[[0]],
             "angular-pos": {"value": np.array(obs[2]), "some_random_stuff": self.np_random.integers(3)},

@@ -9,10 +9,12 @@ import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
+from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObservations
+
 _NUM_PARTS = 100
 
 
-class CartPoleWithLargeObservationSpace(CartPoleEnv):
+class CartPoleWithLargeObservationSpace(OtherObservations, CartPoleEnv):
     """CartPole's observation as "actually-useful-stuff", beside 100 random ones: "0" to "99".
 
     Args:
@@ -24,15 +26,7 @@ class CartPoleWithLargeObservationSpace(CartPoleEnv):
         noise = {str(i): Tuple((Discrete(100), Box(0, 256, (30,), np.float32))) for i in range(_NUM_PARTS)}
         self.observation_space: Any = Dict({**noise, "actually-useful-stuff": self.observation_space})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        obs, info = super().reset(seed=seed, options=options)
-        return self._with_noise(obs), info
-
-    def step(self, action: Any):
-        obs, *rest = super().step(action)
-        return self._with_noise(obs), *rest
-
-    def _with_noise(self, obs: np.ndarray) -> dict[str, Any]:
+    def _shown(self, obs: np.ndarray) -> dict[str, Any]:
         integers = self.np_random.integers(100, size=_NUM_PARTS)
         floats = self.np_random.uniform(0, 256, (_NUM_PARTS, 30)).astype(np.float32)
         noise = {str(i): (integers[i], floats[i]) for i in range(_NUM_PARTS)}

@@ -9,10 +9,12 @@ import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box
 
+from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObservations
+
 _SHOWN = [0, 2]
 
 
-class StatelessCartPole(CartPoleEnv):
+class StatelessCartPole(OtherObservations, CartPoleEnv):
     """CartPole whose observation is ``[position, angle]``: without memory, the velocities are unknown.
 
     Args:
@@ -25,10 +27,5 @@ class StatelessCartPole(CartPoleEnv):
         assert isinstance(full, Box)
         self.observation_space = Box(full.low[_SHOWN], full.high[_SHOWN], dtype=np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        obs, info = super().reset(seed=seed, options=options)
-        return obs[_SHOWN], info
-
-    def step(self, action: Any):
-        obs, *rest = super().step(action)
-        return obs[_SHOWN], *rest
+    def _shown(self, obs: np.ndarray) -> np.ndarray:
+        return obs[_SHOWN]

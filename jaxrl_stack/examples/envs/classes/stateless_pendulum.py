@@ -9,8 +9,10 @@ import numpy as np
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.spaces import Box
 
+from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObservations
 
-class StatelessPendulum(PendulumEnv):
+
+class StatelessPendulum(OtherObservations, PendulumEnv):
     """Pendulum whose observation is ``[cos(angle), sin(angle)]``: without memory, the velocity is unknown.
 
     Settings: `g` (10.0), gravity in m/s².
@@ -20,10 +22,5 @@ class StatelessPendulum(PendulumEnv):
         super().__init__(g=(config or {}).get("g", 10.0))
         self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        obs, info = super().reset(seed=seed, options=options)
-        return obs[:2], info
-
-    def step(self, action: Any):
-        obs, *rest = super().step(action)
-        return obs[:2], *rest
+    def _shown(self, obs: np.ndarray) -> np.ndarray:
+        return obs[:2]
