@@ -107,6 +107,9 @@ COMING = (
     }, base="MultiAgentEnv"),
     Coming(_ONE_AGENT, {
         "env.vector.registration": "make_vec",
+        "examples.multi_agent.utils": "SelfPlayCallback SelfPlayLeagueBasedCallback ask_user_for_action",
+        "examples.multi_agent.utils.self_play_callback": "SelfPlayCallback",
+        "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
         "env.vector.sync_vector_multi_agent_env": "SyncVectorMultiAgentEnv",
         "utils.replay_buffers.multi_agent_episode_buffer": "MultiAgentEpisodeReplayBuffer",
         "utils.replay_buffers.multi_agent_prioritized_episode_buffer": "MultiAgentPrioritizedEpisodeReplayBuffer",
@@ -120,7 +123,10 @@ COMING = (
     Coming("comes later. Until then an observation is that of one agent: subclass SingleAgentObservationPreprocessor", {
         "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
     }),
-    Coming("comes with images in the default networks; until then write the filters into a module of your own", {
+    Coming(
+        "comes with images and recurrence in the default networks; until then write an RLModule of your own "
+        "(jaxrl_stack.core.rl_module.rl_module)", {
+        "core.models.configs": "CNNEncoderConfig CNNTransposeHeadConfig RecurrentEncoderConfig",
         "models.utils": "get_filter_config",
     }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
@@ -212,7 +218,8 @@ class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         Raises:
             ImportError: A module of the table has no such name; says what to use.
         """
-        if any(f"{module}.".startswith(f"{fullname}.") for module, _, _ in PLACES):
+        is_below = fullname.startswith(f"{_PACKAGE}.")
+        if is_below and any(f"{module}.".startswith(f"{fullname}.") for module, _, _ in PLACES):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         for module, _, coming in PLACES:
             if path == [] and fullname.startswith(f"{module}."):

@@ -15,6 +15,9 @@ from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.models.mlp import MLP, Layer
 from jaxrl_stack.core.rl_module.default_model_config import Initializer
+from jaxrl_stack.utils.coming import coming_names
+
+__getattr__ = coming_names(__name__)
 
 COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
 """What layers may compute in, by name, as the `dtype` of `nnx.Linear`."""
