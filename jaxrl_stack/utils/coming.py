@@ -131,6 +131,7 @@ COMING = (
     }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
+        "examples.envs.classes.utils.dummy_external_client": "_dummy_external_client",
         "env.external env.external.rllink": "RLlink get_rllink_message send_rllink_message",
     }),
     Coming(
