@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.episode_replay import NOT_MODEL_OUTPUTS
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import equal
 

@@ -8,22 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import batch, take, unbatch
-
-NOT_MODEL_OUTPUTS = frozenset(
-    {
-        Columns.OBS,
-        Columns.FINAL_OBS,
-        Columns.ACTIONS,
-        Columns.REWARDS,
-        Columns.TERMINATEDS,
-        Columns.TRUNCATEDS,
-        Columns.LOSS_MASK,
-    }
-)
-"""Columns of a rollout that an episode keeps under names of their own."""
 
 
 class EpisodeReplay:
@@ -90,13 +77,15 @@ class EpisodeReplay:
         episodes = list(self._running.values())
         if not episodes:
             return {}
-        columns: dict[str, list[Any]] = {
-            name: [e.get_extra_model_outputs(name, t) for e in episodes for t in range(len(e))]
-            for name in episodes[0].extra_model_outputs
-        }
-        columns[Columns.OBS] = [e.get_observations(t) for e in episodes for t in range(len(e) + 1)]
-        columns[Columns.ACTIONS] = [e.get_actions(t) for e in episodes for t in range(len(e))]
-        columns[Columns.REWARDS] = [e.get_rewards(t) for e in episodes for t in range(len(e))]
+        columns = [
+            {
+                **{name: column.get() for name, column in episode.extra_model_outputs.items()},
+                Columns.OBS: episode.get_observations(),
+                Columns.ACTIONS: episode.get_actions(),
+                Columns.REWARDS: episode.get_rewards(),
+            }
+            for episode in episodes
+        ]
         return {
             "env_indices": list(self._running),
             "ids": [episode.id_ for episode in episodes],
@@ -104,7 +93,7 @@ class EpisodeReplay:
             "custom_data": [
                 {key: value for key, value in episode.custom_data.items() if _is_data(value)} for episode in episodes
             ],
-            "columns": {name: batch(rows) for name, rows in columns.items()},
+            "columns": {name: batch([row for own in columns for row in own[name]]) for name in columns[0]},
         }
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
@@ -121,16 +110,18 @@ class EpisodeReplay:
         for number, (index, id_, length, custom_data) in enumerate(zip(*members, strict=True)):
             outputs = dict(state["columns"])
             # One observation more than steps, in every episode before this one.
-            first = start + number
-            observations = unbatch(take(outputs.pop(Columns.OBS), slice(first, first + length + 1)))
-            steps = unbatch(take(outputs, slice(start, start + length)))
-            episode = SingleAgentEpisode(id_=id_, **self._spaces)
-            episode.add_env_reset(observations[0])
-            for observation, outputs in zip(observations[1:], steps, strict=True):
-                action, reward = outputs.pop(Columns.ACTIONS), float(outputs.pop(Columns.REWARDS))
-                episode.add_env_step(observation, action, reward, extra_model_outputs=outputs)
+            observations = take(outputs.pop(Columns.OBS), slice(start + number, start + number + length + 1))
+            own = {name: unbatch(take(column, slice(start, start + length))) for name, column in outputs.items()}
+            episode = self._running[index] = SingleAgentEpisode(
+                id_,
+                observations=unbatch(observations),
+                actions=own.pop(Columns.ACTIONS),
+                rewards=[float(reward) for reward in own.pop(Columns.REWARDS)],
+                extra_model_outputs=own,
+                len_lookback_buffer=0,
+                **self._spaces,
+            )
             episode.custom_data.update(custom_data)
-            self._running[index] = episode
             start += length
         for index in [i for i, e in self._running.items() if i >= len(lengths) or len(e) != lengths[i]]:
             del self._running[index]

@@ -50,3 +50,10 @@ class Columns:
 
     # False in rows that losses, statistics and counters must not see.
     LOSS_MASK = "loss_mask"
+
+
+STEP_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+"""What every step of a rollout has, whatever the module puts out."""
+
+NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK})
+"""Columns of a rollout; all others are outputs of the module."""

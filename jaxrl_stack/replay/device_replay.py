@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.packing import Slot, is_packable
 from jaxrl_stack.ops.returns import clipped_rewards
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
 
 _STORED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
-_READ = frozenset({*_STORED, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.FINAL_OBS})
+_READ = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS})
 _NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
 
 _OWN_FINALS_BYTES = 2**27

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, STEP_COLUMNS, Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.episode_records import Counts, Record, Stream, packed_records, unpacked_records
-from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, STEP_COLUMNS, FrameStore, map_arrays
+from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.nested import batch, take, tree_leaves
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 BATCH_INDEXES = "batch_indexes"
 """Column of `sample_batch` and `sample_sequences`: what `update_priorities` takes, int64; it stays on the host."""
-
-_STORED = (Columns.OBS, *STEP_COLUMNS)
-_BLOCK_COLUMNS = {*_STORED, Columns.FINAL_OBS, Columns.LOSS_MASK}
 
 
 class EpisodeReplayBuffer(Checkpointable):
@@ -305,12 +302,12 @@ class EpisodeReplayBuffer(Checkpointable):
 
         last = (times + lengths - 1, envs)
         fitted = self._store.fit(
-            {name: map_arrays(in_order, columns[name]) for name in _STORED},
+            {name: map_arrays(in_order, columns[name]) for name in STEP_COLUMNS},
             map_arrays(lambda leaf: np.asarray(leaf)[last], columns[Columns.FINAL_OBS]),
             {
                 name: map_arrays(in_order, value)
                 for name, value in columns.items()
-                if name not in _BLOCK_COLUMNS and self._keeps(name)
+                if name not in NOT_MODEL_OUTPUTS and self._keeps(name)
             },
             self._bookkeeping(),
         )
@@ -657,7 +654,7 @@ class EpisodeReplayBuffer(Checkpointable):
             return map_arrays(of_leaf, tree)
 
         steps = frames[:, :-1]
-        out = {name: filled(store.columns[name], steps) for name in _STORED}
+        out = {name: filled(store.columns[name], steps) for name in STEP_COLUMNS}
         out[Columns.NEXT_OBS] = filled(store.columns[Columns.OBS], frames[:, 1:])
         out |= {name: filled(store.extra(name), steps) for name in extra_columns}
         if state_column is not None:

@@ -19,9 +19,6 @@ from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, require_memory
 from jaxrl_stack.utils.nested import batch_size, cast_lossless, take, tree_leaves, tree_map
 
-STEP_COLUMNS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
-"""What a step has besides its observation; outputs of the module come on top."""
-
 _DTYPES = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
 _LINKS = {"next": np.int32, "prev": np.int32, "t": np.int32, "owner": np.int64, "generation": np.int32}
 LINK_BYTES = sum(np.dtype(dtype).itemsize for dtype in _LINKS.values()) + np.dtype(np.int32).itemsize
@@ -63,7 +60,7 @@ class FrameStore:
 
     Attributes:
         num_rows: Rows that are allocated; 0 before the first data.
-        columns: ``{column: pytree [num_rows, ...]}``: obs, and those of `STEP_COLUMNS`.
+        columns: ``{column: pytree [num_rows, ...]}``, those of `STEP_COLUMNS`.
         extras: ``{name: pytree [num_rows, ...]}``: further outputs of the module per step.
         next: int32 ``[num_rows]``, row of the next frame, -1 after the last one.
         prev: int32 ``[num_rows]``, row of the frame before, -1 before the first one.
@@ -100,7 +97,7 @@ class FrameStore:
         """New data in the dtypes of the store, which takes those of its first data.
 
         Args:
-            steps: ``{column: pytree [S, ...]}``, obs and `STEP_COLUMNS`.
+            steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
             tails: Observations ``[K, ...]`` after chains.
             extras: ``{name: pytree [S, ...]}``.
             bookkeeping: ``{what: bytes per row}`` that the owner needs, for the estimate of memory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 from jaxrl_stack.replay.priority_tree import PriorityTree
 
 if TYPE_CHECKING:
-    import gymnasium as gym
-
     from jaxrl_stack.replay.frame_store import FrameStore
 
 
@@ -32,47 +30,18 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     Args:
         capacity: Steps.
-        batch_size_B: Items of a sample, if `sample` does not say so.
         batch_length_T: Length of the sequences of `sample`, 1 for n-step transitions.
         alpha: Exponent of priorities, >= 0; 0 draws all items equally often.
-        metrics_num_episodes_for_smoothing: As in `EpisodeReplayBuffer`; also all that follow.
-        observation_space: As there.
-        action_space: As there.
-        extra_columns: As there.
-        store_infos: As there.
-        seed: As there.
+        **more: All others, as in `EpisodeReplayBuffer`.
 
     Raises:
         ValueError: If an argument is out of range, or memory cannot hold the capacity.
     """
 
-    def __init__(
-        self,
-        capacity: int = 10000,
-        *,
-        batch_size_B: int = 16,
-        batch_length_T: int = 1,
-        alpha: float = 1.0,
-        metrics_num_episodes_for_smoothing: int = 100,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
-        extra_columns: Collection[str] | None = None,
-        store_infos: bool = True,
-        seed: int | None = None,
-    ):
+    def __init__(self, capacity: int = 10000, *, batch_length_T: int = 1, alpha: float = 1.0, **more: Any):
         if not isinstance(alpha, numbers.Real) or not 0 <= alpha < math.inf:
             raise ValueError(f"alpha={alpha!r} must be a number >= 0.")
-        super().__init__(
-            capacity,
-            batch_size_B=batch_size_B,
-            batch_length_T=batch_length_T,
-            metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
-            observation_space=observation_space,
-            action_space=action_space,
-            extra_columns=extra_columns,
-            store_infos=store_infos,
-            seed=seed,
-        )
+        super().__init__(capacity, batch_length_T=batch_length_T, **more)
         self._alpha = float(alpha)
 
     _only_episodes = True
@@ -98,29 +67,18 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._new_priority = self._checked_weight(weight)
         super().add(episodes)
 
-    def add_block(
-        self,
-        columns: Mapping[str, Any],
-        *,
-        stream: Hashable = 0,
-        serial: int | None = None,
-        starts: np.ndarray | None = None,
-        weight: float | None = None,
-    ) -> None:
+    def add_block(self, columns: Mapping[str, Any], *, weight: float | None = None, **more: Any) -> None:
         """Add what B environments did in T steps.
 
         Args:
-            columns: As in `EpisodeReplayBuffer.add_block`.
-            stream: As there.
-            serial: As there.
-            starts: As there.
+            columns: As in `EpisodeReplayBuffer.add_block`, like `more`.
             weight: As in `add`.
 
         Raises:
             ValueError: As there, and if `weight` is out of range.
         """
         self._new_priority = self._checked_weight(weight)
-        super().add_block(columns, stream=stream, serial=serial, starts=starts)
+        super().add_block(columns, **more)
 
     def update_priorities(
         self, priorities: Any, module_id: str | None = None, *, indices: np.ndarray | None = None
