@@ -56,20 +56,14 @@ class SingleAgentEpisode:
     """
 
     __slots__ = (
+        *_IDENTITY,
+        *_COLUMNS,
         "_custom_data",
         "_duration_s",
         "_last_step_time",
-        "actions",
-        "agent_id",
         "extra_model_outputs",
-        "id_",
-        "infos",
         "is_terminated",
         "is_truncated",
-        "module_id",
-        "multi_agent_episode_id",
-        "observations",
-        "rewards",
         "t",
         "t_started",
     )

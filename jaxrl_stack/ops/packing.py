@@ -39,11 +39,6 @@ class Slot:
         return part != 0 if self.dtype.kind == "b" else part.view(self.dtype)
 
 
-def is_packable(dtype: Any) -> bool:
-    """Whether arrays of a dtype fit the matrix: numbers of 32 bits, and flags."""
-    return dtype.itemsize == 4 or dtype == jnp.bool_
-
-
 def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, tuple[jax.Array, ...], list[Slot]]:
     """Lay leaves side by side; the same leaf, given twice, is there once.
 
@@ -57,20 +52,20 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
     """
     slots = slots_of(leaves, lead)
     own = {id(leaf): (leaf, slot) for leaf, slot in zip(leaves, slots, strict=True)}
-    packed = [_bits(leaf, lead) for leaf, slot in own.values() if slot.is_packed]
+    packed = [bits(leaf, lead) for leaf, slot in own.values() if slot.is_packed]
     matrix = jnp.concatenate(packed, axis=-1) if packed else None
     return matrix, tuple(leaf for leaf, slot in own.values() if not slot.is_packed), slots
 
 
-def slots_of(leaves: Sequence[Any], lead: int = 1) -> list[Slot]:
-    """Where `pack` puts each of these leaves, of which only shapes and dtypes are read."""
+def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> list[Slot]:
+    """Where `pack` puts each of these leaves, of which only shapes and dtypes are read; or flags among the loose."""
     slots: dict[int, Slot] = {}
     width = num_loose = 0
     for leaf in leaves:
         if id(leaf) in slots:
             continue
         shape = leaf.shape[lead:]
-        if is_packable(leaf.dtype):
+        if leaf.dtype.itemsize == 4 or (flags and leaf.dtype == jnp.bool_):
             slots[id(leaf)] = Slot(width, shape, leaf.dtype, True)
             width += math.prod(shape)
         else:
@@ -79,8 +74,8 @@ def slots_of(leaves: Sequence[Any], lead: int = 1) -> list[Slot]:
     return [slots[id(leaf)] for leaf in leaves]
 
 
-def _bits(leaf: jax.Array, lead: int) -> jax.Array:
-    """Columns ``[*lead, n]`` of the matrix."""
+def bits(leaf: jax.Array, lead: int) -> jax.Array:
+    """Columns of the matrix, uint32 ``[*lead, n]``, of a leaf of 32 bits or of flags, ``[*lead, ...]``."""
     is_flag = leaf.dtype == jnp.bool_
-    bits = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-    return bits.reshape(*leaf.shape[:lead], math.prod(leaf.shape[lead:]))
+    words = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    return words.reshape(*leaf.shape[:lead], math.prod(leaf.shape[lead:]))

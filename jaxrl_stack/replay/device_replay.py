@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
+from jaxrl_stack.ops import packing
 from jaxrl_stack.ops.masks import expand
-from jaxrl_stack.ops.packing import Slot, is_packable
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
@@ -89,29 +88,25 @@ class StepLayout:
     """
 
     treedef: Any
-    slots: tuple[Slot, ...]
+    slots: tuple[packing.Slot, ...]
 
     @classmethod
     def of(cls, step: Any) -> StepLayout:
         """The layout of steps with leaves like these."""
         leaves, treedef = jax.tree.flatten(step)
-        slots, width, num_loose = [], 0, 0
-        for leaf in leaves:
-            dtype = np.dtype(leaf.dtype)
-            is_packed = dtype.kind != "b" and is_packable(dtype)
-            slots.append(Slot(width if is_packed else num_loose, tuple(leaf.shape), dtype, is_packed))
-            width, num_loose = width + is_packed * math.prod(leaf.shape), num_loose + (not is_packed)
-        return cls(treedef, tuple(slots))
+        # Of a leaf that is in it twice there are two: they hold different numbers later.
+        leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
 
     def pack(self, steps: Any) -> dict[str, Any]:
         """Steps ``[..., leaf's shape]`` as they are stored: ``{"words": uint32 [..., W], "loose": [leaf, ...]}``."""
         words, loose = [], []
         for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):
+            leaf = leaf.astype(slot.dtype)
             if slot.is_packed:
-                bits = jax.lax.bitcast_convert_type(leaf.astype(slot.dtype), jnp.uint32)
-                words.append(bits.reshape(*leaf.shape[: leaf.ndim - len(slot.shape)], math.prod(slot.shape)))
+                words.append(packing.bits(leaf, leaf.ndim - len(slot.shape)))
             else:
-                loose.append(leaf.astype(slot.dtype))
+                loose.append(leaf)
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def unpack(self, packed: Mapping[str, Any]) -> Any:

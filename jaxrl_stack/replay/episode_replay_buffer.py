@@ -15,7 +15,7 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.episode_records import Counts, Record, Stream, packed_records, unpacked_records
-from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, map_arrays
+from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, longer, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
 from jaxrl_stack.utils.nested import batch, take, tree_leaves
@@ -82,7 +82,9 @@ class EpisodeReplayBuffer(Checkpointable):
         self._store_infos = store_infos
         self._seed = seed
         self.rng = np.random.default_rng(seed)
-        self._check_memory()
+        estimate = self.memory_estimate()
+        if estimate is not None:
+            require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
         self._forget()
 
     # Whether `sample` gives episodes without being asked for them.
@@ -424,10 +426,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_items(self, rows: np.ndarray) -> None:
         """Take steps in that were written just now."""
         if len(self._items) < self._store.num_rows:
-            self._items, self._places = (
-                np.concatenate([old, np.zeros(self._store.num_rows - len(old), np.int32)])
-                for old in (self._items, self._places)
-            )
+            self._items, self._places = longer((self._items, self._places), self._store.num_rows)
         start = self._num_timesteps
         self._items[start : start + len(rows)] = rows
         self._places[rows] = np.arange(start, start + len(rows))
@@ -815,11 +814,6 @@ class EpisodeReplayBuffer(Checkpointable):
             _last_sampled=None if last_sampled is None else np.array(last_sampled),
             _metrics=ReplayMetrics(self._window, counts),
         )
-
-    def _check_memory(self) -> None:
-        estimate = self.memory_estimate()
-        if estimate is not None:
-            require_memory(estimate, available_host_bytes(), where="are free on this machine", remedy=REMEDY)
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

@@ -113,7 +113,7 @@ class FrameStore:
             self._allocate(steps, extras, bookkeeping)
         for name in extras:
             if name not in self.extras:
-                self.extras[name] = _longer(take(extras[name], slice(0)), self.num_rows)
+                self.extras[name] = longer(take(extras[name], slice(0)), self.num_rows)
         return steps, _fitted(Columns.OBS, self.columns[Columns.OBS], tails), extras
 
     def insert(
@@ -326,7 +326,7 @@ class FrameStore:
         for name in (*kinds, *_LINKS):
             delattr(store, name)
         store._stored = parts, links
-        store._free = _longer(free, num_rows)
+        store._free = longer(free, num_rows)
         store.num_rows, store._num_free, store._num_used = num_rows, len(free), num_used
         return store, np.flatnonzero((links["next"] >= 0) & (links["owner"] > 0))
 
@@ -336,7 +336,7 @@ class FrameStore:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         with deferred_interrupt():
             parts, links = self._stored
-            arrays = _longer(take(parts[0], slice(0)), self.num_rows)
+            arrays = longer(take(parts[0], slice(0)), self.num_rows)
             start = 0
             while parts:
                 part = parts.pop(0)
@@ -344,7 +344,7 @@ class FrameStore:
                 _put(arrays, rows, part)
                 start = rows.stop
             for link in _LINKS:
-                arrays[link] = _longer(links.pop(link), self.num_rows)
+                arrays[link] = longer(links.pop(link), self.num_rows)
             vars(self).update(arrays)
             del self._stored
         return vars(self)[name]
@@ -362,7 +362,7 @@ class FrameStore:
             try:
                 for place in range(len(arrays)):
                     if sys.getrefcount(arrays[place]) != num_references:
-                        arrays[place] = _longer(arrays[place][: self._num_used], self.num_rows)
+                        arrays[place] = longer(arrays[place][: self._num_used], self.num_rows)
                 self._is_shared = False
             finally:
                 self.columns, self.extras, links = jax.tree.unflatten(structure, arrays)
@@ -394,7 +394,7 @@ class FrameStore:
 
     def _grow(self, num_rows: int) -> None:
         for name in ("columns", "extras", *_LINKS, "_free"):
-            setattr(self, name, _longer(getattr(self, name), num_rows))
+            setattr(self, name, longer(getattr(self, name), num_rows))
         self.num_rows = num_rows
 
 
@@ -434,15 +434,15 @@ def _form(tree: Any) -> Any:
     return tree_map(lambda leaf: (leaf.shape[1:], leaf.dtype), tree)
 
 
-def _longer(tree: Any, num_rows: int) -> Any:
+def longer(tree: Any, num_rows: int) -> Any:
     """Arrays of so many rows, of which the last ones are zeros: pages that are not written to take no memory."""
 
-    def longer(leaf: np.ndarray) -> np.ndarray:
+    def of_leaf(leaf: np.ndarray) -> np.ndarray:
         rows = np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
         rows[: len(leaf)] = leaf
         return rows
 
-    return map_arrays(longer, tree)
+    return map_arrays(of_leaf, tree)
 
 
 def _require_memory(
