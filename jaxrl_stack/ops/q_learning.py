@@ -17,6 +17,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.ops import two_words
+
 
 class TDRows(NamedTuple):
     """What a Q-loss yields for each transition. Means over rows are the caller's.
@@ -393,8 +395,5 @@ def target_update_due(num_steps: Any, last_update: Any, target_network_update_fr
     Returns:
         bool ``[...]``.
     """
-    num_steps, last_update = jnp.asarray(num_steps), jnp.asarray(last_update)
-    low = num_steps[..., 1] - last_update[..., 1]
-    borrow = (num_steps[..., 1] < last_update[..., 1]).astype(jnp.uint32)
-    high = num_steps[..., 0] - last_update[..., 0] - borrow
-    return (high > 0) | (low >= jnp.asarray(target_network_update_freq).astype(jnp.uint32))
+    passed = two_words.subtract(jnp.asarray(num_steps), jnp.asarray(last_update))
+    return (passed[..., 0] > 0) | (passed[..., 1] >= jnp.asarray(target_network_update_freq).astype(jnp.uint32))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.ops import packing
+from jaxrl_stack.ops import packing, two_words
 
 
 class RunningStatistics(NamedTuple):
@@ -78,9 +78,9 @@ def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
     ``mean = mean_a + w * d``, ``variance = variance_a + w * (variance_b - variance_a) + w * (1 - w) * d^2``
     with ``d = mean_b - mean_a`` and ``w = count_b / (count_a + count_b)``.
     """
-    count = _add(a.count, b.count)
-    total = jnp.maximum(as_float(count), 1.0)
-    weight_a, weight_b = as_float(a.count) / total, as_float(b.count) / total
+    count = two_words.add(a.count, b.count)
+    total = jnp.maximum(two_words.as_float(count), 1.0)
+    weight_a, weight_b = two_words.as_float(a.count) / total, two_words.as_float(b.count) / total
     difference = b.mean - a.mean
     return RunningStatistics(
         count=count,
@@ -127,7 +127,7 @@ def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStat
 
 def standard_deviation(statistics: RunningStatistics) -> jax.Array:
     """Sample standard deviation (divisor ``count - 1``), float32; 1 while fewer than two rows are known."""
-    count = as_float(statistics.count)
+    count = two_words.as_float(statistics.count)
     std = jnp.sqrt(statistics.variance * (count / jnp.maximum(count - 1.0, 1.0)))
     return jnp.where(count < 2.0, 1.0, std)
 
@@ -160,14 +160,3 @@ def normalize(
     if divide_by_std:
         out = out / (standard_deviation(statistics) + epsilon)[None]
     return out if clip is None else jnp.clip(out, -clip, clip)
-
-
-def as_float(count: jax.Array) -> jax.Array:
-    """A count ``uint32[2]`` as the nearest float32."""
-    return count[0].astype(jnp.float32) * 4294967296.0 + count[1].astype(jnp.float32)
-
-
-def _add(a: jax.Array, b: jax.Array) -> jax.Array:
-    low = a[1] + b[1]
-    carry = (low < a[1]).astype(jnp.uint32)
-    return jnp.stack([a[0] + b[0] + carry, low])

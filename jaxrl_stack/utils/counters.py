@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.ops import two_words
+
 _WORD = 1 << 32
 _LIMIT = 1 << 64
 
@@ -64,13 +66,9 @@ def add(counter: Any, n: Any) -> Any:
         raise ValueError(f"Can add integers in [0, 2**32) to a counter, got {n}.")
     if isinstance(n, int) and isinstance(counter, np.ndarray) and counter.shape == (2,):
         return from_int((to_int(counter) + n) % _LIMIT)
-    counter = jnp.asarray(counter)
-    old_low = counter[..., 1]
     # A Python int above 2**31 has no int32 form: give it its dtype on the host.
     n = jnp.asarray(np.uint32(n) if isinstance(n, int) else n).astype(jnp.uint32)
-    low = old_low + n
-    high = counter[..., 0] + (low < old_low).astype(jnp.uint32)
-    return jnp.stack(jnp.broadcast_arrays(high, low), axis=-1)
+    return two_words.add(jnp.asarray(counter), jnp.stack([jnp.zeros_like(n), n], axis=-1))
 
 
 def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
@@ -98,13 +96,10 @@ def difference(a: Any, b: Any) -> jax.Array:
     Returns:
         ``float32[...]``. Correct for |a - b| < 2**63.
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
-    low = a[..., 1] - b[..., 1]
-    borrow = (a[..., 1] < b[..., 1]).astype(jnp.uint32)
-    high = a[..., 0] - b[..., 0] - borrow
-    negative = high >= jnp.uint32(1 << 31)
+    words = two_words.subtract(jnp.asarray(a), jnp.asarray(b))
+    negative = words[..., 0] >= jnp.uint32(1 << 31)
     # Two's complement: negate before the conversion, else -1 would round like 2**64 - 1.
-    magnitude_low = jnp.where(negative, jnp.uint32(0) - low, low)
-    magnitude_high = jnp.where(negative, ~high + (low == 0).astype(jnp.uint32), high)
-    magnitude = magnitude_high.astype(jnp.float32) * jnp.float32(_WORD) + magnitude_low.astype(jnp.float32)
+    magnitude = two_words.as_float(
+        jnp.where(negative[..., None], two_words.subtract(jnp.asarray(zero()), words), words)
+    )
     return jnp.where(negative, -magnitude, magnitude)

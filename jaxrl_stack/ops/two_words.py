@@ -1,0 +1,25 @@
+"""Unsigned integers of 64 bits as two words, ``uint32[..., 2]`` (high word, low word): JAX has none of its own by
+default. Sums and differences wrap at 2**64; leading axes broadcast."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def add(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a + b``."""
+    low = a[..., 1] + b[..., 1]
+    carry = (low < b[..., 1]).astype(jnp.uint32)
+    return jnp.stack([a[..., 0] + b[..., 0] + carry, low], axis=-1)
+
+
+def subtract(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a - b``."""
+    borrow = (a[..., 1] < b[..., 1]).astype(jnp.uint32)
+    return jnp.stack([a[..., 0] - b[..., 0] - borrow, a[..., 1] - b[..., 1]], axis=-1)
+
+
+def as_float(a: jax.Array) -> jax.Array:
+    """The nearest float32 or one beside it, ``[...]``."""
+    return a[..., 0].astype(jnp.float32) * jnp.float32(2**32) + a[..., 1].astype(jnp.float32)
