@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_RL_MODULE
-from jaxrl_stack.env.env_runner import ConsecutiveFailuresError, EnvRunner
-from jaxrl_stack.utils.actor_manager import (
-    PROBE_INTERVAL_S,
-    CallResult,
-    FaultTolerantActorManager,
-    Func,
-    Kwargs,
-    RemoteCallResults,
-    is_lost_object,
-    original_error,
-)
+from jaxrl_stack.env.env_runner import EnvRunner
+from jaxrl_stack.env.runner_actors import NotRestoredError, RunnerActors
+from jaxrl_stack.utils.actor_manager import Func, Kwargs
 from jaxrl_stack.utils.actor_setup import was_actor_restarted
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import old_members
-from jaxrl_stack.utils.resources import actor_options, scheduling_strategy
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -34,15 +23,13 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
 
-logger = logging.getLogger(__name__)
-
 MAX_ROUNDS_WITHOUT_DATA = 3
 """Rounds of sampling in a row without any answer before the group gives up."""
 STOP_TIMEOUT_S = 5.0
 """Longest wait for actors to close their environments."""
 
 
-class EnvRunnerGroup:
+class EnvRunnerGroup(RunnerActors):
     """One local env runner, or none, and N env runner actors with the ids 1 to N.
 
     Lost actors are restarted by Ray (``restart_failed_env_runners``, at most ``max_num_env_runner_restarts`` times
@@ -93,24 +80,12 @@ class EnvRunnerGroup:
             if not isinstance(local_env_runner, EnvRunner):
                 raise ValueError("EnvRunnerGroup() needs config=, or a local runner that has one.")
             config = local_env_runner.config
-        self.config: AlgorithmConfig = config
-        self.is_evaluation = is_evaluation
-        self._on_recreated = on_env_runners_recreated
-        self._kwargs = dict(env_runner_kwargs or {})
+        super().__init__(config, is_evaluation, env_runner_kwargs, on_env_runners_recreated)
         self._spaces: dict[str, tuple[Any, Any]] | None = None
         self._pipeline: EnvToModulePipeline | None = None
-        self._sent: list[tuple[frozenset[str], Any]] = []
-        self._num_dropped = 0
-        self._has_sampled = False
-        self._num_failures_in_a_row = self._num_rounds_without_data = 0
-        self._last_errors: dict[int, BaseException] = {}
-        self._restarts = Restarts()
+        self._num_rounds_without_data = 0
         self._module_refs: frozenset[str] | None = None
-        self._local: EnvRunner | None = None
         num_actors = config.num_env_runners if num_env_runners is None else num_env_runners
-        self._manager = FaultTolerantActorManager(
-            max_remote_requests_in_flight_per_actor=config.max_requests_in_flight_per_env_runner, init_id=1
-        )
         try:
             self._start_actors(num_actors, placement_group, pg_offset)
             if local_env_runner is True:
@@ -133,114 +108,12 @@ class EnvRunnerGroup:
             {"foreach_worker": "Use foreach_env_runner(func); its environments are in env_runner.env.unwrapped.envs."}
         )
 
-    @property
-    def _runner_class(self) -> type[EnvRunner]:
-        return self.config.env_runner_cls or self.config.get_default_env_runner_class()
-
-    def _start_actors(self, num_actors: int, placement_group: Any, pg_offset: int) -> None:
-        if not num_actors:
-            return
-        import ray
-
-        config = self.config
-        options = actor_options(config, "env_runner")
-        takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
-        restarts = config.max_num_env_runner_restarts if config.restart_failed_env_runners else 0
-        actor_class = ray.remote(self._runner_class)
-        for i in range(num_actors):
-            strategy = scheduling_strategy(placement_group, pg_offset + i if takes_bundle else -1)
-            handle = actor_class.options(
-                **options, max_restarts=restarts, **({} if strategy is None else {"scheduling_strategy": strategy})
-            ).remote(**{"config": config, "worker_index": i + 1, "num_workers": num_actors, **self._kwargs})
-            self._manager.add_actors([handle])
-
-    def _check_construction(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Results of a call that must work: nothing is ignored while actors are built."""
-        results = self._manager.foreach_actor(func, remote_actor_ids=actor_ids)
-        for call in results:
-            if not call.ok:
-                error = call.get()
-                error.add_note(f"EnvRunner actor {call.actor_id} could not be built, or is not healthy.")
-                raise error
-        return [call.get() for call in results]
-
     # ------------------------------------------------------------------------------------------------------- members
 
     @property
     def local_env_runner(self) -> EnvRunner | None:
         """The runner in this process; None if there is none."""
         return self._local
-
-    def num_remote_env_runners(self) -> int:
-        """Number of actors, healthy or not."""
-        return self._manager.num_actors()
-
-    def num_healthy_remote_env_runners(self) -> int:
-        """Number of healthy actors."""
-        return self._manager.num_healthy_actors()
-
-    def num_healthy_env_runners(self) -> int:
-        """Number of healthy runners, the local one included."""
-        return (self._local is not None) + self.num_healthy_remote_env_runners()
-
-    def healthy_env_runner_ids(self) -> list[int]:
-        """Ids of the healthy actors."""
-        return self._manager.healthy_actor_ids()
-
-    # RLlib has both names of these.
-    num_remote_workers = num_remote_env_runners
-    num_healthy_remote_workers = num_healthy_remote_env_runners
-    num_healthy_workers = num_healthy_env_runners
-    healthy_worker_ids = healthy_env_runner_ids
-
-    def num_remote_worker_restarts(self) -> int:
-        """How often an actor came back."""
-        return self._manager.total_num_restarts()
-
-    def num_env_runners_dropped_lifetime(self) -> int:
-        """How many actors were lost and not replaced."""
-        return self._num_dropped
-
-    def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
-        """Asynchronous requests whose results were not fetched yet; of one tag, or of all."""
-        return self._manager.num_outstanding_async_reqs(tag)
-
-    def sampling_ids(self) -> list[int]:
-        """Ids of the runners that sample: the healthy actors, or ``[0]``, the local runner, without actors.
-
-        Raises:
-            NoHealthyEnvRunnerError: If no actor is healthy and none comes back in time: within
-                ``env_runner_health_probe_timeout_s`` after its restart, in evaluation within
-                ``evaluation_unhealthy_workers_timeout_s``.
-        """
-        if not self.num_remote_env_runners() and not self._num_dropped:
-            return [0]
-        # Those that are back already, at no cost if none is missing; and if none is left, one must come back.
-        self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
-        timeout = getattr(self.config, name)
-        if not self.num_healthy_remote_env_runners():
-            self._wait_for_one(timeout)
-        ids = self.healthy_env_runner_ids()
-        if not ids:
-            raise NoHealthyEnvRunnerError(
-                f"No EnvRunner actor is left: {self._num_dropped} were lost for good, "
-                f"{self.num_remote_env_runners()} did not come back within {name}={timeout}. The log has the reasons."
-            )
-        return ids
-
-    def _wait_for_one(self, timeout_seconds: float) -> None:
-        """Wait for the first actor that is back; in training, for the one whose restart is due first, too."""
-        until = time.monotonic() + timeout_seconds
-        if not self.is_evaluation:
-            until = max(until, self._restarts.first_due() + timeout_seconds)
-        while not self.num_healthy_remote_env_runners() and self._manager.recoverable_actor_ids():
-            left = until - time.monotonic()
-            if left <= 0.0:
-                break
-            self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-            if not self.num_healthy_remote_env_runners():
-                time.sleep(min(left, PROBE_INTERVAL_S))
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """The runners' `EnvRunner.get_spaces`, asked once."""
@@ -253,13 +126,6 @@ class EnvRunnerGroup:
                 raise ValueError("This EnvRunnerGroup has no runner that could tell its spaces.")
         assert self._spaces is not None
         return self._spaces
-
-    def reset(self, new_remote_workers: Sequence[Any]) -> None:
-        """Forget the actors, without ending them, and take others in their place, with ids from 1."""
-        self._manager = FaultTolerantActorManager(
-            new_remote_workers, self.config.max_requests_in_flight_per_env_runner, init_id=1
-        )
-        self._restarts = Restarts()
 
     def stop(self) -> None:
         """Close all environments and end all actors."""
@@ -407,111 +273,6 @@ class EnvRunnerGroup:
         )
         return answers if return_actor_ids else [result for _, result in answers]
 
-    def _answers(self, results: RemoteCallResults, *, are_samples: bool = False) -> list[tuple[int, Any]]:
-        """``(id, result)`` of the calls that worked; the others are raised, or noted and left out.
-
-        Of actors that sampled, one whose environment failed is restarted, or dropped.
-        """
-        self._note_losses()
-        answers = [(call.actor_id, call.get()) for call in results.ignore_errors()]
-        if answers and are_samples:
-            self._has_sampled = True
-            self._num_failures_in_a_row = 0
-        failed: dict[int, CallResult] = {}
-        for call in results:
-            if not call.ok:
-                failed.setdefault(call.actor_id, call)  # One failure, however many shares of it an actor had.
-        for actor_id, call in failed.items():
-            if are_samples and is_lost_object(call.get()):
-                logger.warning("What EnvRunner actor %d sampled is lost: %s", actor_id, call.get())
-                self._count_failure(call.get())
-            elif call.is_ray_error:
-                self._note_loss(call)
-            elif are_samples:
-                self._note_failure(actor_id, call.get())
-            elif self.config.ignore_env_runner_failures:
-                logger.warning("EnvRunner actor %d failed: %s", actor_id, call.get())
-            else:
-                raise call.get()
-        return answers
-
-    def _note_failure(self, actor_id: int, error: Exception) -> None:
-        """What an actor raised while it sampled."""
-        config = self.config
-        if isinstance(error, NotRestoredError):
-            logger.warning("EnvRunner actor %d was lost and restarted between two calls.", actor_id)
-            self._manager.set_actor_state(actor_id, healthy=False)
-            self._count_failure(error)
-            return
-        if isinstance(error, ConsecutiveFailuresError):
-            original = original_error(error)
-            raise ConsecutiveFailuresError(str(original.args[0]), original.__cause__)
-        is_survivable = config.restart_failed_env_runners or config.ignore_env_runner_failures
-        if not self._has_sampled or not is_survivable:
-            raise error
-        self._count_failure(error)
-        if not config.restart_failed_env_runners:
-            logger.error("EnvRunner actor %d failed; going on without it.\n%s", actor_id, error)
-            self._drop(actor_id)
-        elif self._manager.is_actor_healthy(actor_id):
-            self._last_errors[actor_id] = error
-            delay = self._restarts.schedule(actor_id, config.delay_between_env_runner_restarts_s)
-            self._manager.set_actor_state(actor_id, healthy=False)
-            when = f"in {delay:.1f} s (delay_between_env_runner_restarts_s)" if delay else "now"
-            logger.error("EnvRunner actor %d failed and is restarted %s.\n%s", actor_id, when, error)
-            self._restart_due()
-
-    def _count_failure(self, error: Exception) -> None:
-        self._num_failures_in_a_row += 1
-        tolerance = self.config.num_consecutive_env_runner_failures_tolerance
-        if self._num_failures_in_a_row > tolerance:
-            owner = "EnvRunner actors" + (" of evaluation" if self.is_evaluation else "")
-            failure = ConsecutiveFailuresError.of(owner, self._num_failures_in_a_row, tolerance, original_error(error))
-            failure.__cause__ = error  # With the traceback of the actor.
-            raise failure
-
-    def _restart_due(self) -> None:
-        """Restart the actors that have failed and whose delay is over."""
-        for actor_id in self._restarts.take_due():
-            if actor_id in self._manager.actor_ids():
-                self._manager.restart_actor(actor_id)
-
-    def _drop(self, actor_id: int) -> None:
-        """Go on without an actor, which is ended if it still lives."""
-        import ray
-
-        if actor_id in self._manager.actor_ids():
-            ray.kill(self._manager.remove_actor(actor_id))
-            self._num_dropped += 1
-
-    def _note_losses(self) -> None:
-        for call in self._manager.take_losses():
-            if call.actor_id in self._manager.actor_ids():
-                self._note_loss(call)
-
-    def _note_loss(self, call: CallResult) -> None:
-        config, error = self.config, call.get()
-        is_final = self._manager.is_lost_for_good(call)
-        if config.restart_failed_env_runners and not is_final:
-            self._count_failure(error)
-            return  # Ray is starting it again, and the manager has logged why.
-        if not config.ignore_env_runner_failures:
-            if config.restart_failed_env_runners:
-                error.add_note(
-                    f"EnvRunner actor {call.actor_id} is lost for good: it died more often than "
-                    f"max_num_env_runner_restarts={config.max_num_env_runner_restarts}, or could not be built again. "
-                    f"Set fault_tolerance(ignore_env_runner_failures=True) to go on without it."
-                )
-            else:
-                error.add_note(
-                    f"EnvRunner actor {call.actor_id} is lost. Set fault_tolerance(restart_failed_env_runners=True) "
-                    f"to start it again, or ignore_env_runner_failures=True to go on without it."
-                )
-            raise error from self._last_errors.get(call.actor_id)
-        self._count_failure(error)
-        if is_final:
-            self._drop(call.actor_id)
-
     # ------------------------------------------------------------------------------------------------------ sampling
 
     def sample(
@@ -655,23 +416,6 @@ class EnvRunnerGroup:
         assert self._module_refs is not None
         return self._module_refs
 
-    def _send_state(
-        self, state: dict[str, Any], actor_ids: Sequence[int] | None, timeout_seconds: float | None
-    ) -> None:
-        """Hand a part of the state to the actors, and keep it for those that will be restarted."""
-        if not state or not self._manager.num_actors():
-            return
-        import ray
-
-        # Actors read NumPy arrays straight from the object store's memory.
-        ref = ray.put(jax.device_get(state))
-        self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
-        self._sent.append((frozenset(state), ref))
-        results = self._manager.foreach_actor(
-            "set_state", kwargs={"state": ref}, remote_actor_ids=actor_ids, timeout_seconds=timeout_seconds
-        )
-        self._answers(results)
-
     # ---------------------------------------------------------------------------------------------- connector states
 
     def merge_connector_states(
@@ -775,98 +519,6 @@ class EnvRunnerGroup:
             state.pop(COMPONENT_ENV_TO_MODULE_CONNECTOR, None)
         self._send_state(state, env_runner_indices_to_update, 0.0)
 
-    # -------------------------------------------------------------------------------------------------------- health
-
-    def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Take actors back in that Ray has restarted: they get the states that were sent last.
-
-        Args:
-            timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
-                those that are back already. An actor whose restart is not due yet is not waited for.
-
-        Returns:
-            Ids of the actors that are back.
-
-        Raises:
-            Exception: The loss of an actor that does not come back, unless that is ignored.
-        """
-        config = self.config
-        self._note_losses()
-        if self._manager.num_healthy_actors() == self._manager.num_actors():
-            return []
-        self._restart_due()
-        timeout = config.env_runner_health_probe_timeout_s if timeout_seconds is None else timeout_seconds
-        awaited = [i for i in self._manager.recoverable_actor_ids() if not self._restarts.is_pending(i)]
-        alive = self._manager.probe_unhealthy_actors(timeout_seconds=timeout, actor_ids=awaited)
-        self._note_losses()
-        states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
-        results = self._manager.foreach_actor(
-            _restored,
-            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1, **states} for i in alive],
-            remote_actor_ids=alive,
-            healthy_only=False,
-            timeout_seconds=config.env_runner_restore_timeout_s,
-        )
-        restored = [actor_id for actor_id, _ in self._answers(results)]
-        for actor_id in restored:
-            self._restarts.note(actor_id)
-            self._manager.set_actor_state(actor_id, healthy=True)
-        if restored and self._on_recreated is not None:
-            self._on_recreated(self, restored)
-        return restored
-
-
-class NoHealthyEnvRunnerError(RuntimeError):
-    """No EnvRunner actor is healthy, and none came back in time."""
-
-
-class NotRestoredError(RuntimeError):
-    """An actor was to sample that Ray had restarted between two calls: it has no state and no seed yet."""
-
-
-class Restarts:
-    """When actors were restarted, and when those that have failed are to be."""
-
-    def __init__(self) -> None:
-        self._num: dict[int, int] = {}
-        self._last: dict[int, float] = {}
-        self._due: dict[int, float] = {}
-
-    def schedule(self, actor_id: int, delay: float) -> float:
-        """Plan a restart: at once, or that many seconds after the last one.
-
-        Returns:
-            Seconds until then.
-        """
-        now = time.monotonic()
-        self._due[actor_id] = max(now, self._last[actor_id] + delay) if actor_id in self._last else now
-        return self._due[actor_id] - now
-
-    def take_due(self) -> list[int]:
-        """The actors to restart now."""
-        now = time.monotonic()
-        ids = [actor_id for actor_id, due in self._due.items() if due <= now]
-        for actor_id in ids:
-            del self._due[actor_id]
-        return ids
-
-    def is_pending(self, actor_id: int) -> bool:
-        """Whether this actor's restart is not due yet."""
-        return actor_id in self._due
-
-    def first_due(self) -> float:
-        """The time of the first restart that is to come (``time.monotonic()``); now if there is none."""
-        return min(self._due.values(), default=time.monotonic())
-
-    def note(self, actor_id: int) -> None:
-        """This actor is back from a restart."""
-        self._num[actor_id] = self.num_of(actor_id) + 1
-        self._last[actor_id] = time.monotonic()
-
-    def num_of(self, actor_id: int) -> int:
-        """How often this actor came back."""
-        return self._num.get(actor_id, 0)
-
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
     """Whether ``merge_env_runner_states`` holds for the runners of this config."""
@@ -911,14 +563,6 @@ def _in_object_store(block: SampleBlock) -> SampleBlock:
 
 def _with_modules(block: SampleBlock, modules: Any) -> SampleBlock:
     return dataclasses.replace(block, experience=dataclasses.replace(block.experience, modules=modules))
-
-
-def _restored(runner: Any, *, num_restarts: int, **states: Any) -> None:
-    """Take a restarted actor back: with the states that were sent last."""
-    for state in states.values():
-        runner.set_state(state)
-    runner.on_restarted(num_restarts)
-    runner.is_restored = True
 
 
 def _module_refs(runner: Any) -> frozenset[str]:

@@ -21,12 +21,8 @@ from jaxrl_stack.core import (
     COMPONENT_RL_MODULE,
 )
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.env_runner_group import (
-    EnvRunnerGroup,
-    NoHealthyEnvRunnerError,
-    merges_env_runner_states,
-    sample_for_evaluation,
-)
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
+from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import Driver, episode_results

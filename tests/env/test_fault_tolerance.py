@@ -19,7 +19,8 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, Restarts
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.runner_actors import Restarts
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.replay import EpisodeReplayBuffer
 from jaxrl_stack.utils.counters import to_int
