@@ -365,28 +365,18 @@ class DeviceEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------ evaluation
 
     def evaluate(
-        self,
-        *,
-        num_envs: int,
-        key: jax.Array,
-        explore: bool,
-        num_episodes: int | None = None,
-        num_timesteps: int | None = None,
-        timeout_s: float | None = None,
-        reset: bool = True,
+        self, *, key: jax.Array, num_episodes: int | None = None, num_timesteps: int | None = None, reset: bool = True
     ) -> tuple[int, EndedEpisodes, dict[str, Any]]:
         """Run fresh environments with the current weights; nothing of it enters the training state.
 
-        With `num_episodes`, environment ``i`` counts its first ``n // B + (i < n % B)`` episodes. Taking whatever
-        finishes first instead would favour short episodes.
+        `config` says how many environments there are, ``B``, whether they explore, and how long it may take. With
+        `num_episodes`, environment ``i`` counts its first ``n // B + (i < n % B)`` episodes. Taking whatever finishes
+        first instead would favour short episodes.
 
         Args:
-            num_envs: ``B``.
             key: PRNG key of this evaluation.
-            explore: Sample actions or take the greedy ones.
             num_episodes: How many episodes, exactly; or
             num_timesteps: how many env steps, rounded up to a multiple of ``B``.
-            timeout_s: Give up after so many seconds.
             reset: Start from fresh environments; otherwise go on where the last evaluation of so many environments
                 stopped, which counts the first episodes to end from there.
 
@@ -396,6 +386,8 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             TimeoutError: If the episodes are not over in time.
         """
+        config = self.config
+        num_envs, timeout_s = min(int(config.evaluation_duration), self.num_envs), config.evaluation_sample_timeout_s
         self._announce()
         state = self._evaluated.get(num_envs)
         if state is None or reset:
@@ -403,7 +395,7 @@ class DeviceEnvRunner(EnvRunner):
             self._episode_replay = self._make_episode_replay()
         weights = self._weights()
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
-        program = self._unrolling(chunk, explore, has_columns=self._episode_replay is not None)
+        program = self._unrolling(chunk, bool(config.explore), has_columns=self._episode_replay is not None)
         count = _Counting(num_envs, num_episodes, num_timesteps)
         samples: list[SingleAgentEpisode] = []
         running: list[SingleAgentEpisode] = []

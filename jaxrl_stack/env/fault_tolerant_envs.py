@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gymnasium as gym
@@ -13,7 +13,7 @@ import gymnasium as gym
 from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
-from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started, VectorStep
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import difference
@@ -142,7 +142,7 @@ class FaultTolerantEnvs:
         return derived_seed("environment", *self._seeds, self._num_renewals, index)
 
     @_of_environments
-    def reset(self) -> tuple[Any, Sequence[dict[str, Any]]]:
+    def reset(self) -> Started:
         """Start new episodes everywhere: ``(obs [B, ...], info per environment)``."""
         # Only the first reset is seeded: from then on every environment goes its own way.
         seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None

@@ -458,12 +458,7 @@ class DeviceDriver(Driver):
         def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
             return [
                 runner.evaluate(
-                    num_envs=min(int(config.evaluation_duration), int(config.num_envs_per_env_runner)),
-                    reset=bool(is_first and config.evaluation_force_reset_envs_before_iteration),
-                    key=key,
-                    explore=bool(config.explore),
-                    timeout_s=config.evaluation_sample_timeout_s,
-                    **amount,
+                    reset=bool(is_first and config.evaluation_force_reset_envs_before_iteration), key=key, **amount
                 )
                 for _, amount in amounts
             ]

@@ -52,6 +52,13 @@ Recover: TypeAlias = "Callable[[int, Exception], tuple[Any, dict[str, Any]]]"
 """``(index of an environment, what it raised) -> (first observation, info) of the one that takes its place``."""
 
 
+Seeds: TypeAlias = "int | Sequence[int] | None"
+"""One for each environment; or one that counts on from environment to environment; or None."""
+
+Started: TypeAlias = "tuple[Any, Sequence[dict[str, Any]]]"
+"""The first observations ``[B, ...]`` of episodes, and one info per environment."""
+
+
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
     """The seeds of ``B`` environments: those that are given, or counted on from the one that is."""
     if isinstance(seed, Sequence):
@@ -96,9 +103,7 @@ class HostVectorEnv(abc.ABC):
         self._no_infos: list[dict[str, Any]] = [{}] * env.num_envs
 
     @abc.abstractmethod
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, Sequence[dict[str, Any]]]:
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:
         """Starts new episodes everywhere.
 
         Args:

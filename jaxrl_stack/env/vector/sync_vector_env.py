@@ -11,7 +11,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_reset, check_spaces, check_step
-from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, close_failed, one_per_env
+from jaxrl_stack.env.vector.interface import (
+    HostVectorEnv,
+    Recover,
+    Seeds,
+    Started,
+    VectorStep,
+    close_failed,
+    one_per_env,
+)
 from jaxrl_stack.env.vector.rows import copy_batch, row_splitter, row_writer
 
 
@@ -65,9 +73,7 @@ class SyncHostVectorEnv(HostVectorEnv):
         self._failed = None
         return True
 
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, Sequence[dict[str, Any]]]:
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:
         infos = []
         seeds = [None] * self.num_envs if seed is None else one_per_env(seed, self.num_envs)
         for i, env in enumerate(self.env.envs):

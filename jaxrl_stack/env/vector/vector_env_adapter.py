@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_spaces
-from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, VectorStep, one_per_env
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, copy_batch, row_writer
 from jaxrl_stack.utils import spaces
 
@@ -66,9 +66,7 @@ class VectorEnvAdapter(HostVectorEnv):
         super().__init__(env)
         self._ended = np.zeros(num_envs, np.bool_)
 
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, Sequence[dict[str, Any]]]:
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:
         seeds = None if seed is None else one_per_env(seed, self.num_envs)
         if self._rebuild is not None:
             if seeds is not None and seeds[0] != self._unused_seed:
