@@ -83,10 +83,8 @@ class DeviceEnvRunner(EnvRunner):
         self._state: RunnerState | None = None
         self._needs_reset = True
         self._resets = 0
-        pipeline = rollout.env_to_module
-        self._builder = EpisodeBuilder(
-            pipeline.observation_space, pipeline.action_space, config.episode_lookback_horizon
-        )
+        self._module_spaces = (rollout.env_to_module.observation_space, rollout.env_to_module.action_space)
+        self._builder = EpisodeBuilder(*self._module_spaces, config.episode_lookback_horizon)
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._evaluated: dict[int, RunnerState] = {}
         self._episode_replay = self._make_episode_replay()
@@ -96,8 +94,7 @@ class DeviceEnvRunner(EnvRunner):
         if not overrides_episode_hooks(self.callbacks):
             return None
         call = functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
-        pipeline = self.rollout.env_to_module
-        return EpisodeReplay(call, pipeline.observation_space, pipeline.action_space)
+        return EpisodeReplay(call, *self._module_spaces)
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -139,16 +136,9 @@ class DeviceEnvRunner(EnvRunner):
         self._episode_replay = self._make_episode_replay()
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        env = self.rollout.env
-        pipeline = self.rollout.env_to_module
-        return {
-            "__env__": (
-                batch_space(env.observation_space, self.num_envs),
-                batch_space(env.action_space, self.num_envs),
-            ),
-            "__env_single__": (env.observation_space, env.action_space),
-            self.rollout.module_id: (pipeline.observation_space, pipeline.action_space),
-        }
+        single = (self.env.observation_space, self.env.action_space)
+        batched = (batch_space(single[0], self.num_envs), batch_space(single[1], self.num_envs))
+        return {"__env__": batched, "__env_single__": single, self.rollout.module_id: self._module_spaces}
 
     def get_metrics(self) -> dict[str, Any]:
         return self.metrics.reduce()

@@ -321,7 +321,7 @@ class EnvRunnerGroup(RunnerActors):
                 if j not in done
             ]
             num_tries += 1
-            if turn == [0]:
+            if turn[0] == 0:
                 done = dict(_sampled(self._local, **call) for call in calls)
                 return [_in_object_store(done[j]) if keep_remote else done[j] for j in done]
             results = self._manager.foreach_actor(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import difflib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -243,10 +244,10 @@ class GymnaxEnv(AutoResetJaxEnv):
         if isinstance(env, str):
             env_id = env.removeprefix(GYMNAX_PREFIX)
             self._name = GYMNAX_PREFIX + env_id
-            env = _build(self._name, lambda **arguments: _make_gymnax(env_id, arguments), None, config)
+            env = _build(self._name, functools.partial(_make_gymnax, env_id), config)
         elif is_gymnax_class(env):
             self._name = env.__name__
-            env = _build(self._name, env, env, config)
+            env = _build(self._name, env, config)
         elif is_gymnax_instance(env):
             self._name = str(env.name)
             fields = _field_names(env.default_params if params is None else params)
@@ -516,7 +517,7 @@ def _bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.array(clipped, dtype).reshape(shape)
 
 
-def _make_gymnax(env_id: str, arguments: dict[str, Any]) -> Any:
+def _make_gymnax(env_id: str, **arguments: Any) -> Any:
     import gymnax
 
     if env_id not in gymnax.registered_envs:
@@ -536,13 +537,12 @@ def _make_gymnax(env_id: str, arguments: dict[str, Any]) -> Any:
         ) from error
 
 
-def _build(name: str, factory: Callable[..., Any], cls: type | None, config: dict[str, Any]) -> Any:
+def _build(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
     """An instance made with those items of `config` that are constructor arguments and no parameters.
 
-    The default instance comes first, because only an instance knows the names of its parameters. `cls` is
-    None where the class is not known before.
+    The default instance comes first, because only an instance knows its class and the names of its parameters.
     """
-    arguments = _constructor_arguments(cls) if cls is not None else {}
+    arguments = _constructor_arguments(factory)
     required = [n for n, p in arguments.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     missing = [n for n in required if n not in config]
     if missing:
@@ -550,14 +550,13 @@ def _build(name: str, factory: Callable[..., Any], cls: type | None, config: dic
     env = factory(**{n: config[n] for n in required})
     if not config:
         return env
-    arguments = _constructor_arguments(type(env)) if cls is None else arguments
     fields = _field_names(env.default_params)
-    _refuse_unknown(name, config, fields, arguments)
+    _refuse_unknown(name, config, fields, _constructor_arguments(type(env)))
     given = {n: value for n, value in config.items() if n not in fields or n in required}
     return env if set(given) == set(required) else factory(**given)
 
 
-def _constructor_arguments(cls: type) -> dict[str, inspect.Parameter]:
+def _constructor_arguments(cls: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(cls).parameters
     return {n: p for n, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
 
@@ -581,12 +580,9 @@ def _refuse_unknown(
 
 
 def _replace_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    fields = {n: value for n, value in config.items() if n in _field_names(params)}
-    if not fields:
-        return params
-    return dataclasses.replace(
-        params, **{n: _converted(name, n, getattr(params, n), value) for n, value in fields.items()}
-    )
+    fields = _field_names(params)
+    given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
+    return dataclasses.replace(params, **given) if given else params
 
 
 def _converted(name: str, field: str, default: Any, value: Any) -> Any:

@@ -200,12 +200,19 @@ class RunnerActors:
         """
         if not self.num_remote_env_runners() and not self._num_dropped:
             return [0]
+        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
+        timeout, until = getattr(self.config, name), time.monotonic()
+        if not self.is_evaluation:
+            until = max(until, self._restarts.first_due())  # The one whose restart is due first is worth the wait.
+        until += timeout
         # Those that are back already, at no cost if none is missing; and if none is left, one must come back.
         self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-        name = "evaluation_unhealthy_workers_timeout_s" if self.is_evaluation else "env_runner_health_probe_timeout_s"
-        timeout = getattr(self.config, name)
-        if not self.num_healthy_remote_env_runners():
-            self._wait_for_one(timeout)
+        while not self.num_healthy_remote_env_runners() and self._manager.recoverable_actor_ids():
+            left = until - time.monotonic()
+            if left <= 0.0:
+                break
+            time.sleep(min(left, PROBE_INTERVAL_S))
+            self.probe_unhealthy_env_runners(timeout_seconds=0.0)
         ids = self.healthy_env_runner_ids()
         if not ids:
             raise NoHealthyEnvRunnerError(
@@ -213,19 +220,6 @@ class RunnerActors:
                 f"{self.num_remote_env_runners()} did not come back within {name}={timeout}. The log has the reasons."
             )
         return ids
-
-    def _wait_for_one(self, timeout_seconds: float) -> None:
-        """Wait for the first actor that is back; in training, for the one whose restart is due first, too."""
-        until = time.monotonic() + timeout_seconds
-        if not self.is_evaluation:
-            until = max(until, self._restarts.first_due() + timeout_seconds)
-        while not self.num_healthy_remote_env_runners() and self._manager.recoverable_actor_ids():
-            left = until - time.monotonic()
-            if left <= 0.0:
-                break
-            self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-            if not self.num_healthy_remote_env_runners():
-                time.sleep(min(left, PROBE_INTERVAL_S))
 
     # ----------------------------------------------------------------------------------------------------------- states
 

@@ -59,10 +59,11 @@ class SyncHostVectorEnv(HostVectorEnv):
         self._write = row_writer(self.single_observation_space, self._obs)
         self._split = row_splitter(self.single_action_space)
         self._makers = list(makers)
-        self._failed: int | None = None
+        # The environment that is being stepped or reset: the one that failed, if it raises.
+        self._running: int | None = None
 
     def renew(self, index: int | None = None) -> bool:
-        index = self._failed if index is None else index
+        index = self._running if index is None else index
         if index is None:
             return False
         old = self.env.envs[index]
@@ -70,24 +71,20 @@ class SyncHostVectorEnv(HostVectorEnv):
         new = self._makers[index]()
         _require_same_spaces(self._name, old, new, index)
         self.env.envs[index] = new
-        self._failed = None
         return True
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:
         infos = []
         seeds = [None] * self.num_envs if seed is None else one_per_env(seed, self.num_envs)
         for i, env in enumerate(self.env.envs):
-            try:
-                outcome = env.reset(seed=seeds[i], options=options)
-            except Exception:
-                self._failed = i
-                raise
+            self._running = i
+            outcome = env.reset(seed=seeds[i], options=options)
             if self._checks_reset:
                 check_reset(outcome, self.single_observation_space, self._name)
             obs, info = outcome
             self._write(i, obs)
             infos.append(info)
-        self._checks_reset = False
+        self._checks_reset, self._running = False, None
         return self._obs, infos
 
     def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
@@ -100,37 +97,33 @@ class SyncHostVectorEnv(HostVectorEnv):
         failed: list[int] = []
         final_obs = write_final = None
         write = self._write
-        i = 0
-        try:
-            for i, (env, action) in enumerate(zip(self.env.envs, self._split(actions), strict=True)):
-                try:
-                    outcome = env.step(action)
-                    if self._checks_step:
-                        check_step(outcome, self.single_observation_space, self._name)
-                    obs, rewards[i], terminated, truncated, info = outcome
-                except Exception as error:
-                    obs, reset_infos[i] = self._recovered(i, error, recover)
-                    rewards[i], terminated, truncated, info = 0.0, False, False, None
-                    failed.append(i)
-                if info:
-                    if infos is self._no_infos:
-                        infos = [{}] * self.num_envs
-                    infos[i] = info
-                if terminated or truncated:
-                    terminateds[i] = terminated
-                    truncateds[i] = truncated
-                    if write_final is None:
-                        final_obs = copy_batch(self._obs)
-                        write_final = row_writer(self.single_observation_space, final_obs)
-                    write_final(i, obs)
-                    reset_infos[i] = {}
-                    if not holds_ended:
-                        obs, reset_infos[i] = self._reset_again(i, recover)
-                write(i, obs)
-        except Exception:
-            self._failed = i
-            raise
-        self._checks_step = False
+        for i, (env, action) in enumerate(zip(self.env.envs, self._split(actions), strict=True)):
+            self._running = i
+            try:
+                outcome = env.step(action)
+                if self._checks_step:
+                    check_step(outcome, self.single_observation_space, self._name)
+                obs, rewards[i], terminated, truncated, info = outcome
+            except Exception as error:
+                obs, reset_infos[i] = self._recovered(i, error, recover)
+                rewards[i], terminated, truncated, info = 0.0, False, False, None
+                failed.append(i)
+            if info:
+                if infos is self._no_infos:
+                    infos = [{}] * self.num_envs
+                infos[i] = info
+            if terminated or truncated:
+                terminateds[i] = terminated
+                truncateds[i] = truncated
+                if write_final is None:
+                    final_obs = copy_batch(self._obs)
+                    write_final = row_writer(self.single_observation_space, final_obs)
+                write_final(i, obs)
+                reset_infos[i] = {}
+                if not holds_ended:
+                    obs, reset_infos[i] = self._reset_again(i, recover)
+            write(i, obs)
+        self._checks_step, self._running = False, None
         ended = terminateds | truncateds
         step = VectorStep(self._obs, rewards, terminateds, truncateds, ended, None, final_obs, infos, None)
         if failed:
@@ -154,7 +147,7 @@ class SyncHostVectorEnv(HostVectorEnv):
             return self._recovered(index, error, recover)
 
     def _recovered(self, index: int, error: Exception, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
-        self._failed = index
+        self._running = index
         if recover is None:
             raise error
         return recover(index, error)
