@@ -38,6 +38,21 @@ class RunnerState(PolicyState):
     key: jax.Array
 
 
+@struct.dataclass
+class StepKeys:
+    """Random numbers of T vector steps; see `DeviceRollout.step_keys`.
+
+    Attributes:
+        policy: PRNG keys ``[T]`` of pipelines and module.
+        envs: PRNG keys ``[T, B]``.
+        module: The module's random streams, leaves ``[T, ...]``.
+    """
+
+    policy: jax.Array
+    envs: jax.Array
+    module: dict[str, Any]
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceRollout(PolicyStep):
     """The static parts of sampling; the methods are pure and are traced into larger programs.
@@ -76,21 +91,21 @@ class DeviceRollout(PolicyStep):
         return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
 
     def step_envs(
-        self, state: RunnerState, keys: jax.Array, context: Any
+        self, state: RunnerState, keys: StepKeys, context: Any
     ) -> tuple[RunnerState, dict[str, Any], jax.Array]:
         """One step of all environments.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
-            keys: PRNG keys ``[1 + B]``: one for pipelines and module, one for every environment.
+            keys: Those of this step, without their axis T.
             context: What to act with; see `PolicyStep.context`.
 
         Returns:
             ``(state, columns [B, ...], bool [B] whether an episode ended)``.
         """
-        context = dataclasses.replace(context, key=keys[0])
-        state, batch, acted = self.step(state, {Columns.OBS: state.obs}, context)
-        after = self.env.step_batch(keys[1:], state.env_state, acted[Columns.ACTIONS_FOR_ENV], self._env_params())
+        context = dataclasses.replace(context, key=keys.policy)
+        state, batch, acted = self.step(state, {Columns.OBS: state.obs}, context, keys.module)
+        after = self.env.step_batch(keys.envs, state.env_state, acted[Columns.ACTIONS_FOR_ENV], self._env_params())
         ended = jnp.logical_or(after.terminated, after.truncated)
         final_obs = self.observe_final(
             state.env_to_module,
@@ -114,20 +129,32 @@ class DeviceRollout(PolicyStep):
         self, state: RunnerState, context: Any, *, num_steps: int
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
         """`num_steps` steps of all environments with the state's own key; arguments and results as in `steps`."""
-        # All keys of the rollout at once: a split in every step costs a tenth of the sampling.
         key, rollout_key = jax.random.split(state.key)
-        keys = jax.random.split(rollout_key, (num_steps, 1 + state.reset.shape[0]))
+        keys = self.step_keys(rollout_key, num_steps, state.reset.shape[0], context.rest)
         state, columns, statistics = self.steps(state, keys, context)
         return dataclasses.replace(state, key=key), columns, statistics
 
+    def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
+        """Random numbers of all steps at once: derived in every step, they cost up to a tenth of the sampling.
+
+        Args:
+            key: PRNG key.
+            num_steps: ``T``.
+            num_envs: ``B``.
+            rest: Other state of the MultiRLModule, for the shapes of its random streams.
+        """
+        keys = jax.random.split(key, (num_steps, 1 + num_envs))
+        module = jax.vmap(lambda key: self.random_streams(rest, key))(keys[:, 0])
+        return StepKeys(policy=keys[:, 0], envs=keys[:, 1:], module=module)
+
     def steps(
-        self, state: RunnerState, keys: jax.Array, context: Any
+        self, state: RunnerState, keys: StepKeys, context: Any
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
         """As many steps of all environments as there are keys.
 
         Args:
             state: State before the first one.
-            keys: PRNG keys ``[T, 1 + B]``.
+            keys: Those of all T steps.
             context: What to act with; see `PolicyStep.context`.
 
         Returns:
@@ -138,9 +165,9 @@ class DeviceRollout(PolicyStep):
             state, columns, ended = self.step_envs(state, keys, context)
             return state, (columns, ended)
 
-        if keys.shape[0] == 1:
+        if keys.policy.shape[0] == 1:
             # A loop of its own inside another one is not inlined.
-            state, rows = body(state, keys[0])
+            state, rows = body(state, jax.tree.map(lambda x: x[0], keys))
             columns, ended = jax.tree.map(lambda x: x[None], rows)
         else:
             state, (columns, ended) = jax.lax.scan(body, state, keys)

@@ -118,7 +118,7 @@ class PolicyStep:
         )
 
     def step(
-        self, state: StateT, columns: dict[str, Any], context: Any
+        self, state: StateT, columns: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
     ) -> tuple[StateT, dict[str, Any], dict[str, Any]]:
         """From observations to actions: connectors, module, connectors.
 
@@ -127,6 +127,7 @@ class PolicyStep:
             columns: ``{"obs": observations [B, ...]}`` and what host connectors added. ``loss_mask``, bool ``[B]``,
                 says of which rows statistics learn, and goes no further than the pipeline.
             context: What to act with; see `context`. Its ``key`` is this step's.
+            random_streams: What `random_streams` makes of that key, where it was made before.
 
         Returns:
             ``(state, the module's batch [B, ...], columns after the module-to-env pipeline [B, ...])``, actions and
@@ -144,7 +145,7 @@ class PolicyStep:
         context = self._at(context, state.reset, state.prev_actions, state.prev_rewards)
         env_to_module, batches = self.observe(state.env_to_module, columns, context)
         batch = {name: column for name, column in batches[mid].items() if name != Columns.LOSS_MASK}
-        module_to_env, acted = self.act(state.module_to_env, {**batches, mid: batch}, context)
+        module_to_env, acted = self.act(state.module_to_env, {**batches, mid: batch}, context, random_streams)
         state = dataclasses.replace(
             state,
             env_to_module=env_to_module,
@@ -198,13 +199,20 @@ class PolicyStep:
         columns = {Columns.OBS: final_obs}
         return self.observe(env_to_module, columns, context, stream="final_observation")[1][self.module_id][Columns.OBS]
 
-    def act(self, module_to_env: Any, batch: dict[str, Any], context: Any) -> tuple[Any, dict[str, Any]]:
+    def random_streams(self, rest: Any, key: jax.Array) -> dict[str, Any]:
+        """The part of the module's other state `rest` that follows from the key of a step: its random streams."""
+        return self.pure.random_streams(rest, streams.named(key, "module"))
+
+    def act(
+        self, module_to_env: Any, batch: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """The module's forward pass and the module-to-env pipeline.
 
         Args:
             module_to_env: State of that pipeline.
             batch: What the env-to-module pipeline made.
             context: A `ConnectorContext`.
+            random_streams: What `random_streams` makes of its key, where it was made before.
 
         Returns:
             ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
@@ -214,8 +222,8 @@ class PolicyStep:
             space: Any = self.env_to_module.input_action_space
             actions = spaces.sample(context.key, space, context.reset.shape)
             return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}
-        rest = self.pure.reseed(context.rest, streams.named(context.key, "module"))
-        module = self.pure.bind(context.params, rest)[mid]
+        random_streams = random_streams or self.random_streams(context.rest, context.key)
+        module = self.pure.bind(context.params, {**context.rest, **random_streams})[mid]
         if context.explore:
             settings = {name: context.settings[mid][name] for name in module.exploration_settings}
             outputs = module.forward_exploration(batch[mid], t=context.step, **settings)

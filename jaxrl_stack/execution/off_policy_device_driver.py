@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_stack.acting.device_rollout import RunnerState
+from jaxrl_stack.acting.device_rollout import RunnerState, StepKeys
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, MetricKey
@@ -44,7 +44,7 @@ class Sampler:
 
     Attributes:
         runner: The runner's state.
-        step_keys: PRNG keys ``[T, 1 + B]`` of all T vector steps of the call.
+        step_keys: Those of all T vector steps of the call.
         draws: Random numbers of all its U updates, ``[U, ...]``; PRNG keys ``[U]`` if they take too much room.
         num_steps: int32, vector steps so far.
         num_draws: int32, draws so far.
@@ -53,7 +53,7 @@ class Sampler:
     """
 
     runner: RunnerState
-    step_keys: jax.Array
+    step_keys: StepKeys
     draws: Any
     num_steps: jax.Array
     num_draws: jax.Array
@@ -142,7 +142,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         def one_step(key, params, rest, settings, timesteps):
             state = self.rollout.init(key, num_envs)
             values = learner.current_values(settings, timesteps)["modules"]
-            keys = jax.random.split(key, (1, 1 + num_envs))
+            keys = self.rollout.step_keys(key, 1, num_envs, rest)
             context = self.rollout.context(params, rest, values, timesteps, explore=bool(self.config.explore))
             return self.rollout.steps(state, keys, context)[1]
 
@@ -181,7 +181,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     def _training_steps(self, state: TrainState, settings: Any, num_warm_up: Any) -> tuple[TrainState, Any, Any]:
         """K of them, the first `num_warm_up` without updates."""
-        state = dataclasses.replace(state, runner=self._sampler(state.runner))
+        state = dataclasses.replace(state, runner=self._sampler(state.runner, state.learner.rest))
         state, _ = repeat(self._training_step(settings, 0), state, 0, num_warm_up)
         with_updates = self._training_step(settings, self._num_draws)
         state, learned = repeat(with_updates, state, num_warm_up, self._num_training_steps, _combined)
@@ -216,7 +216,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         # Sampling has no results: what it says about episodes is in the state.
         return function(state) if number == 1 else repeat(function, state, 0, number, _combined)
 
-    def _sampler(self, runner: RunnerState) -> Sampler:
+    def _sampler(self, runner: RunnerState, rest: Any) -> Sampler:
         """Everything that a call draws of random numbers, at once: in every step it would take longer."""
         num_updates = self._num_training_steps * self._num_draws
         num_steps = self._num_training_steps * self._num_samples * self._fragment_length
@@ -230,7 +230,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
             block = jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), self._recorded)
         return Sampler(
             runner=dataclasses.replace(runner, key=key),
-            step_keys=jax.random.split(step_key, (num_steps, 1 + num_envs)),
+            step_keys=self.rollout.step_keys(step_key, num_steps, num_envs, rest),
             draws=draws,
             num_steps=jnp.int32(0),
             num_draws=jnp.int32(0),
@@ -243,7 +243,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
         start, length = sampler.num_steps, self._fragment_length
         # Schedules of exploration see the steps up to here; those of the learner move on with its updates.
         context = self._acting_context(state, settings, state.timesteps)
-        keys = jax.lax.dynamic_slice_in_dim(sampler.step_keys, start, length)
+        keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, length), sampler.step_keys)
         runner, columns, statistics = self.rollout.steps(sampler.runner, keys, context)
         returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
         lengths = jnp.where(statistics.ended, statistics.episode_length, 0)

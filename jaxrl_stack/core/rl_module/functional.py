@@ -185,7 +185,11 @@ class PureModule:
 
     def reseed(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
         """`rest` with random streams that start from `key`; the same values if the module draws nothing."""
-        fresh = dict(rest)
+        return {**rest, **self.random_streams(rest, key)}
+
+    def random_streams(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
+        """The part of `reseed` that differs from `rest`; of many keys at once under `jax.vmap`."""
+        fresh: Flat = {}
         for i, ref in enumerate(self._key_refs):
             stream = jax.random.fold_in(key, i)
             shape = jnp.shape(rest[ref])
