@@ -24,7 +24,7 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.core.learner.traced_metrics import MetricKey, nest_metrics, raise_if_not_finite
+from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.connector_states import histories, known_statistics
@@ -271,46 +271,32 @@ class DeviceDriver(Driver):
     _num_warm_up_steps: Any = None  # int32, training steps of the next call before the first update; None: always 0
     _learns_next = True  # whether the next call makes updates
 
-    def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
-        """Call it: the training state moves on.
-
-        Args:
-            settings: The learner's traced settings, on its devices.
-
-        Returns:
-            ``(metrics of updates as a vector, packed window [D, ...], recorded columns [D, T, R * B, ...])``.
-        """
-        learner = self.learner
-        # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
-        # algorithm stays usable.
-        learner.state, self.runner_state, self.replay_state, self.timesteps, learned, window, block = self._iterate(
-            *self._donated_state(), settings, self._num_warm_up_steps
-        )
-        return learned, window, block
-
     def _donated_state(self) -> tuple[Any, ...]:
         """What the program takes and returns."""
         return self.learner.state, self.runner_state, self.replay_state, self.timesteps
 
     def _iteration_program(self, learner, runner, replay, timesteps, settings, num_warm_up):
         """What a call of `training_step` runs on one device of the learner: sample, update, report. Traced once."""
-        state = TrainState(learner=learner, runner=runner, replay=replay, timesteps=timesteps)
-        state, learned, block = self._training_steps(state, settings, num_warm_up)
+        del num_warm_up
+        state, metrics = self.pure_training_step(
+            TrainState(learner=learner, runner=runner, replay=replay, timesteps=timesteps),
+            settings,
+            sample_fn=self._sample_on_device,
+            update_fn=self._update_on_device,
+        )
+        return self._results_of_program(state, metrics["learners"], metrics["env_runners"])
+
+    def _results_of_program(self, state: TrainState, learned: jax.Array, block: Any) -> tuple[Any, ...]:
+        """What the program returns.
+
+        Args:
+            state: After it; the parts of it are those of `_donated_state`.
+            learned: Metrics of updates, as a vector.
+            block: Recorded columns ``[T, R * B, ...]``, if callbacks watch episodes.
+        """
         # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
         window = state.runner.window.packed()
         return state.learner, state.runner, state.replay, state.timesteps, learned, window, block
-
-    def _training_steps(self, state: TrainState, settings: Any, num_warm_up: None) -> tuple[TrainState, Any, Any]:
-        """The training steps of a call.
-
-        Returns:
-            ``(state, metrics of updates as a vector, recorded columns [T, R * B, ...])``.
-        """
-        del num_warm_up
-        state, metrics = self.pure_training_step(
-            state, settings, sample_fn=self._sample_on_device, update_fn=self._update_on_device
-        )
-        return state, metrics["learners"], metrics["env_runners"]
 
     def _sample_on_device(self, state: TrainState, settings: Any):
         context = self._acting_context(state, settings, state.learner.timesteps)
@@ -357,7 +343,8 @@ class DeviceDriver(Driver):
     def training_step(self, iteration: int) -> None:
         learner = self.learner
         steps = {"num_env_steps_sampled_lifetime": self.num_env_steps + self._steps_per_call}
-        calls_hooks = learner.has_host_hooks and self._learns_next
+        learns = self._learns_next
+        calls_hooks = learner.has_host_hooks and learns
         if calls_hooks:
             learner.before_gradient_based_update(timesteps=steps)
         started = time.perf_counter()
@@ -365,12 +352,17 @@ class DeviceDriver(Driver):
         with deferred_interrupt(), self._recovering():
             if learner.axis_name is not None:  # Eager runs donate nothing.
                 self._snapshots.before_call(learner.state, self.runner_state)
-            learned, window, block = self._run_program(settings)
+            # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
+            # algorithm stays usable.
+            learner.state, self.runner_state, self.replay_state, self.timesteps, learned, window, block = self._iterate(
+                *self._donated_state(), settings, self._num_warm_up_steps
+            )
             # Reading them waits: what the program raises is raised here, if not by its call.
             learned, window = fetched(learned), np.asarray(window)
             self._snapshots.after_call(learner.state, self.runner_state)
             self.num_env_steps += self._steps_per_call
-        self._take_metrics(learned)
+        if learns:
+            self._learned = learned
         self._window = EpisodeWindow.unpacked(window)
         self.device_seconds += time.perf_counter() - started
         raise_if_not_finite(self._learned, iteration=iteration)
@@ -425,10 +417,6 @@ class DeviceDriver(Driver):
         self._window = all_shards(self.runner_state.window)
         lengths = np.asarray(all_shards(self.runner_state.episodes.episode_length)).reshape(-1)
         self._episode_replay.set_state(running, lengths)
-
-    def _take_metrics(self, learned: dict[MetricKey, Any]) -> None:
-        """Keep what updates reported."""
-        self._learned = learned
 
     @property
     def num_episodes(self) -> int:

@@ -16,7 +16,7 @@ from flax import struct
 from jaxrl_stack.acting.device_rollout import RunnerState, StepKeys
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
-from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, MetricKey
+from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.off_policy import memory_estimates, td_errors
@@ -179,9 +179,10 @@ class OffPolicyDeviceDriver(DeviceDriver):
 
     # -------------------------------------------------------------------------------------------- the compiled part
 
-    def _training_steps(self, state: TrainState, settings: Any, num_warm_up: Any) -> tuple[TrainState, Any, Any]:
-        """K of them, the first `num_warm_up` without updates."""
-        state = dataclasses.replace(state, runner=self._sampler(state.runner, state.learner.rest))
+    def _iteration_program(self, learner, runner, replay, timesteps, settings, num_warm_up):
+        """K training steps, the first `num_warm_up` of them without updates."""
+        sampler = self._sampler(runner, learner.rest)
+        state = TrainState(learner=learner, runner=sampler, replay=replay, timesteps=timesteps)
         state, _ = repeat(self._training_step(settings, 0), state, 0, num_warm_up)
         with_updates = self._training_step(settings, self._num_draws)
         state, learned = repeat(with_updates, state, num_warm_up, self._num_training_steps, _combined)
@@ -192,7 +193,7 @@ class OffPolicyDeviceDriver(DeviceDriver):
             sampler.ended[:, 1].astype(jnp.int32),
         )
         runner = dataclasses.replace(sampler.runner, window=window)
-        return dataclasses.replace(state, runner=runner), learned, sampler.block
+        return self._results_of_program(dataclasses.replace(state, runner=runner), learned, sampler.block)
 
     def _training_step(self, settings: Any, num_updates: int) -> Callable[[TrainState], tuple[TrainState, Any]]:
         def step(state: TrainState) -> tuple[TrainState, Any]:
@@ -299,20 +300,12 @@ class OffPolicyDeviceDriver(DeviceDriver):
     def _learns_next(self) -> bool:
         return self._num_warm_up_steps < self._num_training_steps
 
-    def _run_program(self, settings: Any) -> tuple[Any, Any, Any]:
-        self._has_learned = self._learns_next
-        return super()._run_program(settings)
-
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Likewise, with an empty replay memory: there is no second one."""
         held = min(self.num_env_steps, self.replay.num_rows * self._num_envs)
         super()._go_on_from(learner, runner, num_calls=num_calls)
         self._empty_replay()
         return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
-
-    def _take_metrics(self, learned: dict[MetricKey, Any]) -> None:
-        if self._has_learned:
-            super()._take_metrics(learned)
 
     @property
     def num_env_steps_trained(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,17 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils import counters
 
 NUM_ENVS, LENGTH = 2, 3
+
+
+class Draws(RLModule):
+    """Reports what it draws while it explores."""
+
+    def setup(self):
+        self.random_stream = self.rngs["exploration"].fork()
+
+    def _forward(self, batch, **kwargs):
+        drawn = jax.random.uniform(self.random_stream(), batch[Columns.OBS].shape[:-1])
+        return {Columns.ACTION_DIST_INPUTS: jnp.zeros((*drawn.shape, 2)), "drawn": drawn}
 
 
 class Sum(RLModule):
@@ -56,16 +69,21 @@ def on_host(runner: SingleAgentEnvRunner, *, random_actions: bool):
     return [[np.ravel(e.get_extra_model_outputs(name)["sum"]) for name in columns] for e in episodes]
 
 
-def on_device(runner: SingleAgentEnvRunner):
+def rollout_of(runner: SingleAgentEnvRunner, module_class: type[RLModule]) -> DeviceRollout:
     config, spaces = runner.config, runner.get_spaces()
-    pure = PureModule(config.get_multi_rl_module_spec(spaces=spaces).build(seed=0))
-    rollout = DeviceRollout(
+    spec = config.copy(copy_frozen=False).rl_module(rl_module_spec=RLModuleSpec(module_class=module_class))
+    return DeviceRollout(
         env=CounterEnv(terminate_at=LENGTH),
         module_id=DEFAULT_MODULE_ID,
-        pure=pure,
+        pure=PureModule(spec.get_multi_rl_module_spec(spaces=spaces).build(seed=0).as_multi_rl_module()),
         env_to_module=config.build_env_to_module_connector(spaces=spaces),
         module_to_env=config.build_module_to_env_connector(spaces=spaces),
     )
+
+
+def on_device(runner: SingleAgentEnvRunner):
+    rollout = rollout_of(runner, Sum)
+    pure = rollout.pure
 
     @jax.jit
     def sample(key):
@@ -91,3 +109,25 @@ def test_recurrent_state_goes_from_step_to_step_and_starts_anew_with_every_episo
 def test_actions_that_no_module_has_chosen_leave_its_state_alone(runner):
     for (state_in,) in on_host(runner, random_actions=True):
         np.testing.assert_array_equal(state_in, [0.5] * LENGTH)
+
+
+def test_random_streams_of_all_steps_are_those_of_every_step_alone(runner):
+    rollout = rollout_of(runner, Draws)
+    pure = rollout.pure
+
+    @jax.jit
+    def sample(key):
+        state = rollout.init(key, NUM_ENVS)
+        context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
+        keys = rollout.step_keys(key, 4, NUM_ENVS, pure.rest)
+        together = rollout.steps(state, keys, context)[1]["drawn"]
+        alone = []
+        for t in range(4):
+            own = dataclasses.replace(jax.tree.map(lambda x, t=t: x[t], keys), module={})
+            state, columns, _ = rollout.step_envs(state, own, context)
+            alone.append(columns["drawn"])
+        return together, jnp.stack(alone)
+
+    together, alone = sample(jax.random.key(0))
+    np.testing.assert_array_equal(together, alone)
+    assert len(np.unique(together)) == together.size
