@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.acting.device_rollout import StepKeys
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
@@ -102,11 +103,13 @@ def steps_in_python(driver, state, num_training_steps):
 
     key, step_key, draw_key = jax.random.split(state.runner.key, 3)
     num_rows = num_training_steps * num_samples * length
-    step_keys = jax.random.split(step_key, (num_rows, 1 + NUM_ENVS))
+    keys = jax.random.split(step_key, (num_rows, 1 + NUM_ENVS))
+    # Without the module's random streams, which every step then derives on its own.
+    step_keys = StepKeys(policy=keys[:, 0], envs=keys[:, 1:], module={})
     draw_keys = iter(jax.random.split(draw_key, num_training_steps * num_updates))
     statistics, metrics = [], {}
     for i in range(0, num_rows, length):
-        state, columns, ended = sample(state, step_keys[i : i + length])
+        state, columns, ended = sample(state, jax.tree.map(lambda x, i=i: x[i : i + length], step_keys))
         statistics.append(ended)
         state = dataclasses.replace(state, replay=store(state.replay, columns))
         if counters.to_int(state.timesteps) < config.num_steps_sampled_before_learning_starts:

@@ -551,6 +551,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def rounds_per_deal(self) -> int:
         ...
+    @property
+    def train_batch_blocks(self) -> tuple[int, int]:
+        ...
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         ...
     def get_config_for_module(self, module_id: str) -> Self:

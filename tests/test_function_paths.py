@@ -1,0 +1,182 @@
+"""The functions between `Algorithm.train` and the environments' step, or the loss: the map's tables are what runs.
+
+``python tests/test_function_paths.py`` writes the tables anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import pathlib
+import sys
+import tokenize
+from collections.abc import Iterator
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import jaxrl_stack
+from envs.counter import CounterEnv
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig
+
+ROOM = pathlib.Path(jaxrl_stack.__file__).parent
+PAGE = ROOM / "README.md"
+BEGIN, END = "<!-- python tests/test_function_paths.py writes what follows -->\n", "<!-- to here -->"
+LONGEST = 60
+"""Lines of code that a function on these paths may have."""
+LONGER = {"env/host_rollout.py: HostRollout.record", "core/learner/traced_update.py: TracedUpdate.pure_fit"}
+"""Those that have more."""
+
+Function = tuple[str, str]
+"""``(file below the package, qualified name)``."""
+Path = tuple[Function, ...]
+
+
+class Recorder:
+    """The package's functions on the stack, from `Algorithm.train` on, when something is first called during it."""
+
+    def __init__(self):
+        self.paths: dict[str, Path] = {}
+
+    def note(self, what: str) -> None:
+        found: list[Function] = []
+        frame = None if what in self.paths else sys._getframe(1)
+        while frame is not None:
+            file, name = pathlib.Path(frame.f_code.co_filename), frame.f_code.co_qualname
+            # From Python 3.12 on, comprehensions have no frame of their own.
+            if file.is_relative_to(ROOM) and not name.endswith(("comp>", "<genexpr>")):
+                found.append((file.relative_to(ROOM).as_posix(), name))
+            if name == "Algorithm.train":
+                self.paths[what] = tuple(reversed(found))
+            frame = frame.f_back
+
+
+def paths_of(config: AlgorithmConfig, is_on_device: bool) -> dict[str, Path]:
+    """``{"env step": path, "loss": path}`` of the first training steps of an algorithm."""
+    recorder = Recorder()
+
+    class OnDevice(CounterEnv):
+        def __init__(self, config=None):
+            super().__init__()
+
+        def step_env(self, *args):
+            recorder.note("env step")
+            return super().step_env(*args)
+
+    class OnHost(gym.Env):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+
+        def __init__(self, config=None):
+            pass
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            recorder.note("env step")
+            return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    class NotedLearner(config.learner_class):
+        def compute_loss_for_module(self, **kwargs):
+            recorder.note("loss")
+            return super().compute_loss_for_module(**kwargs)
+
+    config.environment(OnDevice if is_on_device else OnHost).env_runners(num_env_runners=0)
+    config.learners(learner_class=NotedLearner).rl_module(model_config={"fcnet_hiddens": [4]})
+    algo = config.build_algo()
+    algo.train()
+    algo.stop()
+    return recorder.paths
+
+
+CONFIGS = {
+    "PPO": lambda: PPOConfig().training(train_batch_size_per_learner=8, minibatch_size=4, num_epochs=1),
+    "DQN": lambda: (
+        DQNConfig()
+        .training(num_steps_sampled_before_learning_starts=4, train_batch_size_per_learner=4)
+        .reporting(min_sample_timesteps_per_iteration=8)
+    ),
+}
+COLUMNS = [(place, end) for place in ("device", "host") for end in ("env step", "loss")]
+
+
+def all_paths() -> dict[str, dict[tuple[str, str], Path]]:
+    """``{algorithm: {(place, end): path}}``."""
+    return {
+        name: {
+            (place, end): path
+            for place in ("device", "host")
+            for end, path in paths_of(make(), place == "device").items()
+        }
+        for name, make in CONFIGS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def paths():
+    return all_paths()
+
+
+def table(paths: dict[tuple[str, str], Path]) -> Iterator[str]:
+    """One row per function, with its number on each path, in the order in which the paths come to it."""
+    yield "| function | " + " | ".join(f"{place}: {end}" for place, end in COLUMNS) + " |"
+    yield "|---|" + "--:|" * len(COLUMNS)
+    numbers = {column: {function: i for i, function in enumerate(paths[column], 1)} for column in COLUMNS}
+    for file, name in dict.fromkeys(function for column in COLUMNS for function in paths[column]):
+        cells = [str(numbers[column].get((file, name), "")) for column in COLUMNS]
+        yield f"| [{file}]({file}) `{name}` | " + " | ".join(cells) + " |"
+
+
+def rendered(page: str, paths: dict[str, dict[tuple[str, str], Path]]) -> str:
+    """The page with these tables."""
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    text = "".join(f"\n### {name}\n\n" + "\n".join(table(own)) + "\n" for name, own in paths.items())
+    return f"{before}{BEGIN}{text}\n{END}{after}"
+
+
+def test_the_map_lists_the_functions_that_run(paths):
+    page = PAGE.read_text()
+    assert BEGIN in page and END in page
+    assert rendered(page, paths) == page, "run python tests/test_function_paths.py"
+
+
+def lines_of_code(file: str) -> dict[str, int]:
+    """``{qualified name: lines}`` of a module's functions, without docstrings, comments and blank lines."""
+    text = (ROOM / file).read_text()
+    passed = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in passed]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    found: dict[str, int] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = prefix
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                doc = child.body[0]
+                is_doc = isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
+                own = set(range(child.lineno, (child.end_lineno or 0) + 1)) & lines
+                own -= set(range(doc.lineno, (doc.end_lineno or 0) + 1)) if is_doc else set()
+                found[prefix + child.name] = len(own)
+                inner = prefix + child.name + (".<locals>." if isinstance(child, ast.FunctionDef) else ".")
+            visit(child, inner)
+
+    visit(ast.parse(text), "")
+    return found
+
+
+def test_no_function_on_the_way_is_long(paths):
+    functions = {function for own in paths.values() for path in own.values() for function in path}
+    counted = {file: lines_of_code(file) for file, _ in functions}
+    # What a lambda is part of has more lines than itself.
+    sizes = {f"{file}: {name}": counted[file][name] for file, name in functions if not name.endswith("<lambda>")}
+    assert len(sizes) > 40
+    assert {name for name, size in sizes.items() if size > LONGEST} <= LONGER, sizes
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(), all_paths()))
