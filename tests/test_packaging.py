@@ -52,6 +52,7 @@ FACADES = {
     "utils.schedules.linear_schedule",
     "utils.schedules.piecewise_schedule",
     "utils.schedules.polynomial_schedule",
+    "utils.schedules.scheduler",
 }
 
 
