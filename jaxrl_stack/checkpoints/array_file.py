@@ -13,9 +13,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-_NAMES = {"bool": "BOOL", "bfloat16": "BF16"} | {
-    f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)
+DTYPE_NAMES = {"bool": "BOOL", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 }
+"""The format's names of real dtypes."""
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
@@ -70,7 +71,7 @@ def _header(described: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> tuple[
     for name in names:
         shape, dtype = described[name]
         start, end = end, end + math.prod(shape) * dtype.itemsize
-        known = _NAMES.get(dtype.name)  # complex numbers have none: bytes
+        known = DTYPE_NAMES.get(dtype.name)  # complex numbers have none: bytes
         kind = {"dtype": known, "shape": shape} if known else {"dtype": "U8", "shape": [end - start]}
         entries[name] = {**kind, "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()

@@ -296,12 +296,7 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
     """
     with opened(checkpoint, filesystem) as stored:
         is_algorithm = stored.metadata_file == ALGORITHM_METADATA_FILE
-        modules = None
-        if is_algorithm:
-            part = stored
-            for name in ("learner_group", "learner", "rl_module"):
-                part = part.part(name)
-            modules = set(part.parts)
+        modules = {*_found(stored, ("learner_group", "learner", "rl_module")).parts} if is_algorithm else None
         class_path = stored.component().class_path or ""
         return {
             **stored.metadata,

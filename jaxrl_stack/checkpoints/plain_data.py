@@ -14,17 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.checkpoints.array_file import bytes_of
+from jaxrl_stack.checkpoints.array_file import DTYPE_NAMES, bytes_of
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.spaces import MAX_SPACE_ELEMENTS, num_described_entries, space_from_dict, space_to_dict
 
 KIND = "__kind__"
-_DTYPES = frozenset(
-    [
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    ]
-)
+_DTYPES = frozenset({*DTYPE_NAMES, "complex64", "complex128"})
 _NO_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _JSON_TYPES = {"b": bool, "i": int, "u": int, "f": float}
 NOT_STORED = "not_stored"
@@ -113,12 +108,12 @@ class Encoder:
         """
         if value is None or isinstance(value, bool | str):
             return value
-        if isinstance(value, int) and not isinstance(value, np.generic):
-            return int(value)
-        if isinstance(value, float) and not isinstance(value, np.generic):
-            return float(value) if math.isfinite(value) else {KIND: "float", "value": str(float(value))}
         if isinstance(value, np.ndarray | np.generic | jax.Array):
             return self._array(value, where)
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {KIND: "float", "value": str(float(value))}
         # Before mappings, which spaces.Dict is one of.
         if isinstance(value, gym.Space):
             return {KIND: "space", "value": self._space(value, where)}
