@@ -155,10 +155,10 @@ def foreach_batch_item_change_in_place(
                 f"foreach_batch_item_change_in_place(column={column!r}): the columns have "
                 f"{[len(items) for items in lists]} items for {key}; they must have equally many."
             )
-        episode_id, agent_id, module_id = _ids(key)
+        ids = (*(key if isinstance(key, tuple) else (key,)), None, None)[:3]
         for index, items in enumerate(zip(*lists, strict=True)):
             given = items[0] if is_single else items
-            changed = func(given, episode_id, agent_id, module_id)
+            changed = func(given, *ids)
             changed = [changed] if is_single else changed
             if not isinstance(changed, tuple | list) or len(changed) != len(names):
                 raise ValueError(
@@ -167,13 +167,6 @@ def foreach_batch_item_change_in_place(
                 )
             for target, item in zip(lists, changed, strict=True):
                 target[index] = item
-
-
-def _ids(key: Any) -> tuple[Any, Any, Any]:
-    """``(episode id, agent id, module id)`` of a column's key; None for what it does not say."""
-    if not isinstance(key, tuple):
-        return key, None, None
-    return key if len(key) == 3 else (key[0], None, None)
 
 
 def switch_batch_from_column_to_module_ids(batch: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

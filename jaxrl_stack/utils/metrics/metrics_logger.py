@@ -245,14 +245,11 @@ class MetricsLogger:
             TypeError: If there are plain numbers instead of statistics.
             ValueError: If a key is reduced differently here and there.
         """
+        prefix = () if key is None else _path(key)
         reports: dict[tuple[str, ...], list[StatsBase]] = {}
         for tree in stats_dicts:
-            prefix = () if key is None else _path(key)
-            if isinstance(tree, ReducedMetrics):
-                found = [((*prefix, *path), stats) for path, stats in tree.statistics()]
-            else:
-                found = nested_leaves(tree, prefix)
-            for path, report in found:
+            for path, report in tree.statistics() if isinstance(tree, ReducedMetrics) else nested_leaves(tree):
+                path = (*prefix, *path)
                 if not isinstance(report, StatsBase):
                     raise TypeError(
                         f"aggregate(): {'/'.join(path)} is {type(report).__name__} instead of statistics. "

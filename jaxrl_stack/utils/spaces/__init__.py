@@ -430,10 +430,6 @@ def _num_entries(form: Any, *, is_shape: bool) -> int:
     return math.prod(sizes)
 
 
-def _children(space: Dict | Tuple) -> list[tuple[Any, Space]]:
-    return list(space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces))
-
-
 def _unsupported(space: Any, path: str) -> TypeError:
     return TypeError(
         f"{path} is {space!r}, which has no fixed shape or is no gymnasium space. Supported are Box, "
@@ -446,12 +442,13 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
     """``[(path, leaf space, value)]`` in the order of the space; raises where the structures differ."""
     match space:
         case Dict():
+            children: Any = space.spaces.items()
             names, parts = list(space.spaces), _named_parts(value)
             if parts is None or set(parts) != set(names):
                 shown = f"is a {type(value).__name__}" if parts is None else f"holds {list(parts)}"
                 raise ValueError(f"{path} should hold exactly {names}, as its space says, but {shown}.")
         case Tuple():
-            parts: Any = value
+            children, parts = enumerate(space.spaces), value
             if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
                 what = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
                 raise ValueError(f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}.")
@@ -461,7 +458,7 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
             return [(path, space, value)]
         case _:
             raise _unsupported(space, path)
-    return [leaf for key, child in _children(space) for leaf in _zip_leaves(child, parts[key], f"{path}[{key!r}]")]
+    return [leaf for key, child in children for leaf in _zip_leaves(child, parts[key], f"{path}[{key!r}]")]
 
 
 def _named_parts(value: Any) -> Mapping[str, Any] | None:
