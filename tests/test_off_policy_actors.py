@@ -22,7 +22,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
-from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer, episode_replay_buffer
+from jaxrl_stack.replay import EpisodeReplayBuffer, episode_replay_buffer
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 
@@ -361,46 +361,6 @@ def test_whole_episodes():
     found = assert_scripted(algo.driver.replay_buffer)
     assert len(found) == 4 and sum(found.values()) == result["num_env_steps_sampled_lifetime"]
     algo.stop()
-
-
-def test_a_chain_of_one_environment_is_stored_as_blocks_of_several_are(monkeypatch):
-    def fill(buffer_class, **kwargs):
-        buffer = buffer_class(30, extra_columns=(), seed=1, **kwargs)
-        rng = np.random.default_rng(0)
-        starts, t, serial = True, 0, -1
-        for block in range(60):
-            size = int(rng.integers(1, 6))
-            terminateds, truncateds = rng.random((2, size, 1)) < 0.1
-            obs = np.stack([np.full(size, block), t + np.arange(size)], 1).astype(np.float32)[:, None]
-            serial += 1 + int(rng.random() < 0.1)
-            buffer.add_block(
-                {
-                    "obs": obs,
-                    "final_obs": obs + 1,
-                    "actions": rng.integers(0, 2, (size, 1)),
-                    "rewards": rng.random((size, 1)).astype(np.float32),
-                    "terminateds": terminateds,
-                    "truncateds": truncateds,
-                    "logits": np.zeros((size, 1, 2), np.float32),
-                },
-                stream="a",
-                serial=serial,
-                starts=np.array([starts]),
-            )
-            starts = bool(terminateds[-1, 0] | truncateds[-1, 0])
-            t = 0 if starts else t + size
-        return buffer
-
-    for buffer_class in (EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer):
-        short = fill(buffer_class)
-        with monkeypatch.context() as patched:
-            patched.setattr(buffer_class, "_add_chain", lambda *args: False)
-            general = fill(buffer_class)
-        left, right = (buffer.get_state() for buffer in (short, general))
-        assert jax.tree.structure(left) == jax.tree.structure(right)
-        for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-            np.testing.assert_array_equal(a, b)
-        assert short.get_metrics().keys() == general.get_metrics().keys()
 
 
 # ----------------------------------------------------------------------------------------------------------- learners
