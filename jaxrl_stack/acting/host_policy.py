@@ -21,7 +21,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import packing, unrolled_threefry
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.devices import replicated_sharding
-from jaxrl_stack.utils.live_inputs import inputs_that_matter
+from jaxrl_stack.utils.live_inputs import traced_once
 
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
@@ -30,7 +30,8 @@ Memory = tuple[Any, Any, Any]
 call to call. The rest of it is kept on the host, where it is made."""
 
 
-@dataclasses.dataclass(frozen=True)
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
     """How the results of a policy call are packed.
 
@@ -108,7 +109,7 @@ class HostPolicy:
         self._layouts: dict[Mode, Layout] = {}
         self._once = jax.jit(self._act_once, static_argnames="explore")
         self._final = jax.jit(self._observe_final)
-        self._acting: dict[tuple[Mode, bool], _Acting] = {}
+        self._acting: dict[tuple[Mode, bool, int], _Acting] = {}
         self.set_weights(step.pure.params, step.pure.rest)
         self.reseed(seed)
 
@@ -227,7 +228,7 @@ class HostPolicy:
             ``(matrix uint32 [B, width], loose arrays, memory)``; `layout` says what is where.
         """
         varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, valid)
-        key = (mode, update_statistics)
+        key = (mode, update_statistics, len(reset))
         call = self._acting.get(key)
         if call is None:
             call = self._acting[key] = self._make_acting(mode, update_statistics, memory, batch, varying)
@@ -251,7 +252,9 @@ class HostPolicy:
     ) -> _Acting:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
         # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
-        needed = inputs_that_matter(function, self._fixed, varying, memory, np.zeros(3, np.uint32), batch)
+        once = traced_once(function, self._fixed, varying, memory, np.zeros(3, np.uint32), batch)
+        self._layouts[mode] = once.out[-1]
+        needed = jax.tree.leaves(once.matters)
         shapes, structure = jax.tree.flatten(jax.eval_shape(lambda: (self._fixed, varying)))
         used = [i for i in range(len(shapes)) if needed[i]]
         num_fixed = len(jax.tree.leaves(self._fixed))
@@ -261,7 +264,7 @@ class HostPolicy:
             for i, leaf in zip(used, (*fixed_given, *varying_given), strict=True):
                 leaves[i] = leaf
             fixed, varying = jax.tree.unflatten(structure, leaves)
-            return function(fixed, varying, memory, counts, batch)
+            return once.call(fixed, varying, memory, counts, batch)[:-1]
 
         fixed, rest = (tuple(i for i in used if (i < num_fixed) == of_fixed) for of_fixed in (True, False))
         return _Acting(jax.jit(program), fixed, tuple(i - num_fixed for i in rest))
@@ -329,20 +332,16 @@ class HostPolicy:
         results = {**inputs, **acted}
         if not self.records_obs:
             del results[Columns.OBS]
-        matrix, loose = self._pack(results, _all_finite(batch[Columns.OBS], reset.shape[0]), mode)
-        return matrix, loose, (state.env_to_module, state.module_to_env, state.recurrent)
-
-    def _pack(self, results: dict[str, Any], finite: jax.Array, mode: Mode) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         leaves, treedef = jax.tree.flatten(results)
-        matrix, loose, slots = packing.pack([*leaves, finite])
+        matrix, loose, slots = packing.pack([*leaves, _all_finite(batch[Columns.OBS], reset.shape[0])])
         assert matrix is not None, "one column says what is finite"
-        self._layouts[mode] = Layout(
+        layout = Layout(
             matrix.shape[1],
             jax.tree.unflatten(treedef, slots[:-1]),
             slots[-1],
             tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in loose),
         )
-        return matrix, loose
+        return matrix, loose, (state.env_to_module, state.module_to_env, state.recurrent), layout
 
     def _act_once(self, weights, env_to_module, batch, key, timesteps, *, explore: bool):
         return self._step.act_once(batch, key, env_to_module, self._context(weights, timesteps, explore=explore))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.utils.live_inputs import inputs_that_matter, traced_once
+from jaxrl_stack.utils.live_inputs import traced_once
 
 TWO = jax.ShapeDtypeStruct((2,), jnp.float32)
 INPUTS = {"a": TWO, "b": {"x": TWO, "y": TWO}, "c": TWO}
@@ -25,7 +25,7 @@ INPUTS = {"a": TWO, "b": {"x": TWO, "y": TWO}, "c": TWO}
     ],
 )
 def test_inputs_matter_if_results_or_effects_depend_on_them(function, expected):
-    assert inputs_that_matter(function, INPUTS) == [name in expected for name in "axyc"]
+    assert jax.tree.leaves(traced_once(function, INPUTS).matters) == [name in expected for name in "axyc"]
 
 
 def test_a_replayed_trace_calls_its_function_once_and_closes_over_what_it_did():
@@ -49,3 +49,15 @@ def test_a_replayed_trace_calls_its_function_once_and_closes_over_what_it_did():
     np.testing.assert_array_equal(one, [[2, 2], [4, 4]])
     np.testing.assert_array_equal(two, [[4, 4], [6, 6]])
     np.testing.assert_array_equal(gradient, [2, 2])
+
+
+def test_arguments_of_another_shape_call_the_function_again():
+    calls = []
+
+    def function(x):
+        calls.append(x.shape)
+        return x.sum()
+
+    once = traced_once(function, jnp.ones(2))
+    assert float(once.call(jnp.ones(2))) == 2.0 and calls == [(2,)]
+    assert float(once.call(jnp.ones(3))) == 3.0 and calls == [(2,), (3,)]

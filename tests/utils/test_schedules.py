@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.live_inputs import inputs_that_matter
+from jaxrl_stack.utils.live_inputs import traced_once
 from jaxrl_stack.utils.schedules import (
     ConstantSchedule,
     ExponentialSchedule,
@@ -72,7 +72,8 @@ def test_a_value_needs_no_other_schedule_where_each_is_evaluated_alone():
     settings = {"epsilon": encode([[0, 1.0], [50, 0.1]]), "lr": encode(0.5)}
     alone = functools.partial(values_at, together=False)
     assert jax.tree.map(float, alone(settings, counters.from_int(25))) == {"epsilon": np.float32(0.55), "lr": 0.5}
-    needed = inputs_that_matter(lambda given, time: alone(given, time)["epsilon"], settings, counters.zero())
+    once = traced_once(lambda given, time: alone(given, time)["epsilon"], settings, counters.zero())
+    needed = jax.tree.leaves(once.matters)
     assert needed == [True, True, False, False, True]
 
 

@@ -40,6 +40,7 @@ from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
+from jaxrl_stack.utils.named_leaves import is_key
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import is_lost, reraise
 
@@ -465,7 +466,7 @@ class Learner(StoredLearner):
         key = ("rows", self._num_connector_changes)
         if key not in self._compiled:
             step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
-            self._compiled[key] = UpdateProgram(step, self.devices, self.axis_name)
+            self._compiled[key] = self._compile(step)
         return self._run(self._compiled[key], batch, counter=counter, counts=self._rows_trained_on[1], is_dealt=False)
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]) -> None:
@@ -519,8 +520,12 @@ class Learner(StoredLearner):
                 axis_name = self.reduction_axis
                 return *function(state, batch, settings, counter, plan=plan, axis_name=axis_name, **more), {}
 
-            self._compiled[key] = UpdateProgram(update, self.devices, self.axis_name, num_mapped=len(mapped) - 1)
+            self._compiled[key] = self._compile(update, num_mapped=len(mapped) - 1)
         return self._compiled[key]
+
+    def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
+        keys = [ref for ref, leaf in self.pure.rest.items() if is_key(leaf)]
+        return UpdateProgram(function, self.devices, self.axis_name, key_refs=keys, **sizes)
 
     def _run(
         self,

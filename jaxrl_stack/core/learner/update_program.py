@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,10 +33,19 @@ class UpdateProgram:
         function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics, metrics per row)``.
         devices: The devices to run on.
         axis_name: Name of their axis; None for an eager run.
+        key_refs: Refs of the PRNG keys in the modules' other state.
         num_mapped: Further arguments after the counter, ``[D, ...]`` as the batch.
     """
 
-    def __init__(self, function: Callable[..., Any], devices: list[Device], axis_name: str | None, num_mapped: int = 0):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        devices: list[Device],
+        axis_name: str | None,
+        *,
+        key_refs: Sequence[str],
+        num_mapped: int = 0,
+    ):
         def program(params: Any, others: Any, bits: Any, batch: Any, settings: Any, counter: Any, *mapped: Any) -> Any:
             keys = jax.tree.map(jax.random.wrap_key_data, bits)
             state, metrics, rows = function(_joined(params, others, keys), batch, settings, counter, *mapped)
@@ -49,7 +58,7 @@ class UpdateProgram:
         self._is_eager = axis_name is None
         # Without an axis, reductions over it are not there at all: they are half of a small update on one device.
         self._is_mapped = self._is_eager or len(joined_devices(devices)) > 1
-        self._streams: tuple[str, ...] | None = None
+        self._key_refs = key_refs
         self._bits: tuple[Any, Any] = (None, None)
         if self._is_mapped:
             self._call = map_over_devices(
@@ -103,11 +112,8 @@ class UpdateProgram:
         Each key that a program takes and returns costs as much as several arrays, and they hardly ever change: programs
         derive their random numbers from them and from the number of updates.
         """
-        if self._streams is None:
-            is_key = {ref: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for ref, leaf in state.rest.items()}
-            self._streams = tuple(ref for ref, found in is_key.items() if found)
         rest = dict(state.rest)
-        keys = {"key": state.key, "rest": {ref: rest.pop(ref) for ref in self._streams}}
+        keys = {"key": state.key, "rest": {ref: rest.pop(ref) for ref in self._key_refs}}
         others = (rest, state.optimizers, state.extra, state.connector, state.timesteps, state.num_updates)
         return others, keys
 
