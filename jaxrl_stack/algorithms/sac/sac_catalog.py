@@ -11,13 +11,7 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import Categorical, SquashedGaussian
 from jaxrl_stack.core.models.catalog import Catalog, hidden_layers, layer_initializers
-from jaxrl_stack.core.models.configs import (
-    ConcatEncoderConfig,
-    MLPEncoderConfig,
-    MLPHeadConfig,
-    ModelConfig,
-    MultiStreamEncoderConfig,
-)
+from jaxrl_stack.core.models.configs import MLPEncoderConfig, MLPHeadConfig, ModelConfig, MultiStreamEncoderConfig
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -85,7 +79,7 @@ class SACCatalog(Catalog):
         if settings["fusionnet_hiddens"] is None:
             obs_dim = cast(MLPEncoderConfig, self.encoder_config).input_dims
             assert obs_dim is not None
-            return ConcatEncoderConfig(
+            return MLPEncoderConfig(
                 input_dims=(obs_dim[0] + action_dim,), columns=(Columns.OBS, Columns.ACTIONS), **hidden
             )
         action_encoder_config = MLPEncoderConfig(

@@ -10,7 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxrl_stack.core.models.encoders import ActorCriticEncoder, ConcatEncoder, MLPEncoder, MultiStreamEncoder
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.encoders import ActorCriticEncoder, MLPEncoder, MultiStreamEncoder
 from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.models.mlp import MLP, Layer
@@ -150,24 +151,16 @@ class _MLPConfig(_LayersConfig):
 
 @dataclasses.dataclass
 class MLPEncoderConfig(_MLPConfig):
-    """An `MLPEncoder` over flat observations."""
-
-    def _build(self, rngs: nnx.Rngs) -> MLPEncoder:
-        return MLPEncoder(self._input_dim(), self._layers(), rngs=rngs)
-
-
-@dataclasses.dataclass
-class ConcatEncoderConfig(_MLPConfig):
-    """A `ConcatEncoder`: one MLP over several columns side by side. `input_dims` is the sum of their widths.
+    """An `MLPEncoder` over flat columns. `input_dims` is the sum of their widths.
 
     Args:
         columns: Their names, in their order.
     """
 
-    columns: Sequence[str] = ()
+    columns: Sequence[str] = (Columns.OBS,)
 
-    def _build(self, rngs: nnx.Rngs) -> ConcatEncoder:
-        return ConcatEncoder(self._input_dim(), self._layers(), rngs=rngs, columns=self.columns)
+    def _build(self, rngs: nnx.Rngs) -> MLPEncoder:
+        return MLPEncoder(self._input_dim(), self._layers(), rngs=rngs, columns=self.columns)
 
 
 @dataclasses.dataclass

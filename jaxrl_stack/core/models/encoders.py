@@ -16,21 +16,14 @@ from jaxrl_stack.core.models.mlp import MLP
 
 
 class MLPEncoder(MLP, Encoder):
-    """An MLP over flat observations: `{OBS: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`."""
-
-    def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
-        return {ENCODER_OUT: super().__call__(inputs[Columns.OBS])}
-
-
-class ConcatEncoder(MLP, Encoder):
-    """An MLP over several flat columns side by side: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
+    """An MLP over flat columns, side by side: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
 
     Args:
         columns: Names of the columns, in their order. Their widths add up to `input_dim`.
         *args, **kwargs: As in `MLP`.
     """
 
-    def __init__(self, *args: Any, columns: Sequence[str], **kwargs: Any):
+    def __init__(self, *args: Any, columns: Sequence[str] = (Columns.OBS,), **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.columns = tuple(columns)
 

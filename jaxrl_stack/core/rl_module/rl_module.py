@@ -537,22 +537,22 @@ class MultiRLModule(RLModule):
 
     def keys(self) -> KeysView[str]:
         """Ids of the modules, in the order in which they were added."""
-        return KeysView(self)
+        return dict(self._rl_modules).keys()
 
     def values(self) -> ValuesView[RLModule]:
         """The modules."""
-        return ValuesView(self)
+        return dict(self._rl_modules).values()
 
     def items(self) -> ItemsView[str, RLModule]:
         """Pairs of id and module."""
-        return ItemsView(self)
+        return dict(self._rl_modules).items()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rl_modules)
 
     def __contains__(self, module_id: object) -> bool:
-        # nnx.Dict has its methods' names, too.
-        return module_id in list(self._rl_modules)
+        # An nnx.Dict holds the names of its methods, too.
+        return module_id in dict(self._rl_modules)
 
     def __len__(self) -> int:
         return len(self._rl_modules)
