@@ -170,14 +170,16 @@ class ConfigBuilding(ConfigStore):
 
         return SingleAgentEnvRunner
 
-    def _uses_default_module(self) -> bool:
+    def _given_specs(self) -> dict[str, RLModuleSpec]:
+        """The user's module specs by module id."""
         spec = self._rl_module_spec
-        if spec is None:
-            return True
-        specs = getattr(spec, "rl_module_specs", None)
-        if specs is not None:
-            return any(s.module_class is None for s in specs.values()) or not specs
-        return spec.module_class is None
+        if isinstance(spec, MultiRLModuleSpec):
+            return dict(spec.rl_module_specs or {})
+        return {} if spec is None else {policy_id: spec for policy_id in self._policy_ids()}
+
+    def _uses_default_module(self) -> bool:
+        specs = self._given_specs()
+        return not specs or any(spec.module_class is None for spec in specs.values())
 
     def get_rl_module_spec(
         self, env: Any = None, spaces: SpacesById | None = None, inference_only: bool | None = None

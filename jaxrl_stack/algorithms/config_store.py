@@ -202,18 +202,9 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check_not_frozen(f"{name!r}")
-        setting = self._declarations.find(name)
-        if setting is not None:
-            self._store(setting, self._checked(setting, value), merge=False)
-        elif name in _INTERNAL_DEFAULTS or name in self._own_names:
-            vars(self)[name] = value
-            if name in self._own_names and self._is_constructed:
-                self._explicitly_set.add(name)
-        elif (old := self._declarations.old_name(name)) is not None:
-            setting = self._mapped(old, value, f"config.{name} = {short(value)}", is_key=False)
-            if setting is not None:
-                self._store(setting, value, merge=False)
-        elif not self._is_constructed:
+        if self._take(name, value, f"config.{name} = {short(value)}", is_key=False):
+            return
+        if not self._is_constructed:
             # A subclass's own setting, RLlib's way: assigned in its __init__.
             self._own_names.add(name)
             vars(self)[name] = value
@@ -224,6 +215,21 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
                 "env_config, learner_config_dict or model_config, or into the __init__ of a subclass of the "
                 "config."
             )
+
+    def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
+        """Set what has this name, a key of a dict or an attribute; whether there is anything that has it."""
+        setting = self._declarations.find(name)
+        if setting is None and name in {*_INTERNAL_DEFAULTS, *self._own_names}:
+            vars(self)[name] = value
+            if name in self._own_names and self._is_constructed:
+                self._explicitly_set.add(name)
+            return True
+        old = None if setting is not None else self._declarations.old_name(name)
+        if old is not None:
+            setting = self._mapped(old, value, where, is_key)
+        if setting is not None:
+            self._store(setting, self._checked(setting, value), merge=is_key)
+        return (setting or old) is not None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -272,18 +278,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             setting = self._declarations.find(name)
             if setting is not None and setting.deprecated and same(value, vars(self)[setting.attribute]):
                 continue
-            old = None if setting is not None else self._declarations.old_name(name)
-            if old is not None:
-                setting = self._mapped(old, value, f"config key {key!r}", is_key=True)
-                if setting is None:
-                    continue
-            if setting is not None:
-                self._store(setting, self._checked(setting, value), merge=True)
-            elif name in _INTERNAL_DEFAULTS:
-                vars(self)[name] = value
-            elif name in self._own_names:
-                setattr(self, name, value)
-            else:
+            if not self._take(name, value, f"config key {key!r}", is_key=True):
                 hint = self._declarations.suggestion(name, self._own_names)
                 raise ValueError(f"{type(self).__name__} has no setting {key!r}.{hint}")
         return self

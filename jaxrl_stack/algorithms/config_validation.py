@@ -12,8 +12,6 @@ from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.notices import notice_once
 
@@ -100,9 +98,8 @@ class ConfigValidation(ConfigStore):
                 f"policy, {DEFAULT_POLICY_ID!r}, and all agents use it."
             )
         self._validate_acting_modules(ids)
-        if isinstance(self._rl_module_spec, MultiRLModuleSpec):
-            # Modules that do not act can be trained, too, with settings of their own.
-            ids |= set(self._rl_module_spec.rl_module_specs or {})
+        # Modules that do not act can be trained, too, with settings of their own.
+        ids |= self._given_specs().keys()
         if self.policies_to_train is not None and not callable(self.policies_to_train):
             if not self.policies_to_train:
                 self._value_error(
@@ -140,18 +137,15 @@ class ConfigValidation(ConfigStore):
 
     def _validate_acting_modules(self, ids: Collection[str]) -> None:
         """The policies are both trained and acted with."""
-        spec = self._rl_module_spec
-        if isinstance(spec, MultiRLModuleSpec) and spec.rl_module_specs and not ids & spec.rl_module_specs.keys():
+        specs = self._given_specs()
+        if specs and not ids & specs.keys():
             self._value_error(
                 f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=...)) has the modules "
-                f"{sorted(spec.rl_module_specs)}, none of which is a policy. Call it one of {sorted(ids)}."
+                f"{sorted(specs)}, none of which is a policy. Call it one of {sorted(ids)}."
             )
-        specs = dict.fromkeys(ids, spec) if isinstance(spec, RLModuleSpec) else {}
-        if isinstance(spec, MultiRLModuleSpec):
-            specs = {module_id: own for module_id, own in (spec.rl_module_specs or {}).items() if module_id in ids}
-        for module_id, own in specs.items():
+        for module_id in sorted(ids & specs.keys()):
             for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
-                if getattr(own, flag):
+                if getattr(specs[module_id], flag):
                     self._value_error(
                         f"rl_module(rl_module_spec=...): the module {module_id!r} has {flag}=True and could not be "
                         f"{other}. Leave {flag} out; runners and learners build it as they need it."

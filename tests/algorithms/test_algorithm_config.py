@@ -234,6 +234,18 @@ def test_old_names_raise_or_map():
             method()
 
 
+def test_an_old_name_takes_what_the_setting_takes():
+    config = PPOConfig()
+    for set_it in (
+        lambda: setattr(config, "num_sgd_iter", 0),
+        lambda: config.update_from_dict({"num_sgd_iter": 0}),
+        lambda: config.training(num_sgd_iter=0),
+    ):
+        with pytest.warns(DeprecationWarning, match="num_epochs"), pytest.raises(ValueError, match="num_epochs=0"):
+            set_it()
+    assert config.num_epochs == PPOConfig().num_epochs
+
+
 def test_old_names_with_values_that_ask_for_nothing_are_taken(heard):
     config = PPOConfig().environment("CartPole-v1").resources(num_gpus=0).learners(num_learners=None).callbacks(None)
     config.env_runners(exploration_config={}, remote_worker_envs=False, preprocessor_pref="deepmind")
