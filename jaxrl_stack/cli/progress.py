@@ -116,11 +116,8 @@ class Silence:
     def header(self, line: str) -> None:
         """A line before the run."""
 
-    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
+    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
         """After every iteration."""
-
-    def last(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
-        """After the last iteration and its `iteration`."""
 
     def stopping(self) -> None:
         """Ctrl-C was pressed; the running iteration goes on to its end."""
@@ -136,24 +133,17 @@ class PlainLines(Silence):
     def __init__(self, criteria: StopCriteria):
         self._criteria = criteria
         self._shown_at = -math.inf
-        self._shown_iteration = 0
 
     def header(self, line: str) -> None:
         print(line, flush=True)
 
-    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
-        if time.monotonic() - self._shown_at >= _LINE_EVERY:
-            self._print(result, statistics)
-
-    def last(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
-        if self._shown_iteration != statistics.iteration:
-            self._print(result, statistics)
-
     def stopping(self) -> None:
         print("Ctrl-C: stopping after this iteration; press it again to abort.", file=sys.stderr, flush=True)
 
-    def _print(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
-        self._shown_at, self._shown_iteration = time.monotonic(), statistics.iteration
+    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
+        if not is_last and time.monotonic() - self._shown_at < _LINE_EVERY:
+            return
+        self._shown_at = time.monotonic()
         line = (
             f"iteration {statistics.iteration:5d}  steps {statistics.steps:11,d}  "
             f"{statistics.steps_per_second:11,.0f} steps/s  return {return_text(statistics.episode_return):>9}  "
@@ -190,7 +180,7 @@ class LiveDisplay(Silence):
     def header(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics) -> None:
+    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
         self._latest = (result, statistics)
 
     def stopping(self) -> None:

@@ -134,12 +134,12 @@ def _train(
             if frequency is not None and statistics.iteration % frequency == 0:
                 checkpoint = _save(algo, directory)
             writer.write(result)
-            display.iteration(result, statistics)
-            if reached is not None or interruption.is_asked_for:
+            is_last = reached is not None or interruption.is_asked_for
+            display.iteration(result, statistics, is_last)
+            if is_last:
                 break
         if checkpoint is None and (arguments.checkpoint_at_end or interruption.is_asked_for):
             checkpoint = _save(algo, directory)
-        display.last(result, statistics)
     lines = [
         f"Stopped:    {reached or 'Ctrl-C'}",
         f"Trained:    {statistics.steps:,} steps in {_counted(statistics.iteration, 'iteration')}, "

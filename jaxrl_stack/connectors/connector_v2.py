@@ -258,13 +258,13 @@ class ConnectorV2(Checkpointable, Constructible):
             )
         return dict(space.items()) if self._multi_agent else {DEFAULT_MODULE_ID: space}
 
-    def _map_spaces(self, function, space):
-        """``function`` of the space, or of each module's space."""
+    def _map_spaces(self, function, *spaces):
+        """``function`` of the spaces, or of each module's spaces."""
         if not self._multi_agent:
-            return function(space)
+            return function(*spaces)
         import gymnasium as gym
 
-        return gym.spaces.Dict({module_id: function(sub) for module_id, sub in space.items()})
+        return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
         """Space of a batch's module; a single-agent connector has one space, whatever the id."""

@@ -191,17 +191,11 @@ def map_over_devices(
             donate_argnums=donate_argnums,
         )
 
-    def eager(*args: Any) -> tuple[Any, ...]:
-        local = [
-            jax.tree.map(lambda x: x[0], arg) if axis == 0 else arg for arg, axis in zip(args, in_axes, strict=True)
-        ]
-        results = function(*local)
-        return tuple(
-            jax.tree.map(lambda x: x[None], out) if axis == 0 else out
-            for out, axis in zip(results, out_axes, strict=True)
-        )
+    def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
+        pairs = zip(values, axes, strict=True)
+        return tuple(jax.tree.map(change, value) if axis == 0 else value for value, axis in pairs)
 
-    return eager
+    return lambda *args: changed(lambda x: x[None], function(*changed(lambda x: x[0], args, in_axes)), out_axes)
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:

@@ -22,20 +22,18 @@ def deferred_interrupt() -> Iterator[None]:
 
     Outside of the main thread, which alone gets signals, the block runs as it is.
     """
-    if threading.current_thread() is not threading.main_thread():
+    handler = signal.getsignal(signal.SIGINT)
+    # Not callable: ignored, or handled outside of Python.
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    handler = signal.getsignal(signal.SIGINT)
     waiting: list[tuple[Any, ...]] = []
 
     def defer(*args: Any) -> None:
-        if waiting and callable(handler):
+        if waiting:
             handler(*args)
         waiting.append(args)
 
-    if not callable(handler):  # Ignored, or handled outside of Python.
-        yield
-        return
     signal.signal(signal.SIGINT, defer)
     try:
         yield

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import flatdim, flatten_observation, with_parts
 
@@ -57,12 +56,8 @@ class PrevActionsPrevRewards(ConnectorV2):
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         """A Dict of the original space and one Box each for actions and rewards."""
-        import gymnasium as gym
-
-        action_spaces = self._spaces_by_module(input_action_space, "action")
-        own = self._spaces_by_module(input_observation_space, "observation").items()
-        extended: dict[str, Any] = {key: self._extended_space(space, action_spaces[key]) for key, space in own}
-        return gym.spaces.Dict(extended) if self._multi_agent else extended[DEFAULT_MODULE_ID]
+        self._spaces_by_module(input_action_space, "action")  # says so if there is none
+        return self._map_spaces(self._extended_space, input_observation_space, input_action_space)
 
     def _extended_space(self, observation_space, action_space):
         import gymnasium as gym
