@@ -158,15 +158,12 @@ def one_hot(data: Any, struct: Any) -> Any:
     from gymnasium import spaces
 
     def encode(space: gym.Space, values: Any) -> Any:
-        if isinstance(space, spaces.Discrete):
-            sizes, start, trailing_axes = np.array([space.n]), np.array([space.start]), 0
-        elif isinstance(space, spaces.MultiDiscrete):
-            sizes, start, trailing_axes = space.nvec.reshape(-1), space.start.reshape(-1), space.nvec.ndim
-        else:
+        if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             return values
-        values = np.asarray(values)
-        batch_shape = values.shape[: values.ndim - trailing_axes]
-        categories = values.reshape(*batch_shape, len(sizes)).astype(np.int64) - start
+        sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+        values, start = np.asarray(values), np.asarray(space.start)
+        batch_shape = values.shape[: values.ndim - start.ndim]
+        categories = values.reshape(*batch_shape, len(sizes)).astype(np.int64) - start.ravel()
         if values.dtype.kind not in "iu" or ((categories < 0) | (categories >= sizes)).any():
             raise ValueError(f"cannot one-hot encode {values!r}: not in the space {space}")
         columns = categories + np.cumsum(sizes) - sizes

@@ -258,11 +258,10 @@ def check_space(space: Any, name: str) -> None:
                 f"{path} is {leaf!r}, whose dtype {leaf.dtype} is none of numbers: use float32, an integer type or "
                 "bool."
             )
-        counts = {"n": leaf.n} if isinstance(leaf, Discrete) else {}
-        counts |= {"nvec": leaf.nvec} if isinstance(leaf, MultiDiscrete) else {}
-        for attribute, count in counts.items():
-            if np.min(count, initial=1) < 1:
-                raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}: every choice needs at least 1 option.")
+        attribute = "n" if isinstance(leaf, Discrete) else "nvec"
+        count = getattr(leaf, attribute, 1)
+        if isinstance(leaf, Discrete | MultiDiscrete) and np.min(count, initial=1) < 1:
+            raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}: every choice needs at least 1 option.")
         if 0 in _shape(leaf):
             raise ValueError(f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: leave it out.")
         if isinstance(leaf, Box):
