@@ -54,6 +54,15 @@ class Layout:
             return slots.read(matrix, loose)
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
+    def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
+        """``(the module's actions, those for the environments)``; one object if they are the same."""
+        actions = self.read(Columns.ACTIONS, matrix, loose)
+        return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
+
+    @functools.cached_property
+    def _are_actions_for_env(self) -> bool:
+        return self.columns[Columns.ACTIONS] == self.columns[Columns.ACTIONS_FOR_ENV]
+
 
 @dataclasses.dataclass
 class _Acting:

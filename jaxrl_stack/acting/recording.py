@@ -136,6 +136,8 @@ class Recording:
                 self._valid = np.ones(self.rewards.shape, bool)
             self._valid[t] = step.valid
         self.num_steps = t + 1
+        for index in step.failed:
+            self.drop_running(index)
 
     def drop_running(self, index: int) -> None:
         """Leave out what there is of the episode of an environment that failed in the last step."""
@@ -146,8 +148,11 @@ class Recording:
         self._valid[ends[-1] + 1 if len(ends) else 0 : end, index] = False
         self.num_failures += 1
 
-    def add_obs(self, leaves: Any) -> None:
-        """The environments' observations before the next step, leaf by leaf."""
+    def add_obs(self, obs: Any) -> None:
+        """The environments' observations before the next step, if it is these that are recorded."""
+        if not self._obs_rows:
+            return
+        leaves = (obs,) if isinstance(obs, np.ndarray) else jax.tree.leaves(obs)
         for row, leaf in zip(self._obs_rows, leaves, strict=True):
             row[self.num_steps] = leaf
 

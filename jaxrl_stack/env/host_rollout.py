@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.host_policy import HostPolicy, Mode
+from jaxrl_stack.acting.host_policy import HostPolicy, Layout, Mode
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.core.columns import Columns
@@ -96,7 +96,6 @@ class HostRollout:
         memory = (*self.connectors.value, self._recurrent)
         recording: Any = None
         layout: Any = None
-        same_actions = False
         infos: list[Sequence[dict]] = []
         reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
         acting = stepping = 0.0
@@ -108,18 +107,13 @@ class HostRollout:
             )
             if recording is None:
                 layout = policy.layout(mode)
-                same_actions = layout.columns[Columns.ACTIONS] == layout.columns[Columns.ACTIONS_FOR_ENV]
-                own = None if policy.records_obs else batch[Columns.OBS]
-                recording = Recording(num_steps, num_envs, layout, own, starts=reset)
+                recording = self._new_recording(num_steps, layout, batch, reset)
             loose = [np.asarray(x) for x in loose] if loose else ()
-            if not policy.records_obs:
-                # Now: the environments may write their next observations into the same buffers.
-                own = batch[Columns.OBS]
-                recording.add_obs((own,) if isinstance(own, np.ndarray) else jax.tree.leaves(own))
+            # Now: the environments may write their next observations into the same buffers.
+            recording.add_obs(batch[Columns.OBS])
             acted = clock()
             is_last = t == num_steps - 1
-            actions = layout.read(Columns.ACTIONS, matrix, loose)
-            for_env = actions if same_actions else layout.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
+            actions, for_env = layout.read_actions(matrix, loose)
             inputs = None
             if live is None:
                 step = envs.step(for_env)
@@ -132,40 +126,73 @@ class HostRollout:
             stepping += clock() - acted
             acting += acted - began
             recording.add(matrix, loose, step)
-            for index in step.failed:
-                recording.drop_running(index)
             returns += step.rewards
             lengths += 1 if step.valid is None else step.valid
-            prev_actions, prev_rewards = actions, recording.rewards[t]
             ended = step.terminateds | step.truncateds
-            any_ended = ended.any()
-            if any_ended or is_last:
-                needed = np.ones_like(ended) if is_last else ended if wants_episodes else step.truncateds
-                if needed.any():
-                    if inputs is None:
-                        next_obs = _next_obs(step, ended)
-                        inputs = self._final_inputs(next_obs, memory[0], actions, prev_rewards, timesteps)
-                    recording.add_final(needed, inputs)
+            prev_actions, prev_rewards = self._after_step(
+                recording, step, inputs, actions, memory[0], timesteps, ended, is_last=is_last, keeps_all=wants_episodes
+            )
             if wants_episodes:
                 infos.append(step.infos)
-                if step.reset_infos is not None:
-                    reset_infos |= {(t + 1, i): step.reset_infos[i] for i in np.flatnonzero(step.resets).tolist()}
-            if any_ended:
-                self._note_ended(ended)
-            if (any_ended or step.valid is not None) and step.resets.any():
-                prev_actions, prev_rewards = self._begin(step.resets, prev_actions, prev_rewards)
+                reset_infos |= _infos_of_resets(step, t + 1)
             obs, reset = step.obs, step.resets
             valid = None if valid is None else ~ended
             timesteps += steps_per_own_step * (num_envs if step.valid is None else int(step.valid.sum()))
         envs.accept(recording)
-        self._obs, self._reset, self._valid = obs, reset, valid
-        self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
-        *connectors, self._recurrent = memory
-        self.connectors.value = tuple(connectors)
+        self._stand_at(obs, reset, valid, prev_actions, prev_rewards, memory)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self.num_recordings += 1
         self.metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
         return recording, infos, reset_infos
+
+    def _after_step(
+        self,
+        recording: Recording,
+        step: VectorStep,
+        inputs: Any,
+        actions: Any,
+        env_to_module: Any,
+        timesteps: int,
+        ended: np.ndarray,
+        *,
+        is_last: bool,
+        keeps_all: bool,
+    ) -> tuple[Any, np.ndarray]:
+        """Record the module's view of observations before any reset, where it is needed; note what has ended.
+
+        Returns:
+            ``(actions, rewards)`` to act on next.
+        """
+        rewards, any_ended = recording.rewards[recording.num_steps - 1], ended.any()
+        needed = np.ones_like(ended) if is_last else ended if keeps_all else step.truncateds
+        if (any_ended or is_last) and needed.any():
+            if inputs is None:
+                inputs = self._final_inputs(_next_obs(step, ended), env_to_module, actions, rewards, timesteps)
+            recording.add_final(needed, inputs)
+        if any_ended:
+            self._note_ended(ended)
+        if (any_ended or step.valid is not None) and step.resets.any():
+            return self._begin(step.resets, actions, rewards)
+        return actions, rewards
+
+    def _new_recording(self, num_steps: int, layout: Layout, batch: dict[str, Any], starts: np.ndarray) -> Recording:
+        obs = None if self.policy.records_obs else batch[Columns.OBS]
+        return Recording(num_steps, self.envs.num_envs, layout, obs, starts=starts)
+
+    def _stand_at(
+        self,
+        obs: Any,
+        reset: np.ndarray,
+        valid: np.ndarray | None,
+        prev_actions: Any,
+        prev_rewards: np.ndarray,
+        memory: tuple[Any, ...],
+    ) -> None:
+        """What the next recording begins with."""
+        self._obs, self._reset, self._valid = obs, reset, valid
+        self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
+        *connectors, self._recurrent = memory
+        self.connectors.value = tuple(connectors)
 
     def _step_live(
         self,
@@ -227,6 +254,12 @@ class HostRollout:
         self._started_at[where] = time.perf_counter()
         prev_actions = jax.tree.map(lambda given, none: _where(where, none, given), prev_actions, self._no_actions)
         return prev_actions, np.where(where, np.float32(0.0), prev_rewards)
+
+
+def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]:
+    if step.reset_infos is None:
+        return {}
+    return {(time, i): step.reset_infos[i] for i in np.flatnonzero(step.resets).tolist()}
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
