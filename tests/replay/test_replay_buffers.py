@@ -75,9 +75,11 @@ def test_items_of_episodes_in_chunks(cls, capacity, seed):
 
 @both
 @pytest.mark.parametrize("resets_take_a_row", [False, True])
-@pytest.mark.parametrize(("capacity", "seed"), [(30, 0), (64, 1), (1000, 2)])
-def test_items_of_blocks(cls, capacity, seed, resets_take_a_row):
-    source, buffer = Blocks(seed, resets_take_a_row=resets_take_a_row), cls(capacity, seed=seed)
+@pytest.mark.parametrize(
+    ("capacity", "seed", "num_envs"), [(30, 0, 3), (64, 1, 3), (1000, 2, 3), (30, 3, 1), (1000, 4, 1)]
+)
+def test_items_of_blocks(cls, capacity, seed, num_envs, resets_take_a_row):
+    source, buffer = Blocks(seed, num_envs, resets_take_a_row=resets_take_a_row), cls(capacity, seed=seed)
     for serial in range(40):
         buffer.add_block(source.next(), serial=serial)
         if serial % 8 == 7:
