@@ -31,9 +31,9 @@ def _of_environments(method: Method) -> Method:
     """A method in which environments run: what it raises is a failure of theirs, which `retried` may tolerate."""
 
     @functools.wraps(method)
-    def noting(self: FaultTolerantEnvs, *args: Any, **kwargs: Any) -> Any:
+    def noting(self: FaultTolerantEnvs, *args: Any) -> Any:  # by position alone: one is called in every step
         try:
-            return method(self, *args, **kwargs)
+            return method(self, *args)
         except ConsecutiveFailuresError:
             raise  # Those have been counted.
         except Exception as error:
@@ -154,7 +154,7 @@ class FaultTolerantEnvs:
         return outcome
 
     @_of_environments
-    def step(self, actions: Any, holds_ended: bool = False) -> VectorStep:
+    def step(self, actions: Any, holds_ended: bool = False, /) -> VectorStep:
         """See `HostVectorEnv.step`."""
         return self.vector.step(actions, self._recovery, holds_ended)
 

@@ -213,7 +213,8 @@ class HostRollout:
         """
         live: Any = self.live
         # Environments whose episode ended stay in their final state, for callbacks that look at them.
-        step = self.envs.step(for_env, holds_ended=True)
+        holds_ended = True
+        step = self.envs.step(for_env, holds_ended)
         ended = step.terminateds | step.truncateds
         next_obs = _next_obs(step, ended)
         live.append(step, columns, next_obs, weights_seq_no)
