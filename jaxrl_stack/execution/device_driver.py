@@ -138,6 +138,23 @@ class DeviceDriver(Driver):
         self._plan_training_step()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self._start()
+        self._make_env_runners(resolved)
+        self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
+        self.callbacks.on_environment_created(
+            env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
+        )
+        self._iterate = map_over_devices(
+            self._iteration_program,
+            devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(None, 0, 0, None, None, None),
+            out_axes=(None, 0, 0, None, None, 0, 0),
+            donate_argnums=(0, 1, 2, 3),
+        )
+
+    def _make_env_runners(self, resolved: ResolvedEnv) -> None:
+        """The runners of training and of evaluation, each alone in its group."""
+        config = self.config
         self.env_runner = DeviceEnvRunner(
             config=config,
             rollout=self.rollout,
@@ -150,18 +167,6 @@ class DeviceDriver(Driver):
         self.eval_env_runner = self._make_evaluation_runner()
         self.eval_env_runner_group = EnvRunnerGroup(
             self.eval_env_runner, config=self.eval_env_runner.config, num_env_runners=0, is_evaluation=True
-        )
-        self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
-        self.callbacks.on_environment_created(
-            env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
-        )
-        self._iterate = map_over_devices(
-            self._iteration_program,
-            devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(None, 0, 0, None, None, None),
-            out_axes=(None, 0, 0, None, None, 0, 0),
-            donate_argnums=(0, 1, 2, 3),
         )
 
     def _estimate_memory(self, devices: Sequence[Device]) -> None:
