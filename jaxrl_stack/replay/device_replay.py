@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _STORED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _READ = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS})
-_NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS}
+_NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
 
 _OWN_FINALS_BYTES = 2**27
 """Up to so many bytes, every step keeps the observation that it led to beside its own."""
@@ -156,7 +156,7 @@ class DeviceReplay:
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
             every step keeps its own if 128 MiB hold all of them, else one slot per 16 steps (exact up to that rate,
             e.g. for a time limit of 16), or as many as 16 MiB hold if that is more.
-        extra_columns: Other columns of rollouts to store per step.
+        extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -192,7 +192,7 @@ class DeviceReplay:
                 f"num_final_obs={slots!r} must be from num_envs={self.num_envs}, so that the newest row is always "
                 f"there, to capacity={self.capacity}, or None."
             )
-        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns)
+        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
             raise ValueError(
                 f"extra_columns={self.extra_columns!r} must be a tuple of column names other than {sorted(taken)}."
@@ -491,6 +491,64 @@ class DeviceReplay:
     @property
     def _num_levels(self) -> int:
         return 1 if self.alpha is None else device_priorities.num_levels(self.num_rows * self.num_envs)
+
+    def sample_sequences(
+        self,
+        state: ReplayState,
+        key: jax.Array,
+        *,
+        length: int,
+        burn_in: int = 0,
+        beta: jax.Array | float = 0.0,
+        axis_name: str | None = None,
+    ) -> tuple[dict[str, Any], ReplayItems]:
+        """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
+
+        A sequence is a random step with up to ``length - 1`` that follow it, and up to `burn_in` before it, as
+        far as its episode reaches and can be drawn. It starts at the left; zeros fill it up at the right.
+
+        Args:
+            state: As in `sample`.
+            key: PRNG key.
+            length: Steps that losses see, at most.
+            burn_in: Steps before them that only bring a recurrent state up to date, at most.
+            beta: As in `sample`, like `axis_name`.
+
+        Returns:
+            ``({column: pytree [N, J, ...]}, items)``: obs, actions, rewards (of single steps), new_obs, terminateds,
+            truncateds, extra columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``:
+            seq_lens, int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is
+            one of the extra columns.
+
+        Raises:
+            ValueError: If a length is out of range.
+        """
+        if not (arithmetic.is_int(length) and length >= 1 and arithmetic.is_int(burn_in) and burn_in >= 0):
+            raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
+        ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta, axis_name)
+        earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
+        oldest = jnp.maximum(state.size - 1, 0)
+        ends = self._take(state, envs[:, None], jnp.minimum(earlier, oldest))["ends"]
+        is_before = (earlier <= oldest) & (ends == _GOES_ON)
+        num_before = arithmetic.first(jnp, ~is_before)
+
+        times = jnp.arange(burn_in + length, dtype=jnp.int32)
+        step_ages = (ages + num_before)[:, None] - times
+        steps = self._take(state, envs[:, None], jnp.maximum(step_ages, 0))
+        ends, columns = steps["ends"], steps["columns"]
+        is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
+        is_there &= times < num_before[:, None] + length
+
+        out = {name: columns[name] for name in columns if name != Columns.STATE_IN}
+        out |= {
+            Columns.NEXT_OBS: self._next_obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
+            **_flags(ends),
+        }
+        out = jax.tree.map(lambda x: jnp.where(expand(is_there, x), x, jnp.zeros_like(x)), out)
+        if Columns.STATE_IN in columns:
+            out[Columns.STATE_IN] = jax.tree.map(lambda x: x[:, 0], columns[Columns.STATE_IN])
+        out |= arithmetic.sequence(jnp, is_there, num_before) | {WEIGHTS: weights}
+        return out, self._items(state, ages, envs)
 
     def update_priorities(self, state: ReplayState, items: ReplayItems, priorities: jax.Array) -> ReplayState:
         """Set the priorities of drawn items.

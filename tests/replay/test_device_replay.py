@@ -94,6 +94,16 @@ class Source:
             "n_step": np.float32(last - row + 1),
         }
 
+    def sequence(self, row: int, env: int, length: int, burn_in: int, size: int):
+        """Rows of the sequence around this step, and how many are burn-in."""
+        first = row
+        while row - first < burn_in and first > len(self.rows) - size and not self.ended(first - 1, env):
+            first -= 1
+        rows = list(range(first, row + 1))
+        while len(rows) < row - first + length and rows[-1] + 1 < len(self.rows) and not self.ended(rows[-1], env):
+            rows.append(rows[-1] + 1)
+        return rows, row - first
+
 
 def stack(trees):
     return jax.tree.map(lambda *x: np.stack(x), *trees)
@@ -246,6 +256,45 @@ def test_uniform_draws_are_uniform():
 def chi_square(counts, probabilities) -> float:
     expected = counts.sum() * probabilities
     return float(((counts - expected) ** 2 / expected).sum())
+
+
+# ---------------------------------------------------------------------------------------------------------- sequences
+
+
+STEP_COLUMNS = ("obs", "actions", "rewards", "terminateds", "truncateds")
+
+
+@pytest.mark.parametrize(("slots", "burn_in", "alpha"), [(None, 3, None), (3, 0, 0.5)])
+def test_sequences_equal_reference(slots, burn_in, alpha):
+    replay = DeviceReplay(
+        capacity=24, num_envs=2, batch_size=300, num_final_obs=slots, alpha=alpha, extra_columns=("state_in",)
+    )
+    sample = jax.jit(functools.partial(replay.sample_sequences, length=4, burn_in=burn_in))
+    source = Source(2, 0.08, 0.12, seed=3)
+    add, state = functions(replay).add, empty(replay)
+    for i in range(7):
+        state = add(state, source.rollout(5))
+        size = source.num_drawable(12, slots or 24)
+        batch, items = jax.tree.map(np.asarray, sample(state, jax.random.key(i)))
+        drawn = list(zip(items.rows.tolist(), items.envs.tolist(), strict=True))
+        assert len(set(drawn)) == size * 2
+        for k, (row, env) in enumerate(drawn):
+            rows, num_before = source.sequence(row, env, 4, burn_in, size)
+            length = len(rows)
+            assert batch["seq_lens"][k] == length
+            mask = (np.arange(4 + burn_in) >= num_before) & (np.arange(4 + burn_in) < length)
+            np.testing.assert_array_equal(batch["loss_mask"][k], mask)
+            np.testing.assert_array_equal(batch["state_in"][k], source.step(rows[0], env, "state_in"))
+            expected = stack(
+                [
+                    {**{name: source.step(r, env, name) for name in STEP_COLUMNS}, "new_obs": source.new_obs(r, env)}
+                    for r in rows
+                ]
+            )
+            actual = {name: batch[name] for name in expected}
+            assert_equal(jax.tree.map(lambda x: x[k, :length], actual), expected, f"add {i}, item {k}: ")  # noqa: B023
+            assert all(not x[k, length:].any() for x in jax.tree.leaves(actual))
+        np.testing.assert_array_equal(batch["weights"], np.ones(300, np.float32))
 
 
 # --------------------------------------------------------------------------------------------------------- priorities
@@ -444,3 +493,5 @@ def test_bad_rollouts_are_refused():
         replay.init({name: value for name, value in columns.items() if name != "rewards"})
     with pytest.raises(ValueError, match="have a loss_mask: use the actor driver"):
         replay.init({**columns, "loss_mask": columns["terminateds"]})
+    with pytest.raises(ValueError, match="length=0 must be"):
+        replay.sample_sequences(state, jax.random.key(0), length=0)
