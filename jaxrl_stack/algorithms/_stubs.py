@@ -84,6 +84,8 @@ def _member(node: ast.stmt) -> str:
             return ast.unparse(node)
         case ast.Assign(targets=[ast.Name(id="__all__")]):
             return ast.unparse(node)
+        case ast.Assign(targets=[ast.Name(id="__getattr__")]):
+            return ""  # It would let every misspelt name pass.
         case ast.Assign(targets=[ast.Name(id=name)]):
             return f"{name}: Any"
         case ast.AnnAssign():

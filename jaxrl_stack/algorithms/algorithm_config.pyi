@@ -28,6 +28,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from typing import Self
