@@ -48,5 +48,7 @@ def json_object(option: str, text: str, is_file: bool = False) -> dict[str, Any]
             f"with double quotes inside and, in a shell, single quotes around."
         ) from error
     if not isinstance(value, dict):
+        if is_file:
+            what = f"{option}: what the file holds, {value!r},"
         raise CliError(f"{what} must be a JSON object: {example}.")
     return value

@@ -17,6 +17,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.replay import EpisodeReplayBuffer
 
 SPACE = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
 UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -171,8 +172,8 @@ def sac(env, connector):
 
 def replayed(algo, size):
     """``(actions, next observations)`` of rows drawn from replay."""
-    if hasattr(algo.driver, "replay_buffer"):
-        batch = algo.driver.replay_buffer.sample_batch(size, n_step=1, gamma=0.99)
+    if isinstance(algo.local_replay_buffer, EpisodeReplayBuffer):
+        batch = algo.local_replay_buffer.sample_batch(size, n_step=1, gamma=0.99)
     else:
         replay, memory = algo.driver.replay, jax.tree.map(lambda x: x[0], algo.driver.replay_state)
         draw = jax.jit(lambda memory, key: replay.sample(memory, key, gamma=jnp.float32(0.99)))

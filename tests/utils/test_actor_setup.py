@@ -70,7 +70,7 @@ def test_an_actor_keeps_to_its_cores_and_to_the_cpu(start, ray_session):
         start(1, starts_backend=False),
         # Granted two cores, whatever the arguments say.
         start(2, starts_backend=False, num_gpus=1, num_cpu_devices=2),
-        start(1, starts_backend=True),
+        start(0, starts_backend=True),
     ]
     alone, wide, late = ray_session.get([actor.settings.remote() for actor in actors])
     assert alone == {

@@ -87,12 +87,7 @@ class Learner(StoredLearner):
         ValueError: If both `module_spec` and `module` are given.
     """
 
-    update_class: type[Update] = Update
-    """What `pure_update` is."""
-
-    def __init__(self, **arguments: Any):
-        super().__init__(**arguments)
-        self.pure_update = self.update_class(self)
+    update_class = Update
 
     # ------------------------------------------------------------------------------------------------------- host hooks
 

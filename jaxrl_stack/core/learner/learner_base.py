@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.loss_hooks import Trace
+    from jaxrl_stack.core.learner.update import Update
 
 AXIS_NAME = "devices"
 """Name of the mapped axis of every learner program."""
@@ -83,6 +84,9 @@ class LearnerBase:
     all that it derives from."""
     optimizer_names: tuple[str, ...] = (DEFAULT_OPTIMIZER,)
     """Names of the optimizers that every module has; each reports its learning rate and the norm of its gradients."""
+
+    update_class: type[Update]
+    """What `pure_update` is: what programs trace."""
 
     columns_from_forward_train: tuple[str, ...] = ()
     """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
@@ -129,6 +133,8 @@ class LearnerBase:
         self._steps_trained = StepsTrained()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self._forget_updates()
+        # It calls hooks, which subclasses of this class have.
+        self.pure_update: Update = cast(Any, self.update_class)(self)
 
     # --------------------------------------------------------------------------------------------------------- building
 
