@@ -88,7 +88,6 @@ class HostRollout:
                 needs.
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
-        clock = time.perf_counter
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
         obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
@@ -100,7 +99,7 @@ class HostRollout:
         reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
         acting = stepping = 0.0
         for t in range(num_steps):
-            began = clock()
+            began = time.perf_counter()
             batch = {Columns.OBS: obs} if host is None else host.batch
             matrix, loose, memory = policy.act(
                 mode, memory, batch, reset, prev_actions, prev_rewards, timesteps, valid, update_statistics=learns
@@ -111,7 +110,7 @@ class HostRollout:
             loose = [np.asarray(x) for x in loose] if loose else ()
             # Now: the environments may write their next observations into the same buffers.
             recording.add_obs(batch[Columns.OBS])
-            acted = clock()
+            acted = time.perf_counter()
             is_last = t == num_steps - 1
             actions, for_env = layout.read_actions(matrix, loose)
             inputs = None
@@ -123,15 +122,17 @@ class HostRollout:
                 step, inputs = self._step_live(
                     for_env, columns, memory[0], timesteps, mode, weights_seq_no, is_last=is_last
                 )
-            stepping += clock() - acted
+            stepping += time.perf_counter() - acted
             acting += acted - began
             recording.add(matrix, loose, step)
             returns += step.rewards
             lengths += 1 if step.valid is None else step.valid
             ended = step.terminateds | step.truncateds
-            prev_actions, prev_rewards = self._after_step(
-                recording, step, inputs, actions, memory[0], timesteps, ended, is_last=is_last, keeps_all=wants_episodes
-            )
+            prev_actions, prev_rewards = actions, recording.rewards[t]
+            if is_last or ended.any() or step.valid is not None:
+                prev_actions, prev_rewards = self._after_step(
+                    recording, step, inputs, actions, memory[0], timesteps, ended, is_last, wants_episodes
+                )
             if wants_episodes:
                 infos.append(step.infos)
                 reset_infos |= _infos_of_resets(step, t + 1)
@@ -154,7 +155,6 @@ class HostRollout:
         env_to_module: Any,
         timesteps: int,
         ended: np.ndarray,
-        *,
         is_last: bool,
         keeps_all: bool,
     ) -> tuple[Any, np.ndarray]:

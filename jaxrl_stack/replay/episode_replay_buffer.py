@@ -297,8 +297,12 @@ class EpisodeReplayBuffer(Checkpointable):
                 f"{len(running.last)}: give other environments another `stream`."
             )
 
+        is_in_order = valid is None and 1 in ended.shape
+
         # From here on environment by environment, time running fastest.
         def in_order(leaf: Any) -> np.ndarray:
+            if is_in_order:
+                return np.asarray(leaf).reshape(size, *leaf.shape[2:])
             swapped = np.asarray(leaf).swapaxes(0, 1)
             return swapped.reshape(size, *swapped.shape[2:]) if valid is None else swapped[valid.T]
 
@@ -332,9 +336,8 @@ class EpisodeReplayBuffer(Checkpointable):
         if len(envs):
             # The steps that were here may have been evicted just now.
             heads, first_t, owners = running.last[envs], running.t[envs], running.number[envs]
-            later = times > 0
-            if np.count_nonzero(later):
-                heads[later], first_t[later] = -1, 0
+            if np.count_nonzero(times):
+                heads[times > 0], first_t[times > 0] = -1, 0
             (news,) = (heads < 0).nonzero()
             if len(news):
                 owners[news] = self._counts.next_number + np.arange(len(news))
