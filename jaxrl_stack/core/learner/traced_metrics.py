@@ -154,8 +154,6 @@ class TracedMetrics:
 class Metrics:
     """What was logged in a part of an update, as a monoid: parts, minibatches and devices merge into one.
 
-    Numbers of one reduction are one vector, so that merging takes one operation for each reduction in use:
-
     ==========  ===================  =======================  ================
     reduction   parts of a minibatch  minibatches              devices
     ==========  ===================  =======================  ================
@@ -167,14 +165,14 @@ class Metrics:
     ==========  ===================  =======================  ================
 
     Args:
-        numbers: ``{reduction: float32 [..., n]}``, in the order of `entries`.
+        numbers: ``{reduction: (float32, ...)}``, in the order of `entries`.
         statistics: Those that functions are of, in the order of `entries`.
         entries: ``((path, how), ...)``, in the order in which they were logged.
     """
 
     def __init__(
         self,
-        numbers: dict[str, jax.Array],
+        numbers: dict[str, tuple[jax.Array, ...]],
         statistics: tuple[RunningStatistics, ...],
         entries: tuple[tuple[MetricKey, How], ...],
     ):
@@ -196,12 +194,12 @@ class Metrics:
             if isinstance(how, str):
                 by_how.setdefault(how, []).append(value)
         statistics = tuple(value for how, value in logged.values() if callable(how))
-        numbers = {how: jnp.stack(values) for how, values in by_how.items()}
+        numbers = {how: tuple(values) for how, values in by_how.items()}
         return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
         """``{path: (how, scalar or statistics)}``, in the order in which they were logged."""
-        numbers = {how: iter(vector) for how, vector in self._numbers.items()}
+        numbers = {how: iter(values) for how, values in self._numbers.items()}
         statistics = iter(self._statistics)
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self._entries}
 
@@ -214,18 +212,23 @@ class Metrics:
 
     def nothing(self) -> Metrics:
         """What changes nothing when it is merged with others of this structure."""
-        numbers = {how: jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for how, x in self._numbers.items()}
+        numbers = {
+            how: tuple(jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for x in own)
+            for how, own in self._numbers.items()
+        }
         return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
         """Together with those of another part of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
-        numbers = {how: merges.get(how, jnp.add)(x, part._numbers[how]) for how, x in self._numbers.items()}
+        numbers = {
+            how: tuple(map(merges.get(how, jnp.add), own, part._numbers[how])) for how, own in self._numbers.items()
+        }
         pairs = zip(self._statistics, part._statistics, strict=True)
         return self._with(numbers, tuple(running_statistics.merge(a, b) for a, b in pairs))
 
     @property
-    def averages(self) -> dict[str, jax.Array]:
+    def averages(self) -> dict[str, tuple[jax.Array, ...]]:
         """The numbers that devices average, which can join the all-reduce of the gradients."""
         return {how: x for how, x in self._numbers.items() if how in _AVERAGED}
 
@@ -242,7 +245,7 @@ class Metrics:
             lambda x: jnp.where(masks.expand(own, x[None]), x[None], jnp.zeros_like(x)), self._statistics
         )
 
-    def exchanged(self, averages: Mapping[str, jax.Array], slots: tuple[RunningStatistics, ...]) -> Metrics:
+    def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
         """With `averages` and `statistics_in_slots` as they came out of the all-reduce."""
         return self._with(averages, slots)
 
@@ -250,35 +253,36 @@ class Metrics:
 
     def over_minibatches(self) -> Metrics:
         """One of a history, ``[num_minibatches, ...]``."""
-        reducers = {"mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
-        numbers = {how: reducers[how](x, axis=0) if how in reducers else x[-1] for how, x in self._numbers.items()}
+        reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
+        numbers = {how: tuple(map(reducers[how], own)) for how, own in self._numbers.items()}
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self._statistics))
 
-    def before_minibatches(self) -> tuple[Metrics, dict[str, jax.Array]]:
+    def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
         """Before the first of minibatches that come one by one: what is reduced, and the rounding errors of sums."""
         start = self.nothing()
-        return start, {how: x for how, x in start._numbers.items() if how in ("mean", "sum")}
+        return start, {how: own for how, own in start._numbers.items() if how in ("mean", "sum")}
 
     @staticmethod
-    def with_minibatch(
-        reduced: tuple[Metrics, dict[str, jax.Array]], latest: Metrics
-    ) -> tuple[Metrics, dict[str, jax.Array]]:
+    def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
         """With one more minibatch."""
-        so_far, errors = reduced
-        numbers, errors = dict(latest._numbers), dict(errors)
+        so_far, errors = reduced[0]._numbers, dict(reduced[1])
+        numbers: dict[str, Any] = dict(latest._numbers)
         for how, merge in (("min", jnp.minimum), ("max", jnp.maximum)):
             if how in numbers:
-                numbers[how] = merge(so_far._numbers[how], numbers[how])
+                numbers[how] = tuple(map(merge, so_far[how], numbers[how]))
         for how, error in errors.items():
-            numbers[how], errors[how] = reductions.compensated_add(so_far._numbers[how], error, numbers[how])
+            sums = list(map(reductions.compensated_add, so_far[how], error, numbers[how]))
+            numbers[how], errors[how] = (tuple(column) for column in zip(*sums, strict=True))
         return latest._with(numbers), errors
 
     @staticmethod
-    def after_minibatches(reduced: tuple[Metrics, dict[str, jax.Array]], num_minibatches: jax.Array) -> Metrics:
+    def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: jax.Array) -> Metrics:
         """After the last of `num_minibatches` (a scalar)."""
-        metrics, errors = reduced
-        means = {"mean": metrics._numbers["mean"] / num_minibatches.astype(jnp.float32)} if "mean" in errors else {}
-        return metrics._with(means)
+        metrics, _ = reduced
+        number = num_minibatches.astype(jnp.float32)
+        return metrics._with(
+            {how: tuple(x / number for x in own) for how, own in metrics._numbers.items() if how == "mean"}
+        )
 
     # ------------------------------------------------------------------------------------------------------ devices
 
@@ -295,13 +299,13 @@ class Metrics:
             if not are_exchanged:
                 numbers |= reductions.pmean_flat(self.averages, axis_name)
             if "sum" in numbers:
-                numbers["sum"] = jax.lax.psum(numbers["sum"], axis_name)
+                numbers["sum"] = tuple(jax.lax.psum(jnp.stack(numbers["sum"]), axis_name))
             # Minima as maxima: every reduction over devices costs the same, whatever its size.
-            extremes = {how: sign * numbers[how] for how, sign in (("max", 1.0), ("min", -1.0)) if how in numbers}
+            extremes = [*numbers.get("max", ()), *(-x for x in numbers.get("min", ()))]
             if extremes:
-                found = jax.lax.pmax(jnp.concatenate([*extremes.values()]), axis_name)
-                numbers["max"], lowest = jnp.split(found, [len(extremes.get("max", ()))])
-                numbers["min"] = -lowest
+                found = list(jax.lax.pmax(jnp.stack(extremes), axis_name))
+                num_max = len(numbers.get("max", ()))
+                numbers["max"], numbers["min"] = tuple(found[:num_max]), tuple(-x for x in found[num_max:])
         if axis_name is not None and are_exchanged:
             nothing = jax.tree.map(lambda x: x[0], nothing)
             merged = [running_statistics.merge_all(a, b) for a, b in zip(nothing, statistics, strict=True)]
