@@ -222,7 +222,8 @@ class PolicyStep:
             space: Any = self.env_to_module.input_action_space
             actions = spaces.sample(context.key, space, context.reset.shape)
             return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}
-        random_streams = random_streams or self.random_streams(context.rest, context.key)
+        if random_streams is None:
+            random_streams = self.random_streams(context.rest, context.key)
         module = self.pure.bind(context.params, {**context.rest, **random_streams})[mid]
         if context.explore:
             settings = {name: context.settings[mid][name] for name in module.exploration_settings}

@@ -93,8 +93,7 @@ class Experience:
         Raises:
             ValueError: If they do not divide.
         """
-        axis = 0 if self.is_rows else 1
-        sizes = {mid: np.shape(jax.tree.leaves(own)[0])[axis] for mid, own in self.modules.items()}
+        sizes = {mid: np.shape(jax.tree.leaves(own)[0])[self._axis] for mid, own in self.modules.items()}
         if any(size % num_parts for size in sizes.values()):
             what = "rows" if self.is_rows else "columns (one per environment)"
             raise ValueError(
@@ -106,14 +105,19 @@ class Experience:
             for i in range(num_parts)
         ]
 
+    @property
+    def _axis(self) -> int:
+        """The axis of columns, or of rows."""
+        return 0 if self.is_rows else 1
+
     def _run(self, bounds: Mapping[str, tuple[int, int]]) -> Experience:
         """The columns (or rows) from ``start`` to ``stop`` of every module."""
-        before = () if self.is_rows else (slice(None),)
+        before = (slice(None),) * self._axis
         modules = {
             mid: jax.tree.map(lambda x, at=(*before, slice(*bounds[mid])): x[at], columns)
             for mid, columns in self.modules.items()
         }
-        (start, stop), size = next(iter(bounds.values())), _width(self)
+        (start, stop), size = next(iter(bounds.values())), _shape(self)[self._axis]
         counts = (count * (stop - start) // size for count in (self.num_env_steps, self.num_agent_steps))
         return Experience(modules, *counts, is_rows=self.is_rows)
 
@@ -208,10 +212,6 @@ def deal_out(parts: Sequence[Experience], num_learners: int) -> list[Experience 
 
 def _shape(part: Experience) -> tuple[int, ...]:
     return np.shape(jax.tree.leaves(part.modules)[0])[:2]
-
-
-def _width(part: Experience) -> int:
-    return _shape(part)[0 if part.is_rows else 1]
 
 
 def _listed(shapes: Collection[tuple[int, ...]]) -> str:

@@ -176,7 +176,7 @@ class Driver(abc.ABC):
         """The last finished episodes, oldest first.
 
         Args:
-            seconds_per_step: The wall time of one step of one environment, for episodes whose duration nobody took.
+            seconds_per_step: Wall time of one step of one environment, for episodes whose duration was not measured.
         """
 
     @abc.abstractmethod

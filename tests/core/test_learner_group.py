@@ -511,6 +511,8 @@ def test_columns_of_experiences():
 def test_what_is_no_experience_is_told_what_to_pass(one):
     with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_rows"):
         one.update_rows({})
+    with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_steps"):
+        one.update_block([{}])
     with pytest.raises(TypeError, match=r"Got Experience where .* Experience.of_steps"):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 

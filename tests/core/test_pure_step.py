@@ -181,7 +181,7 @@ def test_target_networks_follow_when_enough_steps_were_sampled(learner, step):
         assert counters.to_int(np.asarray(state.extra[LAST_TARGET_UPDATE][MID])) == last
 
 
-def test_a_frequency_of_zero_updates_targets_behind_every_update():
+def test_a_frequency_of_zero_updates_targets_after_every_update():
     learner = learner_of(target_network_update_freq=0, tau=1.0)
     # As outside of tests: without these emitters, parameters computed once more for the target differ in the last bit.
     step = jax.jit(

@@ -53,13 +53,13 @@ class GradientStep:
         """
         learner, (params, rest, optimizers) = self._learner, carry
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers=optimizers)
-        parts = {mid: None if own is None else own[0] for mid, own in index.items()}
+        first = {mid: None if own is None else own[0] for mid, own in index.items()}
         with learner.tracing(trace):
             if loss_is_linear(learner):
                 trace.row_counts = row_counts(rows, index, trace.axis_name)
-                losses, rest, metrics, per_row = self._in_parts(trace, rest, rows, index, parts)
+                losses, rest, metrics, per_row = self._in_parts(trace, rest, rows, index, first)
             else:
-                losses, trace.linearized, (rest, metrics, per_row) = self._linearized(trace, rest, rows, parts)
+                losses, trace.linearized, (rest, metrics, per_row) = self._linearized(trace, rest, rows, first)
             trace.losses = losses
             trace.metrics = TracedMetrics.holding(metrics, per_row)
             # The module that the losses saw belongs to their differentiation and must not be read after it.

@@ -229,10 +229,12 @@ class LearnerGroup(Checkpointable):
 
         Raises:
             ValueError: If there are none, or their columns cannot be dealt out evenly.
+            TypeError: If one of them is no Experience of steps.
             RuntimeError: See `update`.
         """
         if not experiences:
             raise ValueError("update_block([]): there is nothing to learn from. Pass at least one Experience.")
+        experiences = [Experience.check(own, is_rows=False) for own in experiences]
         arguments = {"timesteps": timesteps, **sizes}
         if self._actors is None:
             self._check_is_not_async(async_update)
@@ -254,12 +256,13 @@ class LearnerGroup(Checkpointable):
 
         Raises:
             ValueError: If the rows cannot be dealt out evenly.
+            TypeError: If it is no Experience of rows.
             FloatingPointError: See `Learner.update_rows`.
             RuntimeError: See `update`.
         """
         if self._actors is None:
             return self._local.update_rows(experience, timesteps=timesteps)
-        return self._actors.update_rows(experience, {"timesteps": timesteps})
+        return self._actors.update_rows(Experience.check(experience, is_rows=True), {"timesteps": timesteps})
 
     def row_results(self, num_updates: int = 1) -> list[dict[str, Any]]:
         """One dict of metrics per learner, of the last `update_rows`; see `Learner.row_results`."""

@@ -154,15 +154,15 @@ class TracedMetrics:
 class Metrics:
     """What was logged in a part of an update, as a monoid: parts, minibatches and devices merge into one.
 
-    ==========  ===================  =======================  ================
-    reduction   parts of a minibatch  minibatches              devices
-    ==========  ===================  =======================  ================
-    last        sum of shares         that of the last one     mean
-    mean        sum of shares         mean                     mean
-    sum         sum                   sum                      sum
-    min, max    min, max              min, max                 min, max
-    a function  statistics merge      those of the last one    statistics merge
-    ==========  ===================  =======================  ================
+    ==========  ====================  =====================  ================
+    reduction   parts of a minibatch  minibatches            devices
+    ==========  ====================  =====================  ================
+    last        sum of shares         that of the last one   mean
+    mean        sum of shares         mean                   mean
+    sum         sum                   sum                    sum
+    min, max    min, max              min, max               min, max
+    a function  statistics merge      those of the last one  statistics merge
+    ==========  ====================  =====================  ================
 
     Args:
         numbers: ``{reduction: (float32, ...)}``, in the order of `entries`.
