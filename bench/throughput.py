@@ -102,13 +102,15 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
     import jax.numpy as jnp
 
     from jaxrl_stack.core.learner.learner import AXIS_NAME
-    from jaxrl_stack.execution.train_state import TrainState
+    from jaxrl_stack.execution.training_step import TrainState
 
     learner = algo.learner
 
     def program(state: Any, runner: Any, timesteps: Any, settings: Any) -> tuple[Any, Any]:
-        whole = TrainState(learner=state, runner=runner, replay=None, timesteps=timesteps)
-        runner, batch, _, _ = algo.driver._sample_on_device(whole, settings)
+        place = dataclasses.replace(algo.driver.program, settings=settings)
+        whole = TrainState(state, place.started(runner, state), None, timesteps)
+        whole, batch = place.sample(whole, num_steps=NUM_STEPS)
+        runner, _ = place.ended(whole.runner)
         if until == "advantages":
             _, batch = learner.pure_update.connect(state, batch, settings, timesteps, axis_name=AXIS_NAME)
         # A sum over what was computed keeps XLA from dropping it.
@@ -125,9 +127,8 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
     )
 
     def step() -> Mapping[str, Any]:
-        algo.driver.runner_state, total = mapped(
-            learner.state, algo.driver.runner_state, algo.driver.timesteps, learner.placed_settings()
-        )
+        shards = algo.driver.shards
+        shards.state, total = mapped(learner.state, shards.state, algo.driver.timesteps, learner.placed_settings())
         return {"total": float(total)}
 
     return step

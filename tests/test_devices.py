@@ -249,7 +249,7 @@ def test_whole_iterations(num_devices):
     assert np.isfinite(module.forward_inference({"obs": np.zeros((1, 1), np.float32)})["action_dist_inputs"]).all()
 
     # Environments are dealt out, each device with draws of its own.
-    runner = algo.driver.runner_state
+    runner = algo.driver.shards.state
     shards = [np.asarray(shard.data) for shard in runner.obs.addressable_shards]
     assert [shard.shape for shard in shards] == [(1, 16 // num_devices, 1)] * num_devices
     assert len({shard.tobytes() for shard in shards}) > 1

@@ -99,8 +99,8 @@ def leaves_of(algo):
     """The training state, but for replay, on the host."""
     driver = algo.driver
     parts = [jax.device_get(host_view(driver.learner.state))]
-    if hasattr(driver, "runner_state"):
-        parts += [all_shards(driver.runner_state), host_view(driver.timesteps)]
+    if driver.is_on_device:
+        parts += [all_shards(driver.shards.state), host_view(driver.timesteps)]
     is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
     return [np.asarray(jax.random.key_data(x) if is_key(x) else x) for x in jax.tree.leaves(parts)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import logging
 import math
@@ -23,6 +24,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.distribution import get_action_dist_cls_for_space
+from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils.memory import (
     HostMemory,
     available_host_bytes,
@@ -266,14 +268,14 @@ def device_algo():
 
 def test_estimate_is_what_the_device_samples(device_algo):
     driver = device_algo.driver
-    runner = jax.tree.map(lambda x: x[0], driver.runner_state)
-    learner = driver.learner
-    values = learner.current_values(learner.settings(), learner.state.timesteps)["modules"]
+    runner = jax.tree.map(lambda x: x[0], driver.shards.state)
+    place = dataclasses.replace(driver.program, settings=driver.learner.settings())
 
-    def sample(runner, *weights):
-        return driver.rollout.sample(runner, driver.rollout.context(*weights), fragment_length=8, num_rounds=2)
+    def sample(learner, runner, timesteps):
+        state = TrainState(learner, place.started(runner, learner), timesteps=timesteps)
+        return place.sample(state, num_steps=8, num_shares=2)[1]
 
-    _, columns, _ = jax.eval_shape(sample, runner, learner.state.params, learner.state.rest, values, driver.timesteps)
+    columns = jax.eval_shape(sample, driver.learner.state, runner, driver.timesteps)[DEFAULT_MODULE_ID]
     estimate = device_algo.memory_estimate()["train_batch"]
     assert estimate["columns"] == nbytes(columns)
     assert estimate["num_rows"] == 64 and estimate["counts"] == {"envs": 8, "steps": 8}

@@ -15,7 +15,7 @@ from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
-from jaxrl_stack.execution.train_state import TrainState
+from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters, notices
 from jaxrl_stack.utils.devices import all_shards, host_view
 
@@ -50,7 +50,7 @@ def leaves_of(algo):
     """All of a run's arrays on the host."""
     driver = algo.driver
     learner = jax.device_get(host_view(driver.learner.state))
-    state = (learner, all_shards(driver.runner_state), all_shards(driver.replay_state), host_view(driver.timesteps))
+    state = (learner, all_shards(driver.shards.state), all_shards(driver.kept), host_view(driver.timesteps))
     as_data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
     return jax.tree.map(lambda x: np.asarray(as_data(x)), state)
 
@@ -80,7 +80,7 @@ def run(tmp_path_factory):
 
 def steps_in_python(driver, state, num_training_steps):
     """The training steps of one call, each of their parts a program of its own; the last updates' metrics."""
-    learner, rollout, replay, config = driver.learner, driver.rollout, driver.replay, driver.config
+    learner, rollout, replay, config = driver.learner, driver.rollout, driver.step.memory.replay, driver.config
     settings = jax.tree.map(jnp.asarray, learner.settings())
     num_samples, num_updates = config.rounds_per_training_step
     length = config.get_rollout_fragment_length()
@@ -105,20 +105,20 @@ def steps_in_python(driver, state, num_training_steps):
     num_rows = num_training_steps * num_samples * length
     keys = jax.random.split(step_key, (num_rows, 1 + NUM_ENVS))
     # Without the module's random streams, which every step then derives on its own.
-    step_keys = StepKeys(policy=keys[:, 0], envs=keys[:, 1:], module={})
+    step_keys = StepKeys(policy=keys[:, 0], envs=keys[:, 1:], module=None)
     draw_keys = iter(jax.random.split(draw_key, num_training_steps * num_updates))
     statistics, metrics = [], {}
     for i in range(0, num_rows, length):
         state, columns, ended = sample(state, jax.tree.map(lambda x, i=i: x[i : i + length], step_keys))
         statistics.append(ended)
-        state = dataclasses.replace(state, replay=store(state.replay, columns))
+        state = dataclasses.replace(state, kept=store(state.kept, columns))
         if counters.to_int(state.timesteps) < config.num_steps_sampled_before_learning_starts:
             continue
         for _ in range(num_updates):
-            batch, items = draw(state.replay, next(draw_keys))
+            batch, items = draw(state.kept, next(draw_keys))
             updated, metrics, rows = update(state, batch)
-            memory = prioritise(state.replay, items, rows[(DEFAULT_MODULE_ID, "td_error")])
-            state = dataclasses.replace(state, learner=updated, replay=memory)
+            memory = prioritise(state.kept, items, rows[(DEFAULT_MODULE_ID, "td_error")])
+            state = dataclasses.replace(state, learner=updated, kept=memory)
     ended = jax.tree.map(lambda *x: jnp.concatenate(x), *statistics)
     window = state.runner.window.extend(ended.ended, ended.episode_return, ended.episode_length)
     return dataclasses.replace(state, runner=dataclasses.replace(state.runner, window=window, key=key)), metrics
@@ -135,7 +135,7 @@ def test_the_program_does_what_its_parts_do(run):
     state = TrainState(
         learner=dataclasses.replace(jax.tree.map(jnp.asarray, learner), key=key, rest=with_keys(driver, learner.rest)),
         runner=dataclasses.replace(runner, key=jax.random.wrap_key_data(runner.key)),
-        replay=replay,
+        kept=replay,
         timesteps=jnp.asarray(timesteps),
     )
     state, metrics = steps_in_python(driver, state, 5)
@@ -150,10 +150,10 @@ def test_the_program_does_what_its_parts_do(run):
 
     jax.tree.map(close, expected_learner, state.learner)
     jax.tree.map(close, jax.tree.map(lambda x: x[0], expected_runner), state.runner)
-    rings = (jax.tree.map(jnp.asarray, x.ring) for x in (state.replay, one_shard(expected_replay)))
-    steps, stored = map(state.replay.layout.unpack, rings)
+    rings = (jax.tree.map(jnp.asarray, x.ring) for x in (state.kept, one_shard(expected_replay)))
+    steps, stored = map(state.kept.layout.unpack, rings)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), steps, stored)
-    np.testing.assert_allclose(state.replay.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4)
+    np.testing.assert_allclose(state.kept.priorities.items, one_shard(expected_replay).priorities.items, rtol=1e-4)
     results = run.results[0]["learners"][DEFAULT_MODULE_ID]
     for name, value in nest_metrics(metrics)[DEFAULT_MODULE_ID].items():
         np.testing.assert_allclose(results[name], value, rtol=1e-4, err_msg=name)
@@ -193,7 +193,7 @@ def test_results_count_what_was_trained(run):
         assert learned["__all_modules__"]["num_env_steps_trained"] == (updates[i] - before) * BATCH
         assert result["replay_buffer"]["num_env_steps_stored"] == min(60 * (i + 1), CAPACITY)
         assert result["replay_buffer"]["capacity"] == CAPACITY
-        assert result["num_training_step_calls_per_iteration"] == 1
+        assert result["num_training_step_calls_per_iteration"] == 5
         assert np.isfinite(result["env_runners"]["episode_return_mean"])
     # Every 24 sampled steps, counted at the end of updates: 48, 72, 96, ... 240.
     assert run.results[-1]["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 9
@@ -236,7 +236,7 @@ def test_the_memory_is_updated_in_place():
     algo = config(replay_buffer_config={"capacity": size}).build_algo()
     driver = algo.driver
     compiled = driver.trace_program().lower().compile()
-    shapes = {x.shape[1:] for x in jax.tree.leaves(driver.replay_state) if x.size >= size}
+    shapes = {x.shape[1:] for x in jax.tree.leaves(driver.kept) if x.size >= size}
     assert len(shapes) == 2
     bodies = [line for line in compiled.as_text().splitlines() if " copy(" in line]
     for shape in shapes:
@@ -282,8 +282,8 @@ def test_other_environments_do_not_continue_what_is_stored(run):
     algo = type(run.algo).from_checkpoint(run.path)
 
     def ends_of_newest_rows():
-        memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.replay_state))
-        place = (memory.head - 1) % algo.driver.replay.num_rows
+        memory = jax.tree.map(lambda x: x[0], all_shards(algo.driver.kept))
+        place = (memory.head - 1) % algo.driver.step.memory.replay.num_rows
         steps = memory.layout.unpack(jax.tree.map(lambda x: jnp.asarray(x[:, place]), memory.ring))
         return np.asarray(steps["ends"])
 
@@ -301,11 +301,11 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     algo.train()
     held, device_put = [], jax.device_put
     copied, concatenate = [], np.concatenate
-    words = algo.driver.replay_state.ring["words"].shape
+    words = algo.driver.kept.ring["words"].shape
 
     def putting(x, *args, **kwargs):
         if np.shape(x) == words:
-            held.append(algo.driver.replay_state)
+            held.append(algo.driver.kept)
             if len(held) == 1:
                 raise RuntimeError("RESOURCE_EXHAUSTED")
         return device_put(x, *args, **kwargs)
@@ -320,7 +320,7 @@ def test_a_restore_lets_go_of_the_memory_that_is_there(run, monkeypatch):
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         algo.restore_from_path(run.path)
     assert True not in copied
-    assert not all_shards(algo.driver.replay_state.size).any()
+    assert not all_shards(algo.driver.kept.size).any()
     (*others, _, timesteps), (*others_before, _, timesteps_before) = leaves_of(algo), run.states[2]
     assert_same((others, timesteps), (others_before, timesteps_before))
     copied.clear()
@@ -366,7 +366,7 @@ def test_without_the_buffer_in_checkpoints(run, tmp_path, caplog, monkeypatch):
     algo.train()
     algo.restore_from_path(path)
     assert sum("holds no replay buffer" in record.getMessage() for record in caplog.records) == 1
-    assert int(all_shards(algo.driver.replay_state.size).sum()) == 0
+    assert int(all_shards(algo.driver.kept.size).sum()) == 0
     assert algo.driver.num_env_steps == 60
     result = algo.train()
     assert result["replay_buffer"]["num_env_steps_stored"] == 60
@@ -392,7 +392,7 @@ def test_importance_weights_are_those_of_a_draw_from_both_devices():
     algo = asked.build_algo()
     for _ in range(8):
         algo.train()
-    levels, replay = all_shards(algo.driver.replay_state.priorities), algo.driver.replay
+    levels, replay = all_shards(algo.driver.kept.priorities), algo.driver.step.memory.replay
     jax.effects_barrier()
     seen.clear()
     algo.train()
@@ -414,8 +414,8 @@ def test_two_devices_share_batch_and_memory(tmp_path):
     algo = config().learners(num_cpus_per_learner=2).build_algo()
     results = [algo.train() for _ in range(3)]
     driver = algo.driver
-    assert driver.replay.num_envs == NUM_ENVS // 2 and driver.replay.batch_size == BATCH // 2
-    shards = all_shards(driver.replay_state)
+    assert driver.step.memory.replay.num_envs == NUM_ENVS // 2 and driver.step.memory.replay.batch_size == BATCH // 2
+    shards = all_shards(driver.kept)
     assert shards.size.tolist() == [20, 20]
     words = shards.ring["words"]
     assert not np.array_equal(words[0], words[1])
@@ -453,9 +453,9 @@ def test_callbacks_see_the_episodes():
     for _ in range(2):
         result = algo.train()
         seen += result["env_runners"]["seen"]
-    window = all_shards(algo.driver.runner_state.window)
+    window = all_shards(algo.driver.shards.state.window)
     num_episodes = int(window.num_episodes.sum())
-    running = all_shards(algo.driver.runner_state.episodes.episode_length).sum()
+    running = all_shards(algo.driver.shards.state.episodes.episode_length).sum()
     assert num_episodes > 0 and seen + running == 120
     algo.stop()
 
@@ -481,7 +481,7 @@ def test_host_hooks_are_called_around_updates_alone():
 
 def test_memory_is_estimated_and_refused(run):
     estimate = run.algo.memory_estimate()["replay"]
-    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(run.algo.driver.replay_state))
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(run.algo.driver.kept))
     assert estimate["num_rows"] == CAPACITY
     assert size - 64 <= estimate["num_bytes"] <= size + 4 * CAPACITY
     with pytest.raises(ValueError, match=r"replay buffer: .* cannot fit: .*Lower the capacity"):

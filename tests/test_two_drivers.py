@@ -18,6 +18,7 @@ from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
 
@@ -46,15 +47,16 @@ def config(env=ENV, env_config=None):
 
 def sampled_block(algo):
     """The train batch of the first iteration, ``{column: [T, B, ...]}``, and the keys that the environments used."""
-    rollout, learner = algo.driver.rollout, algo.learner
-    runner = jax.tree.map(lambda x: x[0], host_view(algo.driver.runner_state))
+    learner = algo.learner
+    place = dataclasses.replace(algo.driver.program, settings=learner.settings())
+    runner = jax.tree.map(lambda x: x[0], host_view(algo.driver.shards.state))
     state = host_view(learner.state)
-    values = learner.current_values(learner.settings(), state.timesteps)["modules"]
-    _, columns, _ = jax.jit(
-        lambda runner, params, rest: rollout.sample(
-            runner, rollout.context(params, rest, values, counters.zero()), fragment_length=NUM_STEPS, num_rounds=1
-        )
-    )(runner, state.params, state.rest)
+
+    def sample(learner, runner):
+        whole = TrainState(learner, place.started(runner, learner), timesteps=counters.zero())
+        return place.sample(whole, num_steps=NUM_STEPS)[1]
+
+    columns = jax.jit(sample)(state, runner)[DEFAULT_MODULE_ID]
     _, key = jax.random.split(runner.key)
     step_keys = jax.random.split(key, (NUM_STEPS, 1 + NUM_ENVS))[:, 1:]
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 2), 0)
@@ -187,8 +189,8 @@ def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driv
         discounts = np.where(np.arange(3) < batch["n_step"][:, None], 0.5 ** np.arange(3), 0.0)
         np.testing.assert_allclose(batch[Columns.REWARDS], (rewards * discounts).sum(1), rtol=1e-6)
     if driver == "device":
-        replay = dataclasses.replace(algo.driver.replay, clip_rewards=None, n_step=1)
-        held = jax.tree.map(lambda x: x[0], host_view(algo.driver.replay_state))
+        replay = dataclasses.replace(algo.driver.step.memory.replay, clip_rewards=None, n_step=1)
+        held = jax.tree.map(lambda x: x[0], host_view(algo.driver.kept))
         row, _ = jax.jit(replay.sample)(held, jax.random.key(0))
         np.testing.assert_array_equal(row[Columns.REWARDS], row[Columns.OBS][:, 0] + 1)
     else:

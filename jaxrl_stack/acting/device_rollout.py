@@ -45,12 +45,12 @@ class StepKeys:
     Attributes:
         policy: PRNG keys ``[T]`` of pipelines and module.
         envs: PRNG keys ``[T, B]``.
-        module: The module's random streams, leaves ``[T, ...]``.
+        module: The module's random streams, leaves ``[T, ...]``; None derives them in every step.
     """
 
     policy: jax.Array
     envs: jax.Array
-    module: dict[str, Any]
+    module: dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -181,28 +181,3 @@ class DeviceRollout(PolicyStep):
             env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
             module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
         )
-
-    def sample(
-        self, state: RunnerState, context: Any, *, fragment_length: int, num_rounds: int
-    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
-        """A train batch: `num_rounds` fragments of all environments, side by side.
-
-        Every fragment ends with a cut of its own, as if it had been a ``sample()`` call of its own.
-
-        Returns:
-            ``(state, columns [T, R * B, ...], statistics [R * T, B])``; statistics of connectors are merged over the
-            devices, and the window has taken in the finished episodes.
-        """
-        state, columns, statistics = self.unroll(state, context, num_steps=fragment_length * num_rounds)
-        state = dataclasses.replace(
-            self.merged(state, context.axis_name),
-            window=state.window.extend(statistics.ended, statistics.episode_return, statistics.episode_length),
-        )
-        if num_rounds > 1:
-            columns = jax.tree.map(
-                lambda x: jnp.moveaxis(x.reshape(num_rounds, fragment_length, *x.shape[1:]), 0, 1).reshape(
-                    fragment_length, -1, *x.shape[2:]
-                ),
-                columns,
-            )
-        return state, columns, statistics

@@ -128,17 +128,9 @@ class EpisodeReplay:
         self._missed = {*np.flatnonzero(lengths).tolist()} - self._running.keys()
 
 
-def in_time_order(columns: Any, num_devices: int, num_rounds: int) -> Any:
-    """Blocks ``[D, T, R * B, ...]`` of all devices as one block ``[R * T, D * B, ...]`` of all environments."""
-
-    def one(x: np.ndarray) -> np.ndarray:
-        num_steps = x.shape[1]
-        x = x.reshape(num_devices, num_steps, num_rounds, -1, *x.shape[3:])
-        x = np.moveaxis(x, 0, 2)  # [T, R, D, B, ...]
-        x = np.moveaxis(x, 1, 0)  # [R, T, D, B, ...]
-        return x.reshape(num_rounds * num_steps, -1, *x.shape[4:])
-
-    return jax.tree.map(one, columns)
+def side_by_side(columns: Any) -> Any:
+    """Blocks ``[D, T, B, ...]`` of all devices as one block ``[T, D * B, ...]`` of all environments."""
+    return jax.tree.map(lambda x: np.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), columns)
 
 
 def _is_data(value: Any) -> bool:

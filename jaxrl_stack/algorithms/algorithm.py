@@ -36,11 +36,10 @@ from jaxrl_stack.core import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.execution import on_policy
-from jaxrl_stack.execution.actor_driver import ActorDriver
-from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver, episode_results
-from jaxrl_stack.execution.on_policy_actor_driver import OnPolicyActorDriver
+from jaxrl_stack.execution.make_driver import make_driver
+from jaxrl_stack.execution.on_policy import OnPolicyStep
+from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
@@ -169,12 +168,8 @@ class Algorithm(Checkpointable):
         bundles, strategy = resource_bundles(own)
         return PlacementGroupFactory(bundles, strategy=strategy)
 
-    pure_training_step: Callable[..., Any] = staticmethod(on_policy.training_step)
-    """The algorithm's shape of a training step, a function of `execution`; both drivers run it."""
-    device_driver_class: type[DeviceDriver] = DeviceDriver
-    """What samples and learns in JAX environments."""
-    actor_driver_class: type[ActorDriver] = OnPolicyActorDriver
-    """What samples and learns in gymnasium environments."""
+    training_step_class: type[TrainingStep] = OnPolicyStep
+    """The shape of the algorithm's training step; both drivers run it."""
 
     # ------------------------------------------------------------------------------------------------------ setup
 
@@ -187,16 +182,13 @@ class Algorithm(Checkpointable):
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
         enable_compilation_cache(config.compilation_cache_dir or None)
-        resolved = resolve_env(config.env, config.env_config)
-        if resolved.hint is not None:
-            notice_once(resolved.hint)
-        arguments = (self, config, type(self).pure_training_step, self.callbacks)
+        resolved = None
+        if config.env is not None or self.training_step_class.needs_env:
+            resolved = resolve_env(config.env, config.env_config)
+            if resolved.hint is not None:
+                notice_once(resolved.hint)
         with self._eager_if_asked():
-            self.driver: Driver = (
-                self.device_driver_class(resolved, *arguments)
-                if resolved.is_jax
-                else self.actor_driver_class(*arguments)
-            )
+            self.driver: Driver = make_driver(resolved, self, config, self.training_step_class(config), self.callbacks)
         self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
@@ -269,6 +261,11 @@ class Algorithm(Checkpointable):
         """
         self.driver.training_step(self._iteration + 1)
 
+    @property
+    def has_own_training_step(self) -> bool:
+        """Whether a subclass overrides `training_step`."""
+        return type(self).training_step is not Algorithm.training_step
+
     def train(self) -> dict[str, Any]:
         """Run one iteration.
 
@@ -291,6 +288,8 @@ class Algorithm(Checkpointable):
                 self._call_training_step()
                 calls += 1
         training_seconds = time.perf_counter() - started
+        # One call of the driver may make several in one program.
+        calls *= self.driver.num_training_steps_per_call
         self._iteration += 1
         self._evaluated["num_calls_since_iteration"] = 0
         result = self._training_result(before, calls, training_seconds)
@@ -467,7 +466,7 @@ class Algorithm(Checkpointable):
 
     @property
     def _evaluates_beside_training(self) -> bool:
-        return bool(self.config.evaluation_parallel_to_training) and isinstance(self.driver, ActorDriver)
+        return bool(self.config.evaluation_parallel_to_training) and not self.driver.is_on_device
 
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
         """Take actors of a group back in that Ray has restarted; they get weights and connector states.

@@ -15,9 +15,7 @@ from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, nu
 from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
-from jaxrl_stack.execution import off_policy
-from jaxrl_stack.execution.off_policy_actor_driver import OffPolicyActorDriver
-from jaxrl_stack.execution.off_policy_device_driver import OffPolicyDeviceDriver
+from jaxrl_stack.execution.off_policy import OffPolicyStep
 from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.notices import notice_once
 
@@ -289,6 +287,4 @@ class OffPolicyConfig(AlgorithmConfig):
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from replay."""
 
-    pure_training_step = staticmethod(off_policy.training_step)
-    device_driver_class = OffPolicyDeviceDriver
-    actor_driver_class = OffPolicyActorDriver
+    training_step_class = OffPolicyStep

@@ -24,9 +24,7 @@ from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, nu
 from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
-from jaxrl_stack.execution import off_policy
-from jaxrl_stack.execution.off_policy_actor_driver import OffPolicyActorDriver
-from jaxrl_stack.execution.off_policy_device_driver import OffPolicyDeviceDriver
+from jaxrl_stack.execution.off_policy import OffPolicyStep
 from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.notices import notice_once
 REPLAY_BUFFERS: dict[str, type[EpisodeReplayBuffer]]
@@ -116,6 +114,4 @@ class OffPolicyConfig(AlgorithmConfig):
     def _validate_for_device(self) -> None:
         ...
 class OffPolicyAlgorithm(Algorithm):
-    pure_training_step: Any
-    device_driver_class: Any
-    actor_driver_class: Any
+    training_step_class: Any

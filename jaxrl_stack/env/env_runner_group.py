@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
 
+_REQUESTED = "requested samples"
 MAX_ROUNDS_WITHOUT_DATA = 3
 """Rounds of sampling in a row without any answer before the group gives up."""
 STOP_TIMEOUT_S = 5.0
@@ -335,6 +336,37 @@ class EnvRunnerGroup(RunnerActors):
                 done[number] = _with_modules(sample, modules) if keep_remote else sample
             self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
+
+    def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any]) -> int:
+        """Ask every idle actor for a share, without waiting for it; `collect` returns those that came in.
+
+        Args:
+            func: See `sample`.
+            share: Its arguments.
+
+        Returns:
+            How many were asked. An actor with ``max_requests_in_flight_per_env_runner`` unfinished calls is not; the
+            local runner is asked when shares are collected.
+        """
+        call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": False}
+        ids = [i for i in self.sampling_ids() if i]
+        return self._manager.foreach_actor_async(_sampled_in_actor, _REQUESTED, kwargs=call, remote_actor_ids=ids)
+
+    def collect(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, timeout_seconds: float) -> list[Any]:
+        """What has come in of `request`.
+
+        Args:
+            func: See `sample`.
+            share: Its arguments, for the local runner, which samples now if there are no actors.
+            timeout_seconds: Longest wait for the first result.
+
+        Raises:
+            Exception: What environments raise, unless that is tolerated; see the class.
+        """
+        if self.sampling_ids()[0] == 0:
+            return [_call(self._local, func, share)]
+        results = self._manager.fetch_ready_async_reqs(tags=_REQUESTED, timeout_seconds=timeout_seconds)
+        return [sample for _, ((_, sample), _) in self._answers(results, are_samples=True)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
         """Say, or after several rounds in a row raise, that no runner answers in time. A failure is an answer, too."""

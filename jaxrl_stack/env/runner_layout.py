@@ -12,17 +12,8 @@ import numpy as np
 from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_window import redistributed
 from jaxrl_stack.env.connector_states import histories, per_env_leaves, with_statistics
-from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.named_leaves import from_named_leaves
 from jaxrl_stack.utils.notices import notice_once
-
-
-def stored_runner_state(state: RunnerState) -> dict[str, Any]:
-    """A runner's state as `restored_runner_state` takes it.
-
-    Args:
-        state: Leaves ``[D, ...]`` on the host.
-    """
-    return named_leaves(state)
 
 
 def restored_runner_state(
@@ -33,7 +24,7 @@ def restored_runner_state(
     num_envs: int,
     fresh: Callable[[jax.Array, int, Any], RunnerState],
 ) -> RunnerState:
-    """What `stored_runner_state` returned, for this layout.
+    """A saved state of a runner, for this layout.
 
     On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
     are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments

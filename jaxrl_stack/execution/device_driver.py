@@ -1,19 +1,17 @@
-"""The on-device driver: sampling and update in one compiled, donating program over the learner's devices."""
+"""The on-device driver: training steps in one compiled, donating program over the learner's devices."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
-from jaxrl_stack.acting.episode_replay import EpisodeReplay, in_time_order
-from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
+from jaxrl_stack.acting.device_rollout import DeviceRollout
+from jaxrl_stack.acting.episode_replay import EpisodeReplay, side_by_side
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core import (
@@ -31,23 +29,14 @@ from jaxrl_stack.env.connector_states import histories, known_statistics
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
-from jaxrl_stack.env.runner_layout import restored_runner_state, stored_runner_state, with_connector_states
+from jaxrl_stack.env.training_shards import TrainingShards
+from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
-from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import (
-    all_shards,
-    host_view,
-    map_over_devices,
-    place_replicated,
-    place_sharded,
-    place_shards,
-)
+from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
@@ -57,15 +46,12 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import gymnasium as gym
-
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.connectors.connector_v2 import ConnectorContext
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
+    from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
-    from jaxrl_stack.utils.devices import Device
 
 
 _RUNNING = "running_evaluation"
@@ -73,25 +59,30 @@ _RUNNING = "running_evaluation"
 
 
 class DeviceDriver(Driver):
-    """Trains on a JAX environment.
+    """Trains on a JAX environment, or on what its training step keeps.
 
     Args:
-        resolved: The environment.
-        algorithm, config, pure_training_step, callbacks: See `Driver`.
+        resolved: The environment; None for a training step that needs none.
+        algorithm, config, step, callbacks: See `Driver`.
 
     Attributes:
-        rollout: The static parts of sampling.
-        runner_state: The runner's part of the training state, leaves ``[D, ...]``.
-        replay_state: What the replay memory holds, leaves ``[D, ...]``; None of an on-policy algorithm.
+        rollout: The static parts of sampling; None without an environment.
+        program: What is compiled.
+        shards: The environments that it steps.
+        kept: What the training step keeps, leaves ``[D, ...]``.
         timesteps: uint32[2], lifetime env steps; replicated.
+        recorded: Shapes of the columns that one step of one device's environments records, ``[1, B, ...]``; None where
+            they are not needed.
     """
 
+    kind = "device"
+    is_on_device = True
     learner: Learner
-    replay_state: Any = None
-    env_runner: DeviceEnvRunner
-    eval_env_runner: DeviceEnvRunner
+    rollout: DeviceRollout | None = None
+    env_runner: DeviceEnvRunner | None = None
+    eval_env_runner: DeviceEnvRunner | None = None
 
-    def __init__(self, resolved: ResolvedEnv, *args: Any):
+    def __init__(self, resolved: ResolvedEnv | None, *args: Any):
         super().__init__(*args)
         config = self.config
         self._watches_episodes = overrides_episode_hooks(self.callbacks)
@@ -101,50 +92,38 @@ class DeviceDriver(Driver):
                 "step by step there, which costs far more than the sampling itself."
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
-        learner_class = config.learner_class
-        devices = learner_class.devices_of(config)
-        env = resolved.make()
-        num_devices = len(devices)
-        if config.disable_jit and num_devices > 1:
-            raise ValueError(
-                f"debugging(disable_jit=True) runs on one device, and this config uses {num_devices}. Set "
-                f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
+        devices = config.learner_class.devices_of(config)
+        env = None if resolved is None else resolved.make()
+        self._check_devices(len(devices))
+        pipelines = self._make_pipelines(env)
+        module_spaces = self.spaces[self.module_id]
+        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *module_spaces)
+        self.available_memory = free_device_memory(devices)
+        self._log_memory()
+        require_device_memory(devices, self.train_batch_memory, self._require_memory_of_batch)
+        self.learner = self._make_learner()
+        if env is not None:
+            env_to_module, module_to_env = pipelines
+            self.rollout = DeviceRollout(
+                env=env,
+                module_id=self.module_id,
+                pure=self.learner.pure,
+                env_to_module=env_to_module,
+                module_to_env=module_to_env,
+                window_size=config.metrics_num_episodes_for_smoothing,
             )
-        self._num_envs = int(config.num_envs_per_env_runner)
-        if self._num_envs % num_devices:
-            raise ValueError(
-                f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
-                f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
-            )
-        self.spaces, env_to_module, module_to_env = _pure_pipelines(config, env)
-        module_spaces = (env_to_module.observation_space, env_to_module.action_space)
-        self.spaces[self.module_id] = module_spaces
-        self._estimate_memory(devices)
-        spec = config.get_multi_rl_module_spec(spaces={self.module_id: module_spaces})
-        self.learner = learner_class(config=config, module_spec=spec)
-        self.learner.build()
-        self.learner.check_connector_is_pure()
-        self.learner_group = LearnerGroup(config=config, learner=self.learner)
-        self.rollout = DeviceRollout(
-            env=env,
-            module_id=self.module_id,
-            pure=self.learner.pure,
-            env_to_module=env_to_module,
-            module_to_env=module_to_env,
-            window_size=config.metrics_num_episodes_for_smoothing,
-        )
-        # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
-        self._init = jax.jit(functools.partial(_first_shard, self.rollout, self._num_envs // num_devices))
-        self._plan_training_step()
+        self._plan_program()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
+        self.shards = TrainingShards(self.program.rollout, self._num_envs, devices)
         self._start()
-        self._make_env_runners(resolved)
         self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
-        self.callbacks.on_environment_created(
-            env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
-        )
-        self._iterate = map_over_devices(
-            self._iteration_program,
+        if resolved is not None:
+            self._make_env_runners(resolved)
+            self.callbacks.on_environment_created(
+                env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
+            )
+        self._call = map_over_devices(
+            self.program,
             devices,
             axis_name=self.learner.axis_name,
             in_axes=(None, 0, 0, None, None, None),
@@ -152,45 +131,121 @@ class DeviceDriver(Driver):
             donate_argnums=(0, 1, 2, 3),
         )
 
+    # -------------------------------------------------------------------------------------------------- building
+
+    def _check_devices(self, num_devices: int) -> None:
+        """Refuse what cannot be spread over so many devices."""
+        if self.config.disable_jit and num_devices > 1:
+            raise ValueError(
+                f"debugging(disable_jit=True) runs on one device, and this config uses {num_devices}. Set "
+                f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
+            )
+        self._num_envs = int(self.config.num_envs_per_env_runner)
+        if self._num_envs % num_devices:
+            raise ValueError(
+                f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
+                f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."
+            )
+
+    def _make_pipelines(self, env: JaxEnv | None) -> tuple[Any, Any]:
+        """Both pipelines, and the spaces; without an environment the config has these."""
+        if env is not None:
+            self.spaces, env_to_module, module_to_env = _pure_pipelines(self.config, env)
+            self.spaces[self.module_id] = (env_to_module.observation_space, env_to_module.action_space)
+            return env_to_module, module_to_env
+        spaces = (self.config.observation_space, self.config.action_space)
+        if None in spaces:
+            raise ValueError(
+                f"Without an environment the spaces have to be set: environment(observation_space=..., "
+                f"action_space=...) are {spaces}."
+            )
+        self.spaces = {self.module_id: spaces}
+        return None, None
+
+    def _make_learner(self) -> Learner:
+        config = self.config
+        spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
+        learner = config.learner_class(config=config, module_spec=spec)
+        learner.build()
+        learner.check_connector_is_pure()
+        self.learner_group = LearnerGroup(config=config, learner=learner)
+        return learner
+
+    def _plan_program(self) -> None:
+        """Work out the sizes that the program is made for."""
+        learner, num_devices = self.learner, len(self.learner.devices)
+        program = DeviceProgram(
+            step=self.step,
+            learner=learner,
+            rollout=self.rollout if self.step.needs_env else None,
+            module_id=self.module_id,
+            axis_name=learner.reduction_axis,
+            num_envs=self._num_envs // num_devices,
+            num_devices=num_devices,
+            explore=bool(self.config.explore),
+            records_block=self._watches_episodes,
+        )
+        needs_columns = program.rollout is not None and (self.step.updates_from_rows or self._watches_episodes)
+        self.recorded = program.columns_of_step() if needs_columns else None
+        self._plan = learner.plan()
+        self.step.plan(self)
+        wanted, each = self.config.min_sample_timesteps_per_iteration, self.step.num_env_steps
+        if not each:
+            wanted, each = self.config.min_train_timesteps_per_iteration, self.step.rows_per_update
+        num_training_steps = max(1, -(-(wanted or 0) // each))
+        if num_training_steps > 1 and self._returns_to_host():
+            num_training_steps = 1
+        self.num_training_steps_per_call = num_training_steps
+        self.program = dataclasses.replace(program, num_training_steps=num_training_steps, recorded=self.recorded)
+
+    def _returns_to_host(self) -> bool:
+        """Whether something wants to see every training step; if so, it is said what that costs."""
+        if self.algorithm.has_own_training_step:
+            notice_once(
+                f"{type(self.algorithm).__name__} overrides training_step(): every call of it makes one training step "
+                f"and returns to the host, which costs more than many a step itself."
+            )
+            return True
+        if self.learner.has_host_hooks:
+            notice_once(
+                f"{type(self.learner).__name__} overrides a hook that runs on the host around updates: every training "
+                f"step returns to it, which costs far more than the step itself. pre_update() and post_update() "
+                f"run inside the compiled program."
+            )
+        return self.learner.has_host_hooks
+
+    def plan_update(self, num_columns: int, **sizes: Any) -> UpdatePlan:
+        self._plan = plan = self.learner.plan(**sizes)
+        if num_columns % plan.num_shards:
+            raise ValueError(
+                f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "
+                f"(num_envs_per_env_runner={self._num_envs} times {num_columns // self._num_envs} fragments), which it "
+                f"shards. Use fewer shards, or more environments."
+            )
+        return plan
+
     def _make_env_runners(self, resolved: ResolvedEnv) -> None:
         """The runners of training and of evaluation, each alone in its group."""
-        config = self.config
+        config, rollout = self.config, self.rollout
+        assert rollout is not None
         self.env_runner = DeviceEnvRunner(
             config=config,
-            rollout=self.rollout,
+            rollout=rollout,
             learner=self.learner,
-            connector_state=lambda: jax.tree.map(lambda x: x[0], host_view(self.runner_state.env_to_module)),
+            connector_state=self.shards.connector_state if self.step.needs_env else lambda: rollout.env_to_module.state,
             timesteps=self._timesteps_on_host,
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
-        self._env_context = resolved.context
-        self.eval_env_runner = self._make_evaluation_runner()
+        self.eval_env_runner = self._make_evaluation_runner(rollout, resolved.context)
         self.eval_env_runner_group = EnvRunnerGroup(
             self.eval_env_runner, config=self.eval_env_runner.config, num_env_runners=0, is_evaluation=True
         )
 
-    def _estimate_memory(self, devices: Sequence[Device]) -> None:
-        """Report what a train batch takes, and refuse one that the devices cannot hold."""
-        self.rollout_memory, self.train_batch_memory = self._memory_estimates(*self.spaces[self.module_id])
-        self.available_memory = free_device_memory(devices)
-        self._log_memory()
-        require_device_memory(devices, self.train_batch_memory, self._require_memory_of_batch)
-
-    def _start(self) -> None:
-        """Fresh environments and counters."""
-        key = stream_key(self.config.root_seed, Stream.ROLLOUT)
-        shards = [self._init(jax.random.fold_in(key, d)) for d in range(len(self.learner.devices))]
-        self.runner_state: Any = place_shards(shards, self.learner.devices)
-        self.timesteps = place_replicated(counters.zero(), self.learner.devices)
-        self.num_env_steps = 0
-        self._learned: dict[Any, Any] = {}
-        self._window: Any = None
-
-    def _make_evaluation_runner(self) -> DeviceEnvRunner:
+    def _make_evaluation_runner(self, rollout: DeviceRollout, context: Any) -> DeviceEnvRunner:
         """A runner with all of the evaluation config, as evaluation's runners on the host; it shares the weights."""
         config = self.config.get_evaluation_config_object()
         assert config is not None
-        env, context = self.rollout.env, self._env_context
+        env = rollout.env
         if not config.is_same(self.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
             env, context = resolved.make(), resolved.context
@@ -212,7 +267,7 @@ class DeviceDriver(Driver):
         return DeviceEnvRunner(
             config=config,
             rollout=dataclasses.replace(
-                self.rollout,
+                rollout,
                 env=env,
                 pure=self.learner.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module()),
                 env_to_module=env_to_module,
@@ -225,6 +280,15 @@ class DeviceDriver(Driver):
             env_context=context,
         )
 
+    def _start(self) -> None:
+        """Fresh environments and counters."""
+        self.shards.start(self.config.root_seed)
+        self.timesteps = place_replicated(counters.zero(), self.learner.devices)
+        self.num_env_steps = 0
+        self._learned: dict[Any, Any] = {}
+        self.kept = None
+        self.kept = self.step.init_kept()
+
     def _timesteps_on_host(self) -> Any:
         return host_view(self.timesteps)
 
@@ -233,102 +297,24 @@ class DeviceDriver(Driver):
             hook, env_index, episode, env_runner=self.env_runner, metrics_logger=self.episode_metrics
         )
 
-    # ------------------------------------------------------------------------------- the shape of a training step
-    #
-    # On policy: a train batch is sampled, and updated from, in one call of the program. What follows up to the next
-    # line is what drivers of other shapes have of their own.
-
-    def _memory_estimates(self, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
-        num_envs = self._num_envs
-        num_rounds, length = self.config.train_batch_blocks
-        return (
-            train_batch_memory(*spaces, num_envs=num_envs, num_steps=length * num_rounds, what="rollout"),
-            train_batch_memory(*spaces, num_envs=num_envs * num_rounds, num_steps=length),
-        )
-
-    def _plan_training_step(self) -> None:
-        """Work out the sizes that the program is made for."""
-        config = self.config
-        self._num_rounds, self._fragment_length = config.train_batch_blocks
-        self._plan = self.learner.plan(
-            num_epochs=config.num_epochs,
-            minibatch_size=config.minibatch_size,
-            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
-        )
-        num_columns = self._num_envs * self._num_rounds
-        if num_columns % self._plan.num_shards:
-            raise ValueError(
-                f"num_shuffle_shards={self._plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self._num_envs} times {self._num_rounds} fragments), which it shards. "
-                f"Use fewer shards, or more environments."
-            )
+    # --------------------------------------------------------------------------------------------------- training
 
     @property
     def _steps_per_call(self) -> int:
         """Env steps that a call of the program samples."""
-        return self._fragment_length * self._num_rounds * self._num_envs
+        return self.num_training_steps_per_call * self.step.num_env_steps
 
     @property
-    def _rows_per_update(self) -> int:
-        """Rows of a train batch."""
-        return self._steps_per_call
-
-    _num_warm_up_steps: Any = None  # int32, training steps of the next call before the first update; None: always 0
-    _learns_next = True  # whether the next call makes updates
+    def _num_warm_up_steps(self) -> Any:
+        """int32, training steps of the next call before the first update, which has enough sampled steps; or None."""
+        if self.step.learning_starts is None:
+            return None
+        missing = -(-(self.step.learning_starts - self.num_env_steps) // self.step.num_env_steps) - 1
+        return np.int32(min(max(0, missing), self.num_training_steps_per_call))
 
     def _donated_state(self) -> tuple[Any, ...]:
         """What the program takes and returns."""
-        return self.learner.state, self.runner_state, self.replay_state, self.timesteps
-
-    def _iteration_program(self, learner, runner, replay, timesteps, settings, num_warm_up):
-        """What a call of `training_step` runs on one device of the learner: sample, update, report. Traced once."""
-        del num_warm_up
-        state, metrics = self.pure_training_step(
-            TrainState(learner=learner, runner=runner, replay=replay, timesteps=timesteps),
-            settings,
-            sample_fn=self._sample_on_device,
-            update_fn=self._update_on_device,
-        )
-        return self._results_of_program(state, metrics["learners"], metrics["env_runners"])
-
-    def _results_of_program(self, state: TrainState, learned: jax.Array, block: Any) -> tuple[Any, ...]:
-        """What the program returns.
-
-        Args:
-            state: After it; the parts of it are those of `_donated_state`.
-            learned: Metrics of updates, as a vector.
-            block: Recorded columns ``[T, R * B, ...]``, if callbacks watch episodes.
-        """
-        # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
-        window = state.runner.window.packed()
-        return state.learner, state.runner, state.replay, state.timesteps, learned, window, block
-
-    def _sample_on_device(self, state: TrainState, settings: Any):
-        context = self._acting_context(state, settings, state.learner.timesteps)
-        runner, columns, _ = self.rollout.sample(
-            state.runner, context, fragment_length=self._fragment_length, num_rounds=self._num_rounds
-        )
-        # Every vector step of a JAX environment is a step of every environment: nothing is masked.
-        block = columns if self._watches_episodes else ()
-        return runner, {self.module_id: columns}, self._steps_per_call, block
-
-    def _acting_context(self, state: TrainState, settings: Any, timesteps: Any) -> ConnectorContext:
-        """What a rollout's steps see; schedules of exploration are those of `timesteps`."""
-        return self.rollout.context(
-            state.learner.params,
-            state.learner.rest,
-            self.learner.current_values(settings, timesteps)["modules"],
-            state.timesteps,
-            explore=bool(self.config.explore),
-            axis_name=self.learner.reduction_axis,
-        )
-
-    def _update_on_device(self, learner, batch, settings, timesteps):
-        axis_name = self.learner.reduction_axis
-        learner, learned = self.learner.pure_update(
-            learner, batch, settings, timesteps, plan=self._plan, axis_name=axis_name
-        )
-        return learner, Flat.of(learned)
+        return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def trace_program(self) -> jax.stages.Traced:
         """The program that the next `training_step` runs, traced and not compiled.
@@ -340,15 +326,14 @@ class DeviceDriver(Driver):
         """
         if self.learner.axis_name is None:
             raise ValueError("debugging(disable_jit=True) runs operations one by one: leave it out to see the program.")
-        settings = self.learner.placed_settings()
-        return self._iterate.trace(*self._donated_state(), settings, self._num_warm_up_steps)
-
-    # --------------------------------------------------------------------------------------------------- training
+        settings: Any = self.learner.placed_settings()
+        call: Any = self._call
+        return call.trace(*self._donated_state(), settings, self._num_warm_up_steps)
 
     def training_step(self, iteration: int) -> None:
-        learner = self.learner
+        learner, num_warm_up = self.learner, self._num_warm_up_steps
         steps = {"num_env_steps_sampled_lifetime": self.num_env_steps + self._steps_per_call}
-        learns = self._learns_next
+        learns = num_warm_up is None or num_warm_up < self.num_training_steps_per_call
         calls_hooks = learner.has_host_hooks and learns
         if calls_hooks:
             learner.before_gradient_based_update(timesteps=steps)
@@ -356,29 +341,30 @@ class DeviceDriver(Driver):
         settings = learner.placed_settings()
         with deferred_interrupt(), self._recovering():
             if learner.axis_name is not None:  # Eager runs donate nothing.
-                self._snapshots.before_call(learner.state, self.runner_state)
+                self._snapshots.before_call(learner.state, self.shards.state)
             # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
             # algorithm stays usable.
-            learner.state, self.runner_state, self.replay_state, self.timesteps, learned, window, block = self._iterate(
-                *self._donated_state(), settings, self._num_warm_up_steps
+            learner.state, self.shards.state, self.kept, self.timesteps, learned, window, block = self._call(
+                *self._donated_state(), settings, num_warm_up
             )
             # Reading them waits: what the program raises is raised here, if not by its call.
             learned, window = fetched(learned), np.asarray(window)
-            self._snapshots.after_call(learner.state, self.runner_state)
+            self._snapshots.after_call(learner.state, self.shards.state)
             self.num_env_steps += self._steps_per_call
         if learns:
             self._learned = learned
-        self._window = EpisodeWindow.unpacked(window)
+        self.shards.take_window(window)
         self.device_seconds += time.perf_counter() - started
         raise_if_not_finite(self._learned, iteration=iteration)
         if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
         if self._watches_episodes:
-            columns = in_time_order(all_shards(block), len(learner.devices), self._num_rounds)
-            episodes = self._episode_replay.replay(columns)
-            self.callbacks.on_sample_end(
-                env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes
-            )
+            self._watch(block)
+
+    def _watch(self, block: Any) -> None:
+        """Let callbacks see the episodes of what a call has recorded."""
+        episodes = self._episode_replay.replay(side_by_side(all_shards(block)))
+        self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes)
 
     def count_env_steps(self, num_env_steps: int) -> None:
         super().count_env_steps(num_env_steps)
@@ -409,41 +395,37 @@ class DeviceDriver(Driver):
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Take over the states of `num_calls` calls ago; what is lost besides, for the message."""
-        devices = self.learner.devices
+        also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
-        self.runner_state = place_sharded(all_shards(runner), devices)
+        self.shards.place(all_shards(runner))
         self.num_env_steps -= num_calls * self._steps_per_call
-        self.timesteps = place_replicated(counters.from_int(self.num_env_steps), devices)
-        self._take_over_episodes({})
-        return ""
-
-    def _take_over_episodes(self, running: dict[str, Any]) -> None:
-        """Statistics and running episodes, as far as they were watched, of a `runner_state` that has been replaced."""
-        self._window = all_shards(self.runner_state.window)
-        lengths = np.asarray(all_shards(self.runner_state.episodes.episode_length)).reshape(-1)
-        self._episode_replay.set_state(running, lengths)
+        self.timesteps = place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
+        self._episode_replay.set_state({}, self.shards.lengths)
+        return also_lost
 
     @property
     def num_episodes(self) -> int:
-        return 0 if self._window is None else num_episodes(self._window)
+        return self.shards.num_episodes
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
-        if self._window is None:
-            return EndedEpisodes.of(())
-        returns, lengths = last_episodes(self._window)
-        return EndedEpisodes(returns, lengths, durations=lengths * seconds_per_step)
+        return self.shards.episode_statistics(seconds_per_step)
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)
-        merge_nested(results, self.learner.training_counts(self._plan, self._rows_per_update, num_updates))
+        merge_nested(results, self.learner.training_counts(self._plan, self.step.rows_per_update, num_updates))
         merge_nested(results, self.learner.metrics_logger.compile())
         return results
 
     # ------------------------------------------------------------------------------------------------- evaluation
 
+    def _runner(self, what: str, runner: DeviceEnvRunner | None) -> DeviceEnvRunner:
+        if runner is None:
+            raise ValueError(f"{what} needs an environment, and this algorithm has none. Set environment(...).")
+        return runner
+
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
         del is_training  # evaluation programs run between training programs
-        runner = self.eval_env_runner
+        runner = self._runner("An evaluation", self.eval_env_runner)
         config = runner.config
         key = jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration)
         key = jax.random.fold_in(key, call)
@@ -464,13 +446,15 @@ class DeviceDriver(Driver):
         return dict(self.learner.module.items())
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        return self.learner.module, self.rollout.env_to_module, self.rollout.module_to_env
+        rollout = self._runner("get_policy()", self.env_runner).rollout
+        return self.learner.module, rollout.env_to_module, rollout.module_to_env
 
     def env_to_module_state(self) -> dict[str, Any]:
-        return self.env_runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
+        runner = self._runner("The state of a connector", self.env_runner)
+        return runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
-        return self.env_runner.act(observation, explore=explore, key=key)
+        return self._runner("compute_single_action()", self.env_runner).act(observation, explore=explore, key=key)
 
     @property
     def description(self) -> str:
@@ -478,13 +462,12 @@ class DeviceDriver(Driver):
 
     # ------------------------------------------------------------------------------------------------------ state
 
-    kind = "device"
-
     def _sampling_state(self) -> dict[str, Any]:
         own = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
-        rollout = stored_runner_state(all_shards(self.runner_state))
-        state = {COMPONENT_ENV_RUNNER: {**self.env_runner.get_state(own), "rollout": rollout}}
-        if self.config.evaluation_interval:
+        state: dict[str, Any] = {COMPONENT_ENV_RUNNER: {"rollout": self.shards.get_state()}}
+        if self.env_runner is not None:
+            state[COMPONENT_ENV_RUNNER] |= self.env_runner.get_state(own)
+        if self.config.evaluation_interval and self.eval_env_runner is not None:
             resets = self.eval_env_runner.config.evaluation_force_reset_envs_before_iteration
             state[COMPONENT_EVAL_ENV_RUNNER] = self.eval_env_runner.get_state([*own, *([] if resets else [_RUNNING])])
         return state
@@ -499,27 +482,10 @@ class DeviceDriver(Driver):
         }
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        runner = state.get(COMPONENT_ENV_RUNNER, {})
-        runner_state = None
-        if "rollout" in runner:
-            runner_state = restored_runner_state(
-                runner["rollout"],
-                self.rollout,
-                num_devices=len(self.learner.devices),
-                num_envs=self._num_envs,
-                fresh=lambda *arguments: jax.device_get(self.rollout.init(*arguments)),
-            )
-        elif runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
-            pipeline = self.rollout.env_to_module
-            pipeline.set_state(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
-            runner_state = with_connector_states(all_shards(self.runner_state), self.rollout, pipeline.state)
-        if runner_state is not None:
-            self.runner_state = place_sharded(runner_state, self.learner.devices)
-            self._window = all_shards(self.runner_state.window)
-        if "rollout" in runner:
-            self._take_over_episodes({} if own is None else own["running_episodes"])
+        if self.shards.set_state(state.get(COMPONENT_ENV_RUNNER, {})):
+            self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
         running = state.get(COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
-        if running is not None:
+        if running is not None and self.eval_env_runner is not None:
             self.eval_env_runner.restore_evaluation(running)
         if own is not None:
             self.timesteps = place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
@@ -527,23 +493,26 @@ class DeviceDriver(Driver):
     def reset(self, config: AlgorithmConfig) -> bool:
         self.config = config
         self.learner.reset(config)
+        self.step.reset(config)
         self._start()
         evaluation = config.get_evaluation_config_object()
         assert evaluation is not None
-        self.env_runner.reset(config)
-        self.eval_env_runner.callbacks = CallbackList.from_config(evaluation)
-        self.eval_env_runner.reset(evaluation)
-        self.env_runner_group.config, self.eval_env_runner_group.config = config, evaluation
+        if self.env_runner is not None and self.eval_env_runner is not None:
+            self.env_runner.reset(config)
+            self.eval_env_runner.callbacks = CallbackList.from_config(evaluation)
+            self.eval_env_runner.reset(evaluation)
+            self.env_runner_group.config, self.eval_env_runner_group.config = config, evaluation
         self.learner_group.config = config
         self._episode_replay = EpisodeReplay(self._call_episode_hook, *self.spaces[self.module_id])
         self.episode_metrics.reset()
         return True
 
     def stop(self) -> None:
-        self.env_runner.stop()
+        if self.env_runner is not None:
+            self.env_runner.stop()
         self.learner.shutdown()
         self._snapshots.forget()
-        self.runner_state = self.replay_state = None
+        self.shards.state = self.kept = None
 
 
 def _pure_pipelines(
@@ -557,8 +526,3 @@ def _pure_pipelines(
     env_to_module.check_pure()
     module_to_env.check_pure()
     return spaces, env_to_module, module_to_env
-
-
-def _first_shard(rollout: DeviceRollout, num_envs: int, key: jax.Array) -> RunnerState:
-    """Freshly reset environments as one device's slice ``[1, ...]``."""
-    return jax.tree.map(lambda x: x[None], rollout.init(key, num_envs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
 if TYPE_CHECKING:
-    import gymnasium as gym
     import jax
 
     from jaxrl_stack.acting.recording import EndedEpisodes
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.execution.training_step import TrainingStep
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Driver(abc.ABC):
     Args:
         algorithm: Whose driver this is; for callbacks.
         config: The algorithm's frozen config.
-        pure_training_step: The algorithm's shape of a training step, a function of `execution`.
+        step: The algorithm's training step; it belongs to this driver.
         callbacks: The algorithm's callbacks.
 
     Attributes:
@@ -60,14 +60,15 @@ class Driver(abc.ABC):
         env_runner_group: All EnvRunners.
         eval_env_runner: The EnvRunner of this process that evaluates; None if only actors do.
         eval_env_runner_group: All EnvRunners that evaluate.
-        replay_buffer: The replay memory, a Checkpointable; None without one.
+        kept: What the training step keeps from call to call.
+        is_on_device: Whether environments are stepped inside of a compiled program.
+        num_training_steps_per_call: How many a call of `training_step` makes.
         episode_metrics: What callbacks on episodes of this process log into.
         module_id: The module that acts: that of the only agent.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
         rollout_memory: What one EnvRunner holds while it samples.
         train_batch_memory: What one update is made from.
-        replay_memory: What the replay memory takes when it is full; None without one.
         available_memory: Bytes that were free for it when this was built; None if that is not known.
     """
 
@@ -79,22 +80,17 @@ class Driver(abc.ABC):
     env_runner_group: EnvRunnerGroup
     eval_env_runner: EnvRunner | None
     eval_env_runner_group: EnvRunnerGroup
-    replay_buffer: Any = None
+    kept: Any = None
+    is_on_device: ClassVar[bool] = False
+    num_training_steps_per_call: int = 1
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
-    replay_memory: MemoryEstimate | None = None
     available_memory: int | None
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        config: AlgorithmConfig,
-        pure_training_step: Callable[..., Any],
-        callbacks: CallbackList,
-    ):
+    def __init__(self, algorithm: Algorithm, config: AlgorithmConfig, step: TrainingStep, callbacks: CallbackList):
         self.algorithm = algorithm
         self.config = config
-        self.pure_training_step = pure_training_step
+        self.step = step
         self.callbacks = callbacks
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.num_env_steps = 0
@@ -108,19 +104,8 @@ class Driver(abc.ABC):
             "rollout": self.rollout_memory.to_dict(),
             "train_batch": self.train_batch_memory.to_dict(),
             "available_bytes": self.available_memory,
-            **({} if self.replay_memory is None else {"replay": self.replay_memory.to_dict()}),
+            **({} if self.step.kept_memory is None else {"replay": self.step.kept_memory.to_dict()}),
         }
-
-    @abc.abstractmethod
-    def _memory_estimates(
-        self, observation_space: gym.Space | None, action_space: gym.Space | None
-    ) -> tuple[MemoryEstimate, MemoryEstimate]:
-        """``(what one EnvRunner records at a time, the batch of one update)``.
-
-        Args:
-            observation_space, action_space: The module's; None before there are environments, when only what every
-                batch has can be counted.
-        """
 
     def _log_memory(self) -> None:
         free = "" if self.available_memory is None else f"; {format_bytes(self.available_memory)} are free"
@@ -145,8 +130,20 @@ class Driver(abc.ABC):
         self.device_seconds = 0.0
 
     @abc.abstractmethod
+    def plan_update(self, num_columns: int, **sizes: Any) -> Any:
+        """What `Place.update` takes of the sizes of an update.
+
+        Args:
+            num_columns: Columns of a train batch, one per environment and fragment.
+            **sizes: See `Learner.plan`.
+
+        Raises:
+            ValueError: If they do not fit the devices.
+        """
+
+    @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
-        """Sample a train batch and update from it.
+        """Call the training step.
 
         Args:
             iteration: Number of the running iteration, from 1, for messages.
@@ -163,8 +160,8 @@ class Driver(abc.ABC):
 
     @property
     def num_env_steps_trained(self) -> int:
-        """Lifetime env steps that updates were made from: those that were sampled, where each is used once."""
-        return self.num_env_steps
+        """Lifetime env steps that updates were made from."""
+        return self.step.num_env_steps_trained(self)
 
     @property
     @abc.abstractmethod
@@ -185,7 +182,7 @@ class Driver(abc.ABC):
 
     def results(self) -> dict[str, Any]:
         """What else belongs into the result of an iteration, nested."""
-        return {}
+        return self.step.results(self)
 
     # ------------------------------------------------------------------------------------------------ evaluation
 
@@ -274,6 +271,11 @@ class Driver(abc.ABC):
         return [(name, part) for name, part in parts if part is not None]
 
     @property
+    def replay_buffer(self) -> Checkpointable | None:
+        """What the training step keeps, as users see it; None if that is nothing."""
+        return self.step.replay_buffer
+
+    @property
     def stored_replay(self) -> Checkpointable | None:
         """The replay buffer, where there is one and checkpoints hold it."""
         replay: Any = self.replay_buffer
@@ -295,6 +297,7 @@ class Driver(abc.ABC):
                 "kind": self.kind,
                 "num_env_steps_sampled_lifetime": self.num_env_steps,
                 "episode_metrics": self.episode_metrics.get_state(),
+                **self.step.get_state(),
                 **self._own_state(),
             },
         }
@@ -325,18 +328,20 @@ class Driver(abc.ABC):
         if own is not None:
             self.num_env_steps = int(own["num_env_steps_sampled_lifetime"])
             self.episode_metrics.set_state(own["episode_metrics"])
+            self.step.set_state(own)
         self._set_sampling_state(state, own)
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
 
-    def set_replay_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most algorithms have no replay
+    def set_replay_state(self, state: dict[str, Any]) -> None:
         """Take over that of `stored_replay` out of a whole state, when everything else is.
 
         Raises:
             ValueError: If it does not fit; nothing has changed then.
         """
+        self.step.set_kept_state(self, state)
 
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig) -> bool:

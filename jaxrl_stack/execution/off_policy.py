@@ -1,58 +1,154 @@
-"""Sample, store, then update on what is drawn from replay: DQN, SAC and their relatives."""
+"""Sample into a replay memory, then update on what is drawn from it: DQN, SAC and their relatives."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.utils import counters
+from jaxrl_stack.core import COMPONENT_ENV_RUNNER, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.execution.replay_memories import DeviceMemory, HostMemory
+from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
+from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.memory import MemoryEstimate, replay_memory, train_batch_memory
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
+from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+    from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.execution.driver import Driver
 
-SampleFn = Callable[[TrainState, Any], tuple[Any, Any, Any, Any]]
-"""``(state, settings) -> (runner state, rollout, number of env steps, metrics)``."""
-StoreFn = Callable[[Any, Any], Any]
-"""``(replay, rollout) -> replay``."""
-SampleReplayFn = Callable[[TrainState], tuple[TrainState, dict[str, Any], Any]]
-"""``state -> (state, {module_id: columns [N, ...]}, items)``: the items say which rows of the replay these are."""
-UpdateFn = Callable[..., tuple[Any, Any, Any]]
-"""``(learner state, batch, settings, timesteps) -> (learner state, metrics, metrics per row)``."""
-UpdatePrioritiesFn = Callable[[Any, Any, Any], Any]
-"""``(replay, items, metrics per row) -> replay``."""
-RepeatFn = Callable[[Callable[[TrainState], tuple[TrainState, Any]], TrainState, int], tuple[TrainState, Any]]
-"""``(function, state, n) -> (state, result)``: calls it n times, one after the other, and combines the results."""
+logger = logging.getLogger(__name__)
 
 
-def memory_estimates(
-    config: OffPolicyConfig, observation_space: gym.Space | None, action_space: gym.Space | None, **extra: int
-) -> tuple[MemoryEstimate, MemoryEstimate]:
-    """What one EnvRunner records at a time, and the batch of one update.
+class OffPolicyStep(TrainingStep):
+    """Rounds of sampling into a replay memory, then gradient steps on what is drawn from it.
 
-    Args:
-        config: Says how large they are.
-        observation_space, action_space: The module's; None before they are known.
-        **extra: ``{column: bytes per row}`` of what else the driver's drawn rows have.
+    Attributes:
+        memory: The fixed part of the replay memory, which is what this step keeps.
     """
-    rollout = train_batch_memory(
-        observation_space,
-        action_space,
-        num_envs=int(config.num_envs_per_env_runner),
-        num_steps=config.get_rollout_fragment_length(1),
-        what="rollout",
-    )
-    extra = {"n_step": 4, "weights": 4, **extra}
-    batch = MemoryEstimate("train batch", {"rows": int(config.total_train_batch_size)}, extra, is_complete=False)
-    if observation_space is None or action_space is None:
-        return rollout, batch
-    rows = replay_memory(observation_space, action_space, capacity=batch.num_rows, extra=extra)
-    return rollout, dataclasses.replace(rows, what=batch.what, counts=batch.counts)
+
+    updates_from_rows = True
+    config: OffPolicyConfig
+    learning_starts: int
+    memory: DeviceMemory | HostMemory
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+
+    def memory_estimates(self, driver: Driver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+        config = self.config
+        num_envs, num_steps = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
+        rollout = train_batch_memory(*spaces, num_envs=num_envs, num_steps=num_steps, what="rollout")
+        extra = {"n_step": 4, "weights": 4, **({} if driver.is_on_device else {BATCH_INDEXES: 8})}
+        batch = MemoryEstimate("train batch", {"rows": int(config.total_train_batch_size)}, extra, is_complete=False)
+        observation_space, action_space = spaces
+        if observation_space is None or action_space is None:
+            return rollout, batch
+        rows = replay_memory(observation_space, action_space, capacity=batch.num_rows, extra=extra)
+        return rollout, dataclasses.replace(rows, what=batch.what, counts=batch.counts)
+
+    def plan(self, driver: Driver) -> None:
+        config = self.config
+        self._check_learner_pipeline(driver)
+        num_samples, self.num_updates = config.rounds_per_training_step
+        length = config.get_rollout_fragment_length()
+        num_shares = 1 if driver.is_on_device else max(1, config.num_env_runners)
+        self._num_samples = num_samples
+        self._sizes = {"num_steps": length, "num_shares": num_shares, "at_least": 1}
+        self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
+        self.rows_per_update = int(config.total_train_batch_size)
+        self.learning_starts = config.num_steps_sampled_before_learning_starts
+        self.memory = (DeviceMemory if driver.is_on_device else HostMemory)(driver, config, self.num_updates)
+        self.draws = self.memory.draws
+        self.kept_memory = self.memory.estimate
+        logger.info("%s.", self.kept_memory)
+
+    def _check_learner_pipeline(self, driver: Driver) -> None:
+        on_host = driver.learner_group.host_connector_names
+        if on_host:
+            raise ValueError(
+                f"The learner pipeline's {on_host} run on the host, on episodes, and {type(driver.algorithm).__name__} "
+                f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
+                f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
+            )
+
+    # ------------------------------------------------------------------------------------------------------------ call
+
+    def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
+        learned = None
+        state, _ = place.repeat(functools.partial(self._sample, place), state, self._num_samples)
+        # Only what was sampled tells whether learning starts after it.
+        if place.has_sampled(self.learning_starts) and self.memory.has_rows(state.kept):
+            state, learned = place.repeat(functools.partial(self._update, place), state, self.num_updates)
+        return place.publish(state), learned
+
+    def _sample(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
+        state, sampled = place.sample(state, **self._sizes)
+        kept = place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, self.memory.add, state.kept, sampled)
+        return dataclasses.replace(state, kept=kept), None
+
+    def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
+        state, rows, items = place.timed(names.REPLAY_BUFFER_SAMPLE_TIMER, self.memory.sample, state, place)
+        state, learned, logged = place.update_rows(state, rows)
+        if self.memory.uses_priorities:
+            errors = td_errors(logged, place.module_id, self.config.learner_class)
+            tell = self.memory.update_priorities
+            kept = place.timed(names.REPLAY_BUFFER_UPDATE_PRIOS_TIMER, tell, state.kept, items, errors)
+            state = dataclasses.replace(state, kept=kept)
+        return state, learned
+
+    # ------------------------------------------------------------------------------------------------ what it keeps
+
+    def init_kept(self) -> Any:
+        return self.memory.init()
+
+    def reset(self, config: Any) -> None:
+        super().reset(config)
+        self.learning_starts = config.num_steps_sampled_before_learning_starts
+        self.memory.reset(config)
+
+    def drop_kept(self, driver: Driver) -> str:
+        held = min(driver.num_env_steps, self.memory.capacity)
+        self.memory.empty()
+        return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
+
+    @property
+    def replay_buffer(self) -> Checkpointable:
+        return self.memory.as_component
+
+    def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
+        if COMPONENT_REPLAY_BUFFER in state:
+            self.replay_buffer.set_state(state[COMPONENT_REPLAY_BUFFER])
+        elif "driver" in state and driver.is_on_device:
+            notice_once(
+                "The state that is restored holds no replay buffer (store_buffer_in_checkpoints=False): it is empty, "
+                "and updates are made from what is sampled from here on."
+            )
+            self.drop_kept(driver)
+            return
+        goes_on = "rollout" in state.get(COMPONENT_ENV_RUNNER, {})
+        if goes_on != (COMPONENT_REPLAY_BUFFER in state):
+            self.memory.cut()
+
+    # --------------------------------------------------------------------------------------------------------- results
+
+    def num_env_steps_trained(self, driver: Driver) -> int:
+        return driver.num_updates * self.rows_per_update
+
+    def results(self, driver: Driver) -> dict[str, Any]:
+        return {names.REPLAY_BUFFER_RESULTS: self.memory.results(driver)}
+
+    def get_state(self) -> dict[str, Any]:
+        return self.memory.metrics_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.memory.set_metrics_state(state)
 
 
 def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:
@@ -77,51 +173,3 @@ def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class
             f"reduce='item_series'). Or use replay_buffer_config={{'type': 'EpisodeReplayBuffer', ...}}."
         )
     return rows[key]
-
-
-def training_step(
-    state: TrainState,
-    settings: Any,
-    *,
-    sample_fn: SampleFn,
-    store_fn: StoreFn,
-    sample_replay_fn: SampleReplayFn,
-    update_fn: UpdateFn,
-    update_priorities_fn: UpdatePrioritiesFn,
-    num_samples: int,
-    num_updates: int,
-    repeat_fn: RepeatFn,
-) -> tuple[TrainState, dict[str, Any]]:
-    """One off-policy training step. Pure if its functions are; the drivers differ in these alone.
-
-    Args:
-        state: State before the step.
-        settings: The learner's traced settings.
-        sample_fn: Steps the environments with the current weights.
-        store_fn: Puts what was sampled into the replay memory.
-        sample_replay_fn: Draws a train batch from it.
-        update_fn: Makes one update from that.
-        update_priorities_fn: Tells the memory what the update says about the drawn rows.
-        num_samples: Rounds of sampling.
-        num_updates: Updates after them; 0 before learning starts.
-        repeat_fn: How to do something several times.
-
-    Returns:
-        ``(state, {"env_runners": ..., "learners": ...})``; ``"learners"`` is None without an update.
-    """
-
-    def sample(state: TrainState) -> tuple[TrainState, Any]:
-        runner, rollout, num_env_steps, sampled = sample_fn(state, settings)
-        replay = store_fn(state.replay, rollout)
-        timesteps = counters.add(state.timesteps, num_env_steps)
-        return dataclasses.replace(state, runner=runner, replay=replay, timesteps=timesteps), sampled
-
-    def update(state: TrainState) -> tuple[TrainState, Any]:
-        state, batch, items = sample_replay_fn(state)
-        learner, learned, rows = update_fn(state.learner, batch, settings, state.timesteps)
-        replay = update_priorities_fn(state.replay, items, rows)
-        return dataclasses.replace(state, learner=learner, replay=replay), learned
-
-    state, sampled = repeat_fn(sample, state, num_samples)
-    state, learned = repeat_fn(update, state, num_updates) if num_updates else (state, None)
-    return state, {"env_runners": sampled, "learners": learned}

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
+from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 
-from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.utils import counters
+if TYPE_CHECKING:
+    import gymnasium as gym
 
-SampleFn = Callable[[TrainState, Any], tuple[Any, dict[str, Any], Any, dict[str, jax.Array]]]
-"""``(state, settings) -> (runner state, {module_id: columns}, number of env steps, metrics)``."""
-UpdateFn = Callable[..., tuple[Any, dict[Any, jax.Array]]]
-"""``(learner state, batch, settings, timesteps) -> (learner state, metrics)``."""
+    from jaxrl_stack.execution.driver import Driver
 
 
-def training_step(
-    state: TrainState, settings: Any, *, sample_fn: SampleFn, update_fn: UpdateFn
-) -> tuple[TrainState, dict[str, Any]]:
-    """One on-policy training step. Pure if its two functions are; the drivers differ in `sample_fn` alone.
+class OnPolicyStep(TrainingStep):
+    """One update, of several epochs, from a train batch that the current weights have just sampled."""
 
-    Args:
-        state: State before the step.
-        settings: The learner's traced settings.
-        sample_fn: Collects a train batch with the current weights.
-        update_fn: Makes one update from it.
+    def memory_estimates(self, driver: Driver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+        num_envs = int(self.config.num_envs_per_env_runner)
+        num_shares, length = self.config.train_batch_blocks
+        # On the device all shares are sampled in one go; a runner on the host sends each one off.
+        at_once = num_shares if driver.is_on_device else 1
+        return (
+            train_batch_memory(*spaces, num_envs=num_envs, num_steps=length * at_once, what="rollout"),
+            train_batch_memory(*spaces, num_envs=num_envs * num_shares, num_steps=length),
+        )
 
-    Returns:
-        ``(state, {"env_runners": ..., "learners": {(module_id, name): value}})``.
-    """
-    runner, batch, num_env_steps, sampled = sample_fn(state, settings)
-    timesteps = counters.add(state.timesteps, num_env_steps)
-    learner, learned = update_fn(state.learner, batch, settings, timesteps)
-    state = dataclasses.replace(state, learner=learner, runner=runner, timesteps=timesteps)
-    return state, {"env_runners": sampled, "learners": learned}
+    def plan(self, driver: Driver) -> None:
+        config = self.config
+        num_shares, length = config.train_batch_blocks
+        num_columns = int(config.num_envs_per_env_runner) * num_shares
+        self.num_env_steps = self.rows_per_update = num_columns * length
+        self._sizes = {"num_steps": length, "num_shares": num_shares, "at_least": config.total_train_batch_size}
+        self._plan = driver.plan_update(
+            num_columns,
+            num_epochs=config.num_epochs,
+            minibatch_size=config.minibatch_size,
+            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
+        )
+
+    def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
+        state, sampled = place.sample(state, **self._sizes)
+        state, learned = place.update(state, sampled, self._plan)
+        return place.publish(state), learned

@@ -130,8 +130,8 @@ class _MappedProgram:
             assert program is not None, "only this object calls it"
             return program._function(*args)
 
-        functools.update_wrapper(run, function)
-        del run.__wrapped__
+        # Its name only: a callable object's attributes would be kept, too.
+        run.__name__ = getattr(function, "__name__", type(function).__name__)
         self._call = jax.pmap(run, **arguments)
         self._donate_argnums = arguments["donate_argnums"]
         weakref.finalize(self, _forget, run).atexit = False

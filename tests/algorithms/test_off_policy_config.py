@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl_stack.algorithms.dqn import DQN, DQNConfig
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
-from jaxrl_stack.execution import off_policy
+from jaxrl_stack.execution.off_policy import OffPolicyStep
 from jaxrl_stack.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from jaxrl_stack.utils.class_paths import ClassLoader
 
@@ -151,5 +151,5 @@ def test_values_that_cannot_be_right(training, match):
 
 def test_what_derives_from_it():
     assert issubclass(DQNConfig, OffPolicyConfig) and issubclass(DQN, OffPolicyAlgorithm)
-    assert DQN.pure_training_step is off_policy.training_step
+    assert DQN.training_step_class is OffPolicyStep
     assert DQN.get_default_config().algo_class is DQN

@@ -1,18 +1,18 @@
-"""What actor drivers share: environments on the host, in this process or in Ray actors; compiled updates."""
+"""The driver of host environments: EnvRunners in this process or in Ray actors, compiled updates, timers."""
 
 from __future__ import annotations
 
 import collections
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import gymnasium as gym
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
 from jaxrl_stack.core import (
     COMPONENT_ENV_RUNNER,
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -20,6 +20,7 @@ from jaxrl_stack.core import (
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     COMPONENT_RL_MODULE,
 )
+from jaxrl_stack.core.experience import Experience, LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
@@ -28,10 +29,10 @@ from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import Driver, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.rollout_ops import Sampled, sample_rounds
-from jaxrl_stack.execution.train_state import TrainState
-from jaxrl_stack.utils import counters
+from jaxrl_stack.execution.training_step import TrainState
+from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
-from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER
+from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER, LEARNER_UPDATE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.resources import (
     RayLease,
@@ -52,13 +53,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class ActorDriver(Driver):
-    """Trains on gymnasium environments. Subclasses bring the shape of a training step.
+class HostDriver(Driver):
+    """Trains on gymnasium environments.
+
+    It is the `Place` of its training step; what a step samples is a list of `SampleBlock`, or of episodes where runners
+    only give those.
 
     Args:
-        algorithm, config, pure_training_step, callbacks: See `Driver`.
+        algorithm, config, step, callbacks: See `Driver`.
     """
 
+    kind = "actors"
     learner: Learner | None
     env_runner: SingleAgentEnvRunner | None
 
@@ -72,12 +77,12 @@ class ActorDriver(Driver):
         self._placement_group: Any = None
         self._eval_group: EnvRunnerGroup | None = None
         try:
-            self._estimate_memory(None, None)
+            self._estimate_memory()
             if uses_actors:
                 self._lease = start_ray_if_needed(config)
                 check_resources(config)
                 # Once more: only now is it known which machines there are.
-                self._estimate_memory(None, None)
+                self._estimate_memory()
                 self._placement_group = create_placement_group(config)
             self.env_runner_group = self._make_group(
                 config, "env_runner", local_env_runner=config.create_local_env_runner or not config.num_env_runners
@@ -86,7 +91,6 @@ class ActorDriver(Driver):
             self.spaces = self.env_runner_group.get_spaces()
             self._estimate_memory(*self.spaces[self.module_id])
             self._log_memory()
-            self._prepare_learning()
             spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self._placement_group if config.num_learners else None
@@ -97,22 +101,21 @@ class ActorDriver(Driver):
                 memory.require_device_memory(self.learner.devices, batch, self._require_memory_of_batch)
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 self._make_eval_group()
+            self.step.plan(self)
         except BaseException:
             self.stop()
             raise
         self._samples_blocks = self._can_sample_blocks()
         self._start()
 
-    def _estimate_memory(self, *spaces: gym.Space | None) -> None:
+    def _estimate_memory(self, *spaces: gym.Space) -> None:
         """Work out what sampling and learning take, and refuse what cannot fit."""
-        self.rollout_memory, self.train_batch_memory = self._memory_estimates(*spaces)
+        estimates = self.step.memory_estimates(self, *(spaces or (None, None)))
+        self.rollout_memory, self.train_batch_memory = estimates
         self.available_memory = memory.available_host_bytes()
         memory.require_host_memory(
             self.config, self.rollout_memory, self.train_batch_memory, self._require_memory_of_batch
         )
-
-    def _prepare_learning(self) -> None:
-        """Make what holds data, now that spaces are known."""
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
@@ -124,6 +127,15 @@ class ActorDriver(Driver):
         self._num_evaluations_skipped = 0
         self._timers: dict[str, float] = {}
         self._runner_metrics = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
+        self._learned: list[dict[str, Any]] = []
+        self._connector_states: list[dict[str, Any]] = []
+        self._blocks: list[SampleBlock] = []
+        self.kept = self.step.init_kept()
+        local = self._samples_blocks and not self.config.num_env_runners
+        self._local_sampler = self.env_runner if local else None
+        # With both in this process, parameters stay where they are: no copies for the runner after each gradient step.
+        is_local = self._local_sampler is not None and self.learner is not None
+        self._shares_weights = is_local and self.step.updates_from_rows
         self._sync_weights()
 
     def _make_group(
@@ -158,11 +170,23 @@ class ActorDriver(Driver):
             and not self.learner_group.has_host_connectors
         )
 
-    def _train_state(self, replay: Any = None) -> TrainState:
-        """What a training step takes: learners and runners keep the rest of their states."""
-        timesteps: Any = counters.from_int(self.num_env_steps)
-        learner: Any = None
-        return TrainState(learner=learner, runner=None, replay=replay, timesteps=timesteps)
+    def plan_update(self, num_columns: int, **sizes: Any) -> dict[str, Any]:
+        del num_columns  # learners check what they get
+        return sizes
+
+    def training_step(self, iteration: int) -> None:
+        del iteration
+        state = TrainState(kept=self.kept)
+        num_failures, tolerance = 0, self.config.num_consecutive_env_runner_failures_tolerance
+        while True:
+            try:
+                self.step(state, self)
+                return
+            except LostExperienceError as error:
+                num_failures += 1
+                if num_failures > tolerance:
+                    raise
+                logger.warning("The train batch is sampled once more. %s", original_error(error))
 
     def start_iteration(self) -> None:
         super().start_iteration()
@@ -178,39 +202,125 @@ class ActorDriver(Driver):
         self._timers[name] = self._timers.get(name, 0.0) + now - started
         return now
 
-    def _sampled_episodes(self, num_env_steps: int) -> tuple[list[Any], int, list[dict[str, Any]]]:
-        """Whole rounds over all runners until there are enough steps.
+    # ----------------------------------------------------------------------------------------------------------- verbs
 
-        Args:
-            num_env_steps: Steps to collect at least; 1 makes one round.
+    def sample(
+        self, state: TrainState, *, num_steps: int, num_shares: int, at_least: int
+    ) -> tuple[TrainState, Sequence[Any]]:
+        """See `Place.sample`."""
+        started, group = time.perf_counter(), self.env_runner_group
+        if not self._samples_blocks:
+            return state, self._sampled_episodes(at_least, started)
+        share = self._share(num_steps)
+        if self._local_sampler is not None and not self.learner_group.is_remote:
+            blocks = []
+            for _ in range(num_shares):
+                blocks.append(self._local_sampler.sample_block(takes_metrics=False, **share))
+        else:
+            blocks = group.sample(
+                "sample_block",
+                [share] * num_shares,
+                keep_remote=self.learner_group.is_remote and not self.step.updates_from_rows,
+                timeout_seconds=self.config.sample_timeout_s,
+            )
+        return state, self._take_in_blocks(blocks, started)
 
-        Returns:
-            ``(episodes, env steps, connector states to merge)``.
-        """
-        started = time.perf_counter()
+    def _share(self, num_steps: int) -> dict[str, Any]:
+        """Arguments of `SingleAgentEnvRunner.sample_block`."""
+        keeps_all = self.learner_group.needs_all_final_obs and not self.step.updates_from_rows
+        return {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
+
+    def _sampled_episodes(self, num_env_steps: int, started: float) -> list[Any]:
+        """Episodes of whole rounds over all runners, until there are enough steps."""
         group = self.env_runner_group
         samples = sample_rounds(group, num_env_steps, timeout_seconds=self.config.sample_timeout_s)
-        episodes = [episode for sampled in samples for episode in sampled.episodes]
-        states: list[dict[str, Any]] = []
         if merges_env_runner_states(self.config):
             states = group.foreach_env_runner(connector_state, local_env_runner=group.num_remote_env_runners() == 0)
-        num_env_steps = self._take_in(samples, [sampled.ended for sampled in samples], started)
-        return episodes, num_env_steps, [state for state in states if state]
+            self._connector_states = [state for state in states if state]
+        self._take_in(samples, [sampled.ended for sampled in samples], started)
+        return [episode for sampled in samples for episode in sampled.episodes]
+
+    def _take_in_blocks(self, blocks: Sequence[SampleBlock], started: float) -> Sequence[SampleBlock]:
+        self._blocks += [block for block in blocks if block.connector_state is not None]
+        self._take_in(blocks, [block.episodes for block in blocks], started)
+        return blocks
 
     def _take_in(
         self, samples: Sequence[SampleBlock] | Sequence[Sampled], ended: Sequence[EndedEpisodes], started: float
-    ) -> int:
-        """Take note of what was sampled since `started`, and of the episodes that ended in it; its env steps."""
+    ) -> None:
+        """Take note of what was sampled since `started`, and of the episodes that ended in it."""
         metrics = [sampled.metrics for sampled in samples if sampled.metrics]
         if metrics:
             self._runner_metrics.aggregate(metrics)
         for episodes in ended:
             self._num_episodes += len(episodes.returns)
             self._window.extend(episodes.rows())
-        num_env_steps = sum(sampled.num_env_steps for sampled in samples)
-        self.num_env_steps += num_env_steps
+        self.num_env_steps += sum(sampled.num_env_steps for sampled in samples)
         self._clock(ENV_RUNNER_SAMPLING_TIMER, started)
-        return num_env_steps
+
+    def request(self, state: TrainState, *, num_steps: int) -> TrainState:
+        """See `Place.request`; a runner in this process is asked when its steps are collected."""
+        self._requested = self._share(num_steps)
+        self.env_runner_group.request("sample_block", self._requested)
+        return state
+
+    def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Sequence[SampleBlock]]:
+        """See `Place.collect`."""
+        started = time.perf_counter()
+        blocks = self.env_runner_group.collect("sample_block", self._requested, timeout_seconds=timeout_seconds)
+        return state, self._take_in_blocks(blocks, started)
+
+    def update(self, state: TrainState, sampled: Sequence[Any], plan: dict[str, Any]) -> tuple[TrainState, Any]:
+        """See `Place.update`."""
+        started = time.perf_counter()
+        timesteps = {"num_env_steps_sampled_lifetime": self.num_env_steps}
+        if self._samples_blocks:
+            experiences = [block.experience for block in sampled]
+            self._learned = self.learner_group.update_block(experiences, timesteps=timesteps, **plan)
+        else:
+            self._learned = self.learner_group.update(episodes=sampled, timesteps=timesteps, **plan)
+        self.device_seconds += self._clock(LEARNER_UPDATE_TIMER, started) - started
+        return state, self._learned
+
+    def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Any, Mapping[Any, Any]]:
+        """See `Place.update_rows`; metrics are asked for when they are reported."""
+        started = time.perf_counter()
+        logged = self.learner_group.update_rows(Experience.of_rows(rows), timesteps=self.num_env_steps)
+        self.device_seconds += self._clock(LEARNER_UPDATE_TIMER, started) - started
+        return state, None, logged
+
+    def publish(self, state: TrainState) -> TrainState:
+        """See `Place.publish`; where nothing is new, nothing is sent."""
+        if self.num_updates != self._published or self._blocks or self._connector_states:
+            states = newest_connector_states(self._blocks) if self._blocks else self._connector_states
+            self._blocks, self._connector_states = [], []
+            self._sync(states)
+        return state
+
+    def repeat(
+        self, function: Callable[[TrainState], tuple[TrainState, Any]], state: TrainState, times: int
+    ) -> tuple[TrainState, Any]:
+        """See `Place.repeat`."""
+        learned = None
+        for _ in range(times):
+            state, learned = function(state)
+        return state, learned
+
+    def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
+        """See `Place.draw`: what is kept on the host has generators of its own."""
+        del stream
+        return state, None
+
+    def has_sampled(self, num_env_steps: int) -> bool:
+        """See `Place.has_sampled`."""
+        return self.num_env_steps >= num_env_steps
+
+    def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
+        """See `Place.timed`."""
+        started = time.perf_counter()
+        result = function(*args)
+        self._clock(timer, started)
+        return result
 
     def _sync(self, connector_states: list[dict[str, Any]]) -> None:
         """Hand new weights and merged connector states to all runners, in one object."""
@@ -232,6 +342,11 @@ class ActorDriver(Driver):
         self._clock("synch_weights", started)
 
     def _sync_weights(self, connector_state: dict[str, Any] | None = None) -> None:
+        self._published = self.num_updates
+        if self._shares_weights and connector_state is None:
+            assert self._local_sampler is not None and self.learner is not None
+            self._local_sampler.share_weights(self.learner, num_env_steps_sampled_lifetime=self.num_env_steps)
+            return
         more: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
         if connector_state is not None:
             more[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
@@ -245,9 +360,17 @@ class ActorDriver(Driver):
         del seconds_per_step  # runners take the time of every episode
         return EndedEpisodes.of(list(self._window))
 
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        if not self.step.updates_from_rows:
+            return mean_results(self._learned) if self._learned else {}
+        return mean_results(self.learner_group.row_results(num_updates)) if self.num_updates else {}
+
     def results(self) -> dict[str, Any]:
         group = self.env_runner_group
+        if self._local_sampler is not None:
+            self._runner_metrics.aggregate([self._local_sampler.take_metrics()])
         return {
+            **super().results(),
             "env_runners": self._runner_metrics.compile(),
             "timers": dict(self._timers),
             "fault_tolerance": _health_of(group),
@@ -366,8 +489,6 @@ class ActorDriver(Driver):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    kind = "actors"
-
     def _described_env_runners(self) -> tuple[Any, Any]:
         group = self._eval_group
         eval_runner = None if group is None else _ask_one(group, "describe_component")
@@ -439,6 +560,7 @@ class ActorDriver(Driver):
             return False
         self.config = config
         self.learner.reset(config)
+        self.step.reset(config)
         self.learner_group.config = self.env_runner_group.config = config
         self.env_runner_group.foreach_env_runner("reset", kwargs={"config": config})
         if self._eval_group is not None:

@@ -1,0 +1,334 @@
+"""The compiled part of the on-device driver: training steps over environments, learner and what is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys
+from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
+from jaxrl_stack.execution.training_step import TrainingStep, TrainState
+from jaxrl_stack.ops.reductions import Flat
+from jaxrl_stack.utils import counters
+
+if TYPE_CHECKING:
+    from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.learner.update_plan import UpdatePlan
+
+_MOST_RANDOM_NUMBERS = 2**24
+"""Up to so many numbers of a stream are made before the loop of a call: 64 MiB. Of more, their keys are."""
+
+
+@struct.dataclass
+class Sampler:
+    """The runner's state inside of a call, and what belongs to this call alone.
+
+    Attributes:
+        runner: The runner's state; None without environments.
+        step_keys: Those of all T vector steps of the call.
+        draws: Random numbers of the training step by stream, ``[U, ...]``; PRNG keys ``[U]`` if they take too much.
+        num_steps: int32, vector steps so far.
+        num_draws: int32, draws so far by stream.
+        ended: uint32 ``[T, 2, B]``: return (its bits) and length of the episode that ended with a step; 0 without one.
+        block: The recorded columns ``[T, B, ...]`` if callbacks watch episodes, else ().
+    """
+
+    runner: Any
+    step_keys: StepKeys | None
+    draws: dict[str, Any]
+    num_steps: Any
+    num_draws: dict[str, Any]
+    ended: Any
+    block: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DeviceProgram:
+    """K training steps in one program, and the place that they are written against.
+
+    How many of them come before learning starts is an argument, so there is one program for all of them, and what is
+    kept stays where it is. It reduces over an axis of devices, or over none: vmapped, it trains members of a population
+    side by side.
+
+    Attributes:
+        step: The training step.
+        learner: Its update is traced.
+        rollout: The static parts of sampling; None without environments.
+        module_id: The module that acts.
+        axis_name: Of the devices, or None.
+        num_envs: Environments of one device.
+        num_devices: Devices of the axis.
+        explore: Whether sampling explores.
+        num_training_steps: K.
+        recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None without environments.
+        records_block: Whether a call returns all that was sampled in it.
+        settings: The learner's traced settings, inside of a call.
+        is_warm: Whether learning has started, inside of a call.
+    """
+
+    step: TrainingStep
+    learner: Learner
+    rollout: DeviceRollout | None
+    module_id: str
+    axis_name: str | None
+    num_envs: int
+    num_devices: int
+    explore: bool = True
+    num_training_steps: int = 1
+    recorded: Any = None
+    records_block: bool = False
+    settings: Any = None
+    is_warm: bool = True
+
+    def __call__(
+        self, learner: Any, runner: Any, kept: Any, timesteps: Any, settings: Any, num_warm_up: Any
+    ) -> tuple[Any, ...]:
+        """Runs on one device of the learner; traced once.
+
+        Args:
+            learner, runner, kept, timesteps: See `TrainState`; `runner` and `kept` are those of this device.
+            settings: The learner's traced settings.
+            num_warm_up: int32, training steps before learning starts; None for a training step that learns at once.
+
+        Returns:
+            ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``: the packed window of episodes,
+            and the recorded columns ``[T, B, ...]`` if callbacks watch episodes.
+        """
+        place = dataclasses.replace(self, settings=settings)
+        state = TrainState(learner, place.started(runner, learner), kept, timesteps)
+        if num_warm_up is not None:
+            before = functools.partial(self.step, place=dataclasses.replace(place, is_warm=False))
+            state, _ = repeat(before, state, 0, num_warm_up)
+            state, learned = repeat(
+                functools.partial(self.step, place=place), state, num_warm_up, self.num_training_steps, _combined
+            )
+        elif self.num_training_steps == 1:
+            state, learned = self.step(state, place)
+        else:
+            state, learned = place.repeat(functools.partial(self.step, place=place), state, self.num_training_steps)
+        runner, block = place.ended(state.runner)
+        # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
+        window = () if self.rollout is None else runner.window.packed()
+        return state.learner, runner, state.kept, state.timesteps, learned, window, block
+
+    # ------------------------------------------------------------------------------------- around the training steps
+
+    def started(self, runner: Any, learner: Any) -> Sampler:
+        """Everything that a call draws of random numbers, at once: in every step it would take longer.
+
+        Args:
+            runner: The runner's state; without environments a PRNG key.
+            learner: The learner's state.
+        """
+        streams = self.step.draws
+        key = runner if self.rollout is None else runner.key
+        key, step_key, *keys = jax.random.split(key, 2 + len(streams))
+        draws = {}
+        for (name, stream), own in zip(streams.items(), keys, strict=True):
+            number = self.num_training_steps * stream.number
+            draws[name] = jax.random.split(own, number)
+            if number * stream.size <= _MOST_RANDOM_NUMBERS:
+                draws[name] = jax.vmap(stream.make)(draws[name])
+        num_draws = dict.fromkeys(streams, jnp.int32(0))
+        if self.rollout is None:
+            return Sampler(key, None, draws, jnp.int32(0), num_draws, (), ())
+        num_steps = self._steps_per_call
+        block: Any = ()
+        if self.records_block:
+            block = jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), self.recorded)
+        return Sampler(
+            runner=dataclasses.replace(runner, key=key),
+            step_keys=self.rollout.step_keys(step_key, num_steps, self.num_envs, learner.rest),
+            draws=draws,
+            num_steps=jnp.int32(0),
+            num_draws=num_draws,
+            ended=jnp.zeros((num_steps, 2, self.num_envs), jnp.uint32),
+            block=block,
+        )
+
+    @property
+    def _steps_per_call(self) -> int:
+        """Vector steps of all training steps."""
+        return self.num_training_steps * self.step.num_env_steps // (self.num_envs * self.num_devices)
+
+    def ended(self, sampler: Sampler) -> tuple[Any, Any]:
+        """``(the runner's state, whose window has taken in the finished episodes; the block)``."""
+        if self.rollout is None:
+            return sampler.runner, ()
+        returns, lengths = sampler.ended[:, 0], sampler.ended[:, 1]
+        window = sampler.runner.window.extend(
+            lengths > 0, jax.lax.bitcast_convert_type(returns, jnp.float32), lengths.astype(jnp.int32)
+        )
+        return dataclasses.replace(sampler.runner, window=window), sampler.block
+
+    # ----------------------------------------------------------------------------------------------------------- verbs
+
+    def sample(
+        self, state: TrainState, *, num_steps: int, num_shares: int = 1, at_least: int = 0
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """See `Place.sample`. Every share ends with a cut, as if it had been a ``sample()`` call of its own."""
+        del at_least  # every vector step of a JAX environment is a step of every environment
+        assert self.rollout is not None
+        sampler, length = state.runner, num_steps * num_shares
+        keys = sampler.step_keys
+        if length != self._steps_per_call:
+            keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
+        runner, columns, statistics = self.rollout.steps(sampler.runner, keys, self._acting_context(state))
+        returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
+        lengths = jnp.where(statistics.ended, statistics.episode_length, 0)
+        ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (returns, lengths)], axis=1)
+        written = (sampler.ended, sampler.block), (ended, columns if self.records_block else ())
+        ended, block = written[1]
+        if length != self._steps_per_call:
+            ended, block = jax.tree.map(
+                lambda rows, own: jax.lax.dynamic_update_slice_in_dim(rows, own, sampler.num_steps, 0), *written
+            )
+        sampler = dataclasses.replace(
+            sampler,
+            runner=self.rollout.merged(runner, self.axis_name),
+            num_steps=sampler.num_steps + length,
+            ended=ended,
+            block=block,
+        )
+        timesteps = counters.add(state.timesteps, length * self.num_envs * self.num_devices)
+        if num_shares > 1:
+            columns = jax.tree.map(functools.partial(_side_by_side, num_shares), columns)
+        return dataclasses.replace(state, runner=sampler, timesteps=timesteps), {self.module_id: columns}
+
+    def request(self, state: TrainState, *, num_steps: int) -> TrainState:
+        """See `Place.request`: environments inside the program are stepped when their steps are collected."""
+        del num_steps
+        return state
+
+    def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:
+        """See `Place.collect`."""
+        del timeout_seconds
+        return self.sample(state, num_steps=self._steps_per_call // self.num_training_steps)
+
+    def _acting_context(self, state: TrainState) -> ConnectorContext:
+        """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
+        assert self.rollout is not None
+        return self.rollout.context(
+            state.learner.params,
+            state.learner.rest,
+            self.values(state),
+            state.timesteps,
+            explore=self.explore,
+            axis_name=self.axis_name,
+        )
+
+    def values(self, state: TrainState) -> dict[str, Any]:
+        """``{module_id: {traced setting: its value now}}``."""
+        return self.learner.current_values(self.settings, state.timesteps)["modules"]
+
+    def update(self, state: TrainState, sampled: dict[str, Any], plan: UpdatePlan) -> tuple[TrainState, Flat]:
+        """See `Place.update`."""
+        learner, learned = self.learner.pure_update(
+            state.learner, sampled, self.settings, state.timesteps, plan=plan, axis_name=self.axis_name
+        )
+        # One vector passes through loops, and to the host, faster than a dozen numbers.
+        return dataclasses.replace(state, learner=learner), Flat.of(learned)
+
+    def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Flat, dict[Any, Any]]:
+        """See `Place.update_rows`."""
+        learner, learned, logged = self.learner.pure_update.step(
+            state.learner, rows, self.settings, state.timesteps, axis_name=self.axis_name
+        )
+        return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
+
+    def publish(self, state: TrainState) -> TrainState:
+        """See `Place.publish`: environments are stepped with the learner's own weights."""
+        return state
+
+    def repeat(self, function: Any, state: TrainState, times: int) -> tuple[TrainState, Any]:
+        """See `Place.repeat`."""
+        return function(state) if times == 1 else repeat(function, state, 0, times, _combined)
+
+    def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
+        """See `Place.draw`."""
+        sampler = state.runner
+        at = sampler.num_draws[stream]
+        numbers = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, at, keepdims=False), sampler.draws[stream])
+        sampler = dataclasses.replace(sampler, num_draws={**sampler.num_draws, stream: at + 1})
+        return dataclasses.replace(state, runner=sampler), numbers
+
+    def has_sampled(self, num_env_steps: int) -> bool:
+        """See `Place.has_sampled`: training steps before that are a loop of their own."""
+        assert num_env_steps == self.step.learning_starts
+        return self.is_warm
+
+    def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
+        """See `Place.timed`: parts of a program cannot be timed."""
+        del timer
+        return function(*args)
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+
+    def columns_of_step(self) -> dict[str, Any]:
+        """Shapes of what one step of one device's environments records, ``[1, B, ...]``."""
+        rollout = self.rollout
+        assert rollout is not None
+
+        def one_step(key, learner, settings, timesteps):
+            place = dataclasses.replace(self, settings=settings, axis_name=None)
+            state = TrainState(learner, None, None, timesteps)
+            keys = rollout.step_keys(key, 1, self.num_envs, learner.rest)
+            return rollout.steps(rollout.init(key, self.num_envs), keys, place._acting_context(state))[1]
+
+        state = self.learner.state
+        settings = jax.tree.map(jnp.asarray, self.learner.settings())
+        return jax.eval_shape(one_step, jax.random.key(0), state, settings, np.zeros(2, np.uint32))
+
+
+def _side_by_side(num_shares: int, rows: jax.Array) -> jax.Array:
+    """``[R * T, B, ...]`` as ``[T, R * B, ...]``."""
+    shares = jnp.moveaxis(rows.reshape(num_shares, -1, *rows.shape[1:]), 0, 1)
+    return shares.reshape(shares.shape[0], -1, *rows.shape[2:])
+
+
+def repeat(
+    function: Callable[[Any], tuple[Any, Any]],
+    state: Any,
+    start: Any,
+    stop: Any,
+    combined: Callable[[Any, Any], Any] = lambda before, result: result,
+) -> tuple[Any, Any]:
+    """Call a function again and again, inside one loop of a compiled program.
+
+    Args:
+        function: ``state -> (state, result)``.
+        state: Before the first call.
+        start: Counts up from here, int32 or a number.
+        stop: To here, this excluded.
+        combined: ``(results so far, result) -> results``; by default the last one stays.
+
+    Returns:
+        ``(state, results)``; zeros without a call.
+    """
+    # Traced once: the loop finds the trace that told the shapes of the results.
+    function = jax.jit(function, inline=True)
+    shapes = jax.eval_shape(function, state)[1]
+
+    def body(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, results = carry
+        state, result = function(state)
+        return state, combined(results, result)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.fori_loop(start, stop, body, (state, zeros))
+
+
+def _combined(before: Any, latest: Any) -> Any:
+    """Metrics of one update more: of the last one, but of flags the highest so far."""
+    if not jax.tree.leaves(latest):
+        return latest
+    highest, last = before.tree(), latest.tree()
+    return Flat.of({path: jnp.maximum(highest[path], x) if path[0] == NOT_FINITE else x for path, x in last.items()})

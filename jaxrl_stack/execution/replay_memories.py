@@ -1,0 +1,327 @@
+"""Replay memories behind one interface: a buffer on the host, or arrays in the compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.execution.memory import require_device_memory
+from jaxrl_stack.execution.training_step import Draws, Place, TrainState
+from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
+from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
+from jaxrl_stack.utils import metrics as names
+from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
+from jaxrl_stack.utils.interrupts import deferred_interrupt
+from jaxrl_stack.utils.memory import require_memory
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
+    from jaxrl_stack.execution.device_driver import DeviceDriver
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+
+
+class HostMemory:
+    """An `EpisodeReplayBuffer` in this process, which all EnvRunners fill; what is kept is the buffer itself.
+
+    Blocks of steps go from the runners' arrays straight into the buffer's, without episodes in between; episodes, of
+    runners that only give those (``batch_mode="complete_episodes"``, classes with a `sample` of their own), work, too.
+
+    Args:
+        driver: Whose it is.
+        config: The algorithm's config.
+        num_updates: Draws of one training step.
+    """
+
+    draws: dict[str, Draws] = {}  # it has a generator of its own
+
+    def __init__(self, driver: Driver, config: OffPolicyConfig, num_updates: int):
+        del num_updates
+        self._module_id, self._spaces = driver.module_id, driver.spaces[driver.module_id]
+        self._stats_classes = config.stats_cls_lookup
+        self._buffer = None
+        self.reset(config)
+        self.estimate = self._buffer.memory_estimate()
+
+    def reset(self, config: OffPolicyConfig) -> None:
+        """Take another config, and an empty buffer."""
+        if self._buffer is not None:
+            # Both together may not fit.
+            self._buffer._forget()
+        self._buffer: Any = self._make(config)
+        self._metrics = MetricsLogger(root=True, stats_cls_lookup=self._stats_classes)
+        self.capacity, self.uses_priorities = config.replay_capacity, config.uses_priorities
+        self._batch_size = int(config.total_train_batch_size)
+        # Gamma is that of the module, with which its loss discounts the bootstrap value after the window.
+        gamma = config.get_config_for_module(self._module_id).gamma
+        self._arguments = {"n_step": config.n_step, "gamma": gamma, "beta": config.replay_beta}
+        if config.clip_rewards:
+            # Left out otherwise: buffers of one's own need not know of it.
+            self._arguments["clip_rewards"] = config.clip_rewards
+
+    def _make(self, config: OffPolicyConfig) -> EpisodeReplayBuffer:
+        buffer_class = config.replay_buffer_class
+        observation_space, action_space = self._spaces
+        own = {
+            "observation_space": observation_space,
+            "action_space": action_space,
+            # Losses see what the module puts out now, not what it did then.
+            "extra_columns": (),
+            "store_infos": False,
+            "seed": derived_seed("replay", config.root_seed),
+        }
+        parameters = inspect.signature(buffer_class).parameters.values()
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            own = {p.name: own[p.name] for p in parameters if p.name in own}
+        buffer = buffer_class(**{**own, **config.replay_buffer_kwargs})
+        buffer.observation_space, buffer.action_space = observation_space, action_space
+        return buffer
+
+    def init(self) -> EpisodeReplayBuffer:
+        """The buffer."""
+        return self._buffer
+
+    @property
+    def as_component(self) -> EpisodeReplayBuffer:
+        """What checkpoints hold, and users see."""
+        return self._buffer
+
+    def empty(self) -> None:
+        """Start with nothing."""
+        self._buffer._forget()
+
+    def cut(self) -> None:
+        """Nothing to do: blocks and episodes tell where they go on."""
+
+    def has_rows(self, kept: EpisodeReplayBuffer) -> bool:
+        """Whether there is something to draw."""
+        return len(kept) > 0
+
+    def add(self, kept: EpisodeReplayBuffer, sampled: list[Any]) -> EpisodeReplayBuffer:
+        """With what `Place.sample` gave."""
+        if not sampled or not hasattr(sampled[0], "experience"):
+            kept.add(sampled)
+            return kept
+        # A runner that did another one's work has several blocks.
+        if len(sampled) > 1:
+            sampled = sorted(sampled, key=lambda block: (block.worker_index, block.num_restarts, block.serial))
+        for block in sampled:
+            columns = block.experience.modules[self._module_id]
+            kept.add_block(columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
+        return kept
+
+    def sample(self, state: TrainState, place: Place) -> tuple[TrainState, dict[str, Any], Any]:
+        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are."""
+        del place
+        columns = state.kept.sample_batch(self._batch_size, **self._arguments)
+        items = columns.pop(BATCH_INDEXES)
+        return state, {self._module_id: columns}, items
+
+    def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
+        """With new priorities of the rows that were drawn."""
+        kept.update_priorities(errors, indices=items)
+        return kept
+
+    def results(self, driver: Driver) -> dict[str, Any]:
+        """What is reported of it."""
+        del driver
+        self._metrics.aggregate([self._buffer.get_metrics()])
+        return self._metrics.compile()
+
+    def metrics_state(self) -> dict[str, Any]:
+        """What it counts."""
+        return {"replay_metrics": self._metrics.get_state()}
+
+    def set_metrics_state(self, state: dict[str, Any]) -> None:
+        """Take over what `metrics_state` returned."""
+        self._metrics.set_state(state["replay_metrics"])
+
+
+class DeviceMemory(Checkpointable):
+    """A `DeviceReplay` of every device; what is kept is its state, leaves ``[D, ...]`` outside of the program.
+
+    Args:
+        driver: Whose it is.
+        config: The algorithm's config.
+        num_updates: Draws of one training step.
+
+    Attributes:
+        replay: What is fixed about the memory of one device.
+    """
+
+    def __init__(self, driver: Driver, config: OffPolicyConfig, num_updates: int):
+        self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
+        self._config = config
+        devices, num_envs = self._driver.learner.devices, int(config.num_envs_per_env_runner)
+        num_devices, capacity = len(devices), config.replay_capacity
+        _check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
+        _check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
+        length = config.get_rollout_fragment_length()
+        longest = max(length, config.max_n_step)
+        if capacity < num_envs * longest:
+            raise ValueError(
+                f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // num_envs} steps "
+                f"of each of num_envs_per_env_runner={num_envs} environments, and needs {longest} "
+                f"(n_step={config.n_step!r}, rollout_fragment_length={length}). Raise the capacity to "
+                f"at least {num_envs * longest}, or use fewer environments."
+            )
+        self.uses_priorities = config.uses_priorities
+        self.replay = DeviceReplay(
+            capacity=capacity // num_devices,
+            num_envs=num_envs // num_devices,
+            batch_size=config.total_train_batch_size // num_devices,
+            n_step=config.n_step,
+            alpha=config.replay_alpha if config.uses_priorities else None,
+            clip_rewards=config.clip_rewards,
+        )
+        self.capacity = self.replay.num_rows * num_envs
+        self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
+        self._recorded: Any = self._driver.recorded
+        share = self.replay.memory_estimate(self._recorded)
+        self.estimate = dataclasses.replace(share, counts={**share.counts, "envs": num_envs})
+        require_device_memory(
+            devices,
+            self.estimate,
+            lambda memory, limit, where: require_memory(memory, limit, where=where, remedy=REMEDY),
+        )
+        # Made where it stays: a copy of it on the way there may not fit.
+        program = functools.partial(
+            map_over_devices, devices=devices, axis_name=self._driver.learner.axis_name, in_axes=(0,), out_axes=(0,)
+        )
+        self._make = program(lambda _: (self.replay.init(self._recorded),), donate_argnums=())
+        self._cut = program(lambda replay: (self.replay.cut(replay),), donate_argnums=(0,))
+
+    def reset(self, config: OffPolicyConfig) -> None:
+        """Take another config, with the same sizes."""
+        self._config = config
+
+    @property
+    def as_component(self) -> DeviceMemory:
+        """What checkpoints hold, and users see."""
+        return self
+
+    def init(self) -> Any:
+        """An empty memory."""
+        (kept,) = self._make(np.zeros(len(self._driver.learner.devices), np.float32))
+        return kept
+
+    def empty(self) -> None:
+        """Start with nothing; there is room for one memory."""
+        self._driver.kept = None
+        self._driver.kept = self.init()
+
+    def cut(self) -> None:
+        """What the environments do next is not what followed what the memory holds."""
+        self.replace(lambda: self._cut(self._driver.kept)[0])
+
+    def replace(self, make: Callable[[], Any]) -> None:
+        """Replace the memory, whose buffers the new one may take over; if that fails, it is empty."""
+        with deferred_interrupt():
+            try:
+                self._driver.kept = make()
+            except BaseException:
+                self.empty()
+                raise
+
+    # -------------------------------------------------------------------------------------------- the compiled part
+
+    def has_rows(self, kept: Any) -> bool:
+        """Every call of the program samples before it draws."""
+        del kept
+        return True
+
+    def add(self, kept: Any, sampled: dict[str, Any]) -> Any:
+        """With what `Place.sample` gave."""
+        return self.replay.add(kept, sampled[self._driver.module_id])
+
+    def sample(self, state: TrainState, place: Any) -> tuple[TrainState, dict[str, Any], Any]:
+        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are."""
+        state, numbers = place.draw(state, "replay")
+        rows, items = self.replay.sample(
+            state.kept,
+            numbers,
+            beta=self._config.replay_beta,
+            gamma=place.values(state)[place.module_id]["gamma"],
+            axis_name=place.axis_name,
+        )
+        return state, {place.module_id: rows}, items
+
+    def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
+        """With new priorities of the rows that were drawn."""
+        return self.replay.update_priorities(kept, items, errors)
+
+    # --------------------------------------------------------------------------------------------------------- results
+
+    def results(self, driver: Driver) -> dict[str, Any]:
+        """What is reported of it."""
+        num_rows = int(all_shards(self._driver.kept.size).sum())
+        return {
+            names.NUM_ENV_STEPS_STORED: num_rows * self.replay.num_envs,
+            names.NUM_ENV_STEPS_ADDED_LIFETIME: driver.num_env_steps,
+            "capacity": self.capacity,
+        }
+
+    def metrics_state(self) -> dict[str, Any]:
+        """What it counts: nothing of its own."""
+        return {}
+
+    def set_metrics_state(self, state: dict[str, Any]) -> None:
+        """Nothing to take over."""
+
+    # ----------------------------------------------------------------------------------------------------- checkpoints
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """What the memories hold, by name, leaves ``[D, ...]``."""
+        return named_leaves(all_shards(self._driver.kept))
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; nothing if it is empty.
+
+        The memory that is there is let go of before the new one, which is as large, is made: both together may not
+        fit. If that fails all the same, it is empty.
+
+        Raises:
+            ValueError: If it is of another capacity, of other environments, or of another number of devices; nothing
+                has changed then.
+        """
+        if not state:
+            return
+        driver = self._driver
+        num_devices = len(driver.learner.devices)
+        saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
+        if saved != num_devices:
+            raise ValueError(
+                f"The replay buffer was saved on {saved} devices, and here are {num_devices}: every device has a part "
+                f"of its own. Use {saved} devices, or save with store_buffer_in_checkpoints=False and start with an "
+                f"empty buffer."
+            )
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), driver.kept)
+        restored = from_named_leaves(shapes, state, "the replay buffer")
+
+        def placed() -> Any:
+            driver.kept = None
+            return place_sharded(restored, driver.learner.devices)
+
+        self.replace(placed)
+
+    def _state_to_go_back_to(self) -> dict[str, Any]:
+        # `set_state` checks all before it changes anything, and a copy is as large as what is restored.
+        return {}
+
+
+def _check_divides(name: str, number: int, num_devices: int) -> None:
+    if number % num_devices:
+        raise ValueError(
+            f"training({name}) is {number}, which must divide by the {num_devices} devices of the learner: each "
+            f"has an equal part. Use {-(-number // num_devices) * num_devices}, or fewer devices."
+        )

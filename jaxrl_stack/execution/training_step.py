@@ -1,0 +1,220 @@
+"""A training step, and the verbs of a place that runs it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from flax import struct
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+    import jax
+
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.utils.memory import MemoryEstimate
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that changes during training. To a training step all of it is opaque but `kept`.
+
+    Attributes:
+        learner: Replicated over the devices. None on the host, whose learners keep it.
+        runner: Sharded: leaves ``[D, ...]`` outside of the mapped program. None on the host, likewise.
+        kept: What the training step keeps from call to call: replay, a data set; None if nothing.
+        timesteps: uint32[2] (hi, lo), lifetime env steps sampled; replicated. None on the host.
+    """
+
+    learner: Any = None
+    runner: Any = None
+    kept: Any = None
+    timesteps: Any = None
+
+
+class Draws(NamedTuple):
+    """Random numbers that a training step takes, all of a call made at once: one by one they would take longer.
+
+    Attributes:
+        number: How often `Place.draw` is called in one training step.
+        make: ``PRNG key -> random numbers`` of one of them.
+        size: How many numbers those are.
+    """
+
+    number: int
+    make: Callable[[jax.Array], Any]
+    size: int
+
+
+class Place(Protocol):
+    """What a training step is written against. On the device, all of it is traced into one program."""
+
+    @property
+    def module_id(self) -> str:
+        """The module that acts."""
+        ...
+
+    def sample(self, state: TrainState, *, num_steps: int, num_shares: int, at_least: int) -> tuple[TrainState, Any]:
+        """Step the environments with the current weights: `request`, and `collect` of all of it.
+
+        Args:
+            state: State before.
+            num_steps: ``T``, steps of each environment in a share.
+            num_shares: How many shares, from however many runners.
+            at_least: Env steps, where runners only give whole episodes.
+
+        Returns:
+            ``(state, sampled)``. On the device ``{module_id: columns [T, num_shares * B, ...]}``; on the host a list of
+            `SampleBlock` or of episodes.
+        """
+        ...
+
+    def request(self, state: TrainState, *, num_steps: int) -> TrainState:
+        """Ask every idle runner for a share of `num_steps` steps of each environment, and go on."""
+        ...
+
+    def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Any]:
+        """What has come in of that, waiting at most so long for the first of it; as from `sample`."""
+        ...
+
+    def update(self, state: TrainState, sampled: Any, plan: Any) -> tuple[TrainState, Any]:
+        """One update from what `sample` gave: ``(state, metrics)``. `plan` is what `Driver.plan_update` made."""
+        ...
+
+    def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Any, Mapping[Any, Any]]:
+        """One gradient step on rows, ``{module_id: {column: [N, ...]}}``.
+
+        Returns:
+            ``(state, metrics, {(module_id, name): [N]})``; the last one is what the loss logged per row.
+        """
+        ...
+
+    def publish(self, state: TrainState) -> TrainState:
+        """Hand new weights, and merged states of connectors, to the runners."""
+        ...
+
+    def repeat(
+        self, function: Callable[[TrainState], tuple[TrainState, Any]], state: TrainState, times: int
+    ) -> tuple[TrainState, Any]:
+        """Call a function several times, one after the other; the metrics are those of the last call."""
+        ...
+
+    def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
+        """The next random numbers of one of `TrainingStep.draws`; None on the host."""
+        ...
+
+    def has_sampled(self, num_env_steps: int) -> bool:
+        """Whether so many lifetime env steps were sampled; on the device `num_env_steps` is `learning_starts`."""
+        ...
+
+    def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
+        """``function(*args)``, whose time is reported under that name where it can be taken."""
+        ...
+
+
+class TrainingStep(abc.ABC):
+    """What is particular to a shape of training step: its sizes, what it keeps, its call, and what it reports.
+
+    One object belongs to one driver. Only `plan` and `reset` change it; its call is pure where it is traced.
+
+    Args:
+        config: The algorithm's frozen config.
+
+    Attributes:
+        needs_env: Whether it samples from environments.
+        updates_from_rows: Whether it calls `Place.update_rows`, and not `Place.update`.
+        num_env_steps: Env steps that one call samples; on the host at least.
+        rows_per_update: Rows, over all devices, that an update is made from.
+        num_updates: Updates of one call.
+        learning_starts: Lifetime env steps before the first update; None of a shape that always learns.
+        draws: Its random streams by name.
+        kept_memory: What it keeps takes when it is full; None if that is nothing.
+    """
+
+    needs_env: ClassVar[bool] = True
+    updates_from_rows: ClassVar[bool] = False
+    num_env_steps: int = 0
+    rows_per_update: int
+    num_updates: int = 1
+    learning_starts: int | None = None
+    draws: Mapping[str, Draws] = {}
+    kept_memory: MemoryEstimate | None = None
+
+    def __init__(self, config: AlgorithmConfig):
+        self.config: Any = config
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+
+    @abc.abstractmethod
+    def memory_estimates(
+        self, driver: Driver, observation_space: gym.Space | None, action_space: gym.Space | None
+    ) -> tuple[MemoryEstimate, MemoryEstimate]:
+        """``(what one EnvRunner records at a time, the batch of one update)``.
+
+        Args:
+            driver: Whose training step it is.
+            observation_space, action_space: The module's; None before there are environments, when only what every
+                batch has can be counted.
+        """
+
+    @abc.abstractmethod
+    def plan(self, driver: Driver) -> None:
+        """Work out the sizes, when spaces, learners and pipelines are known.
+
+        Raises:
+            ValueError: If they do not fit; names the settings.
+        """
+
+    # ------------------------------------------------------------------------------------------------------------ call
+
+    @abc.abstractmethod
+    def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
+        """One training step: ``(state, metrics of its last update, None without one)``."""
+
+    # ------------------------------------------------------------------------------------------------ what it keeps
+
+    def init_kept(self) -> Any:
+        """What it keeps, when it starts; after `plan`."""
+        return None
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Take another config, which differs in traced settings only."""
+        self.config = config
+
+    def drop_kept(self, driver: Driver) -> str:
+        """Start again with nothing, after a failure that took it; what is lost, for the message."""
+        del driver
+        return ""
+
+    @property
+    def replay_buffer(self) -> Checkpointable | None:
+        """What it keeps, as users and checkpoints see it; None if that is nothing."""
+        return None
+
+    def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
+        """Take over that of `replay_buffer` out of a whole state of `Driver`, when everything else is.
+
+        Raises:
+            ValueError: If it does not fit; nothing has changed then.
+        """
+
+    # --------------------------------------------------------------------------------------------------------- results
+
+    def num_env_steps_trained(self, driver: Driver) -> int:
+        """Lifetime env steps that updates were made from: those that were sampled, where each is used once."""
+        return driver.num_env_steps
+
+    def results(self, driver: Driver) -> dict[str, Any]:
+        """What belongs into the result of an iteration, nested."""
+        del driver
+        return {}
+
+    def get_state(self) -> dict[str, Any]:
+        """What of it changes beside `kept`."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
+        """Take over what `get_state` returned."""
