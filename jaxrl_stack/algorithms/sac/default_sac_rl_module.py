@@ -31,8 +31,6 @@ ACTION_LOG_PROBS = "action_log_probs"
 ACTION_LOG_PROBS_NEXT = "action_log_probs_next"
 """Columns that `forward_train` returns; see `DefaultSACRLModule._forward_train`."""
 
-_OWN_SETTINGS = ("twin_q", "initial_alpha")
-
 
 class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """A policy and one or two critics, each an encoder and a head, as `DefaultModelConfig` describes them.
@@ -46,21 +44,28 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """
 
     rows_are_independent = True
+    default_catalog: type[SACCatalog] = SACCatalog
+    """Builds the networks, unless a spec names another one. A class that sets it knows all of its settings."""
+    own_settings: tuple[str, ...] = ("twin_q", "initial_alpha")
+    """Names of the settings that the algorithm's config adds to the model config."""
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
-        super().__init__(*args, catalog_class=catalog_class or SACCatalog, **kwargs)
+        super().__init__(*args, catalog_class=catalog_class or self.default_catalog, **kwargs)
         # Not in setup(), which a module with networks of its own replaces.
         self.log_alpha = nnx.Param(jnp.float32(math.log(self.model_config.get("initial_alpha", 1.0))))
         self.noise = nnx.Rngs(self.rngs())
 
     def setup(self) -> None:
         """Build encoders and heads with the catalog."""
-        if type(self) is DefaultSACRLModule and self.catalog_class is SACCatalog:
+        if "default_catalog" in vars(type(self)) and self.catalog_class is self.default_catalog:
             # Nothing else could read a setting that the default models do not have.
-            check_model_config({k: v for k, v in self.model_config.items() if k not in _OWN_SETTINGS})
-        self.twin_q = bool(self.model_config.get("twin_q", True))
+            check_model_config({k: v for k, v in self.model_config.items() if k not in self.own_settings})
         self.pi_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
         self.pi = self.catalog.build_pi_head(self.framework, rngs=self.rngs)
+        self._build_critics()
+
+    def _build_critics(self) -> None:
+        self.twin_q = bool(self.model_config.get("twin_q", True))
         self.qf_encoder = self.catalog.build_qf_encoder(self.framework, rngs=self.rngs)
         self.qf = self.catalog.build_qf_head(self.framework, rngs=self.rngs)
         if self.twin_q:
@@ -126,7 +131,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         next_actions, next_logp = dist_cls.from_logits(next_inputs).sample_and_logp(key=self.noise())
         critics = self._with_constant_parameters()
         q_curr = critics.compute_q_values({Columns.OBS: obs, Columns.ACTIONS: actions})
-        q_target_next = self.forward_target({Columns.OBS: next_obs, Columns.ACTIONS: next_actions})
+        q_target_next = self._target_critics({Columns.OBS: next_obs, Columns.ACTIONS: next_actions})
         return outputs | {
             Columns.ACTION_DIST_INPUTS: inputs,
             ACTION_DIST_INPUTS_NEXT: next_inputs,
@@ -171,6 +176,10 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             return values
         twin = self._qf_forward_train_helper(batch, self.target_qf_twin_encoder, self.target_qf_twin, squeeze)
         return jnp.minimum(values, twin)
+
+    def _target_critics(self, batch: dict[str, Any]) -> jax.Array:
+        """What `_forward_train_continuous` returns of the target networks."""
+        return self.forward_target(batch)
 
     def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
         values = {QF_PREDS: self._qf_forward_train_helper(batch, self.qf_encoder, self.qf, squeeze)}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
-from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, anything, boolean, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, static, traced
@@ -77,16 +76,20 @@ class SACConfig(OffPolicyConfig):
         "min_sample_timesteps_per_iteration": 100,
     }
 
+    _module_class: type[DefaultSACRLModule] = DefaultSACRLModule
+
     def __init__(self, algo_class: type | str | None = None):
         super().__init__(algo_class=algo_class or SAC)
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return super()._model_config_auto_includes | {"twin_q": self.twin_q, "initial_alpha": self.initial_alpha}
+        return super()._model_config_auto_includes | {
+            name: getattr(self, name) for name in self._module_class.own_settings
+        }
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """A policy and twin critics of MLPs."""
-        return RLModuleSpec(module_class=DefaultSACRLModule, catalog_class=SACCatalog)
+        return RLModuleSpec(module_class=self._module_class, catalog_class=self._module_class.default_catalog)
 
     def get_default_learner_class(self) -> type[Learner]:
         """SACLearner."""
@@ -102,12 +105,12 @@ class SACConfig(OffPolicyConfig):
         super().validate()
         if self.lr is not None:
             self._value_error(
-                f"training(lr={self.lr!r}): SAC has a learning rate each for the policy, the critics and the "
-                "temperature. Set actor_lr, critic_lr and alpha_lr, and leave lr at None."
+                f"training(lr={self.lr!r}): the policy, the critics and the temperature have a learning rate each. Set "
+                "actor_lr, critic_lr and alpha_lr, and leave lr at None."
             )
         if self.grad_clip is not None and self.grad_clip <= 0:
             self._value_error(f"training(grad_clip={self.grad_clip!r}) must be above 0; None switches clipping off.")
-        for name in ("twin_q", "initial_alpha"):
+        for name in self._module_class.own_settings:
             in_module = self.model_config[name]
             if in_module != vars(self)[name]:
                 self._value_error(

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
-from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, anything, boolean, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, inert, static, traced
@@ -75,6 +74,7 @@ class SACConfig(OffPolicyConfig):
     def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore
     _sections: Any
     _defaults: Mapping[str, Any]
+    _module_class: type[DefaultSACRLModule]
     def __init__(self, algo_class: type | str | None=None):
         ...
     @property

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
 
+def is_vector_of_floats(space: gym.Space | None) -> bool:
+    """Whether a squashed Gaussian fits the action space."""
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+
+
 class SACCatalog(Catalog):
     """An encoder and a head for the policy, and an encoder and a head for each critic.
 
@@ -62,7 +67,7 @@ class SACCatalog(Catalog):
         space = self.action_space
         if isinstance(space, gym.spaces.Discrete):
             return False
-        if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
+        if is_vector_of_floats(space):
             return True
         raise ValueError(
             f"SAC acts in Discrete spaces and in Boxes of floats of rank 1, not in {space}. Flatten a Box of another "
@@ -101,6 +106,11 @@ class SACCatalog(Catalog):
             compute_dtype=settings["compute_dtype"],
         )
 
+    @property
+    def qf_output_dim(self) -> int:
+        """Number of a critic's outputs: 1, for discrete actions their number."""
+        return 1 if self.is_continuous else int(cast(gym.spaces.Discrete, self.action_space).n)
+
     def build_qf_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The encoder of one critic: `{OBS: [..., d], ACTIONS: [..., n]}` -> `{ENCODER_OUT: [..., latent]}`.
 
@@ -109,10 +119,9 @@ class SACCatalog(Catalog):
         return self.qf_encoder_config.build(framework, rngs=rngs)
 
     def build_qf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The head of one critic: `[..., latent]` -> `[..., 1]`, for discrete actions `[..., number of actions]`."""
-        num_values = 1 if self.is_continuous else int(cast(gym.spaces.Discrete, self.action_space).n)
+        """The head of one critic: `[..., latent]` -> `[..., qf_output_dim]`."""
         settings = {**self._head_settings(), "input_dims": self.qf_encoder_config.output_dims}
-        return MLPHeadConfig(**settings, output_layer_dim=num_values).build(framework, rngs=rngs)
+        return MLPHeadConfig(**settings, output_layer_dim=self.qf_output_dim).build(framework, rngs=rngs)
 
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The policy head `[..., latent]` -> action distribution inputs.
@@ -122,8 +131,8 @@ class SACCatalog(Catalog):
         """
         if self.model_config_dict["free_log_std"]:
             raise ValueError(
-                "model_config free_log_std=True: SAC's policy has a standard deviation that depends on the "
-                "observation. Set free_log_std to False."
+                "model_config free_log_std=True: the policy's standard deviation depends on the observation. Set "
+                "free_log_std to False."
             )
         return MLPHeadConfig(
             **self._head_settings(),

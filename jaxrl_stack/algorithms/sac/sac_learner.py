@@ -108,24 +108,18 @@ class SACLearner(TargetNetworkUpdates, Learner):
             return
         self._check_temperature(module_id, module)
         register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
-        parameters = self.get_parameters
-        register(
-            optimizer_name="qf",
-            params=[*parameters(module.qf_encoder), *parameters(module.qf)],
-            lr_or_lr_schedule=config.critic_lr,
-        )
-        if config.twin_q:
-            register(
-                optimizer_name="qf_twin",
-                params=[*parameters(module.qf_twin_encoder), *parameters(module.qf_twin)],
-                lr_or_lr_schedule=config.critic_lr,
-            )
-        register(
-            optimizer_name="policy",
-            params=[*parameters(module.pi_encoder), *parameters(module.pi)],
-            lr_or_lr_schedule=config.actor_lr,
-        )
+        rates = dict.fromkeys(critics := self._critics_of(module, config), config.critic_lr) | {
+            "policy": config.actor_lr
+        }
+        for name, networks in (critics | {"policy": [module.pi_encoder, module.pi]}).items():
+            params = [parameter for network in networks for parameter in self.get_parameters(network)]
+            register(optimizer_name=name, params=params, lr_or_lr_schedule=rates[name])
         register(optimizer_name="alpha", params=[module.log_alpha], lr_or_lr_schedule=config.alpha_lr)
+
+    def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
+        """``{optimizer: the networks that it trains}`` of the critics."""
+        critics = {"qf": [module.qf_encoder, module.qf]}
+        return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
 
     @staticmethod
     def _check_temperature(module_id: str, module: RLModule) -> None:
@@ -171,24 +165,11 @@ class SACLearner(TargetNetworkUpdates, Learner):
     ) -> Any:
         module = self.module[module_id]
         log_alpha = cast(Any, module).log_alpha[...]
-        is_discrete = isinstance(module.action_space, gym.spaces.Discrete)
-        terms = _discrete_terms if is_discrete else _continuous_terms
         target_entropy = self._target_entropy(module_id, config)
-        q, q_twin, next_values, rows, shown = terms(config, batch, fwd_out, log_alpha, target_entropy)
-        targets = q_learning.n_step_targets(
-            rewards=batch[Columns.REWARDS],
-            next_values=next_values,
-            terminateds=batch[Columns.TERMINATEDS],
-            n_step=batch["n_step"],
-            gamma=config.gamma,
-        )
-        critics = soft_actor_critic.critic_rows(q=q, q_twin=q_twin, targets=targets, weights=batch["weights"])
-        rows |= {"qf": critics.loss, TD_ERROR_MEAN_KEY: critics.td_error}
-        if critics.twin_loss is not None:
-            rows["qf_twin"] = critics.twin_loss
+        rows, shown = self._loss_rows(module, config, batch, fwd_out, log_alpha, target_entropy)
         means = self.masked_means(rows, batch)
 
-        self.metrics.log_value((module_id, TD_ERROR_KEY), critics.td_error, reduce="item_series")
+        self.metrics.log_value((module_id, TD_ERROR_KEY), rows[TD_ERROR_MEAN_KEY], reduce="item_series")
         mask = batch[Columns.LOSS_MASK].reshape(-1, *(1,) * (shown.ndim - 1))
         for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
             over_rows = getattr(jnp, reduce)(jnp.where(mask, shown, worst))
@@ -208,6 +189,46 @@ class SACLearner(TargetNetworkUpdates, Learner):
             self.metrics.log_value((module_id, name), value, reduce="max")
         return losses
 
+    def _loss_rows(
+        self,
+        module: Any,
+        config: Any,
+        batch: dict[str, Any],
+        fwd_out: dict[str, Any],
+        log_alpha: jax.Array,
+        target_entropy: Any,
+    ) -> tuple[dict[str, jax.Array], jax.Array]:
+        """What the losses are means of.
+
+        Returns:
+            ``({optimizer name or metric: float32 [N]}, values [N, ...] that the extremes are reported of)``.
+        """
+        is_discrete = isinstance(module.action_space, gym.spaces.Discrete)
+        terms = _discrete_terms if is_discrete else _continuous_terms
+        q, q_twin, next_values, rows, shown = terms(config, batch, fwd_out, log_alpha, target_entropy)
+        targets = q_learning.n_step_targets(
+            rewards=batch[Columns.REWARDS],
+            next_values=next_values,
+            terminateds=batch[Columns.TERMINATEDS],
+            n_step=batch["n_step"],
+            gamma=config.gamma,
+        )
+        critics = soft_actor_critic.critic_rows(q=q, q_twin=q_twin, targets=targets, weights=batch["weights"])
+        rows |= {"qf": critics.loss, TD_ERROR_MEAN_KEY: critics.td_error}
+        if critics.twin_loss is not None:
+            rows["qf_twin"] = critics.twin_loss
+        return rows, shown
+
+
+def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
+    """The rows, float32 `[N]`, of the losses of a policy of continuous actions and of its temperature."""
+    logp = fwd_out["logp_resampled"]
+    return {
+        "policy": soft_actor_critic.actor_rows(q=fwd_out["q_curr"], logp=logp, log_alpha=log_alpha),
+        "alpha": soft_actor_critic.temperature_rows(log_alpha=log_alpha, logp=logp, target_entropy=target_entropy),
+        LOGPS_KEY: logp,
+    }
+
 
 def _continuous_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
@@ -218,16 +239,11 @@ def _continuous_terms(
         ``(values of the taken actions, the same of the second critic or None, soft values of the next states, rows of
         the other losses and metrics, values that the metrics show)``.
     """
-    logp, q_curr = fwd_out["logp_resampled"], fwd_out["q_curr"]
+    q_curr = fwd_out["q_curr"]
     next_values = soft_actor_critic.soft_values(
         q=fwd_out[QF_TARGET_NEXT], logp=fwd_out["logp_next_resampled"], log_alpha=log_alpha
     )
-    rows = {
-        "policy": soft_actor_critic.actor_rows(q=q_curr, logp=logp, log_alpha=log_alpha),
-        "alpha": soft_actor_critic.temperature_rows(log_alpha=log_alpha, logp=logp, target_entropy=target_entropy),
-        LOGPS_KEY: logp,
-        QF_MEAN_KEY: q_curr,
-    }
+    rows = policy_rows(fwd_out, log_alpha, target_entropy) | {QF_MEAN_KEY: q_curr}
     q_twin = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
     return fwd_out[QF_PREDS], q_twin, next_values, rows, q_curr
 
