@@ -12,6 +12,7 @@ import pytest
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.env_to_module import FrameStacking, MeanStdFilter
 
 PLATFORMS = ("cuda", "tpu")
@@ -81,6 +82,7 @@ CASES = {
     "dqn-rainbow": off_policy(DQNConfig, CARTPOLE, **RAINBOW),
     "sac-discrete": off_policy(SACConfig, CARTPOLE),
     "sac-continuous-2-devices": off_policy(SACConfig, PENDULUM, 2, model_config=BFLOAT16),
+    "tqc-2-devices": off_policy(TQCConfig, PENDULUM, 2, n_critics=3),
 }
 
 

@@ -312,6 +312,8 @@ def test_no_module_of_the_package_imports_top_level_folders():
         ("algorithms.ppo.torch.ppo_torch_learner", "PPOLearner"),
         ("algorithms.ppo.torch.default_ppo_torch_rl_module", "DefaultPPORLModule"),
         ("algorithms.sac.torch.sac_torch_learner", "SACLearner"),
+        ("algorithms.tqc.torch.tqc_torch_learner", "TQCLearner"),
+        ("algorithms.tqc.torch.default_tqc_torch_rl_module", "DefaultTQCRLModule"),
         ("core.distribution.torch.torch_distribution", "jax_distribution"),
         ("utils.torch_utils", "utils.numpy"),
         ("policy.torch_policy_v2", "Flax NNX modules"),

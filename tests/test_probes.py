@@ -10,6 +10,7 @@ from envs.probes import PROBES, ActionRewardProbe, ContinuousActionProbe, Discou
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
 
 GAMMA = 0.9
 BATCH = 256
@@ -94,9 +95,9 @@ def test_dqn_learns_the_known_values(probe):
     algo.stop()
 
 
-def sac_config(probe, **training):
+def sac_config(probe, config_class=SACConfig, **training):
     return off_policy_config(
-        SACConfig(),
+        config_class(),
         probe,
         **{
             "actor_lr": [[0, 0.01], [LAST_STEP, 0.0]],
@@ -124,8 +125,9 @@ def test_discrete_sac_learns_the_known_values(probe):
     algo.stop()
 
 
-def test_sac_finds_continuous_actions_in_asymmetric_bounds():
-    algo = sac_config(ContinuousActionProbe, initial_alpha=0.05).build_algo()
+@pytest.mark.parametrize("config_class", [SACConfig, TQCConfig])
+def test_continuous_actions_in_asymmetric_bounds_are_found(config_class):
+    algo = sac_config(ContinuousActionProbe, config_class, initial_alpha=0.05).build_algo()
     algo.train()
     observations, _ = ContinuousActionProbe().expected_values(GAMMA)
     actions = np.array([algo.compute_single_action(obs, explore=False) for obs in observations])

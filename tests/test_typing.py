@@ -12,7 +12,7 @@ import sys
 import jedi
 import pytest
 
-from jaxrl_stack.algorithms import DQNConfig, PPOConfig, SACConfig
+from jaxrl_stack.algorithms import DQNConfig, PPOConfig, SACConfig, TQCConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
 FACTS = json.loads((ROOT / "tests" / "reference" / "rllib_api.json").read_text())
@@ -23,6 +23,7 @@ from typing import assert_type
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
 
 
 class MyConfig(PPOConfig):
@@ -44,6 +45,7 @@ assert_type(config.clip_param, float)
 assert_type(config.num_epochs, int)
 assert_type(DQNConfig().env_runners(num_env_runners=2).training(n_step=(1, 5), dueling=False).num_atoms, int)
 assert_type(SACConfig().training(actor_lr=3e-4).training(tau=0.01, lr=None).twin_q, bool)
+assert_type(TQCConfig().training(n_quantiles=9).training(actor_lr=3e-4, gamma=0.9).n_critics, int)
 assert_type(MyConfig().training(bonus=0.5, lr=0.1).environment("gymnax/CartPole-v1").bonus, float)
 config.clip_param = 0.3
 config.train_batch_size_per_learner = 500
@@ -58,6 +60,8 @@ DQNConfig().training(num_atoms=[51])  # reportArgumentType
 DQNConfig().training(td_error_loss_fn="l1")  # reportArgumentType
 SACConfig().training(epsilon=0.1)  # reportCallIssue
 SACConfig().training(tau="low")  # reportArgumentType
+SACConfig().training(n_critics=3)  # reportCallIssue
+TQCConfig().training(n_critics="three")  # reportArgumentType
 MyConfig().training(bonus="much")  # reportArgumentType
 config.clip_param = "0.2"  # reportAttributeAccessIssue
 config.clip_parm  # reportArgumentType
@@ -91,6 +95,7 @@ def test_pyright_knows_names_and_types(tmp_path):
         ("PPOConfig().training(lr=0.1).environment('CartPole-v1')", ".clip_p", "clip_param"),
         ("DQNConfig().training(lr=0.1).environment('CartPole-v1')", ".num_at", "num_atoms"),
         ("SACConfig().training(tau=0.1).environment('CartPole-v1')", ".twin", "twin_q"),
+        ("TQCConfig().training(tau=0.1).environment('CartPole-v1')", ".n_quan", "n_quantiles"),
     ],
 )
 def test_jedi_completes_after_chained_calls(start, written, offered):
@@ -100,7 +105,7 @@ def test_jedi_completes_after_chained_calls(start, written, offered):
     assert offered in [completion.name for completion in script.complete()]
 
 
-@pytest.mark.parametrize("config_class", [PPOConfig, DQNConfig, SACConfig])
+@pytest.mark.parametrize("config_class", [PPOConfig, DQNConfig, SACConfig, TQCConfig])
 def test_signatures_have_rllibs_names(config_class):
     parameters = inspect.signature(config_class.training).parameters
     assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[1:])

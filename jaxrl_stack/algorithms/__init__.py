@@ -12,8 +12,20 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
+    from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
 
-__all__ = ["DQN", "PPO", "SAC", "Algorithm", "AlgorithmConfig", "DQNConfig", "PPOConfig", "SACConfig"]
+__all__ = [
+    "DQN",
+    "PPO",
+    "SAC",
+    "TQC",
+    "Algorithm",
+    "AlgorithmConfig",
+    "DQNConfig",
+    "PPOConfig",
+    "SACConfig",
+    "TQCConfig",
+]
 
 # Imported when asked for: no algorithm pays for the others.
 _MODULES = {
@@ -22,6 +34,7 @@ _MODULES = {
     "dqn.dqn": ("DQN", "DQNConfig"),
     "ppo.ppo": ("PPO", "PPOConfig"),
     "sac.sac": ("SAC", "SACConfig"),
+    "tqc.tqc": ("TQC", "TQCConfig"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -24,6 +24,7 @@ MODULES = (
     "jaxrl_stack.algorithms.dqn.dqn",
     "jaxrl_stack.algorithms.ppo.ppo",
     "jaxrl_stack.algorithms.sac.sac",
+    "jaxrl_stack.algorithms.tqc.tqc",
 )
 
 HEADER = """\

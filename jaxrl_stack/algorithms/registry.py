@@ -17,6 +17,7 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "DQN": ("jaxrl_stack.algorithms.dqn.dqn", "DQN", "DQNConfig"),
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
     "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),
+    "TQC": ("jaxrl_stack.algorithms.tqc.tqc", "TQC", "TQCConfig"),
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL", "TQC")
+COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL")
 """Algorithms of RLlib that are not here yet."""
 
 
@@ -75,11 +75,6 @@ COMING = (
         "algorithms.dreamerv3.dreamerv3_catalog": "DreamerV3Catalog",
         "algorithms.dreamerv3.dreamerv3_learner": "DreamerV3Learner",
         "algorithms.dreamerv3.dreamerv3_rl_module": "ACTIONS_ONE_HOT DreamerV3RLModule",
-        "algorithms.tqc.default_tqc_rl_module": "DefaultTQCRLModule",
-        "algorithms.tqc algorithms.tqc.tqc": "TQC TQCConfig",
-        "algorithms.tqc algorithms.tqc.tqc_catalog": "TQCCatalog",
-        "algorithms.tqc.tqc_learner": "QF_LOSS_KEY QF_MAX_KEY QF_MEAN_KEY QF_MIN_KEY QUANTILES_KEY TD_ERROR_MEAN_KEY "
-        "TQCLearner",
     }),
     Coming(_ONE_AGENT, {
         "env.external_multi_agent_env": "ExternalMultiAgentEnv",

@@ -18,6 +18,8 @@ _JAX_CLASSES = {
     "jaxrl_stack.algorithms.ppo.default_ppo_rl_module.DefaultPPORLModule",
     "algorithms.sac": "algorithms.sac.sac_learner.SACLearner or "
     "jaxrl_stack.algorithms.sac.default_sac_rl_module.DefaultSACRLModule",
+    "algorithms.tqc": "algorithms.tqc.tqc_learner.TQCLearner or "
+    "jaxrl_stack.algorithms.tqc.default_tqc_rl_module.DefaultTQCRLModule",
     "utils.torch_utils": "utils.numpy (one_hot, ...) on the host, and jax.nn and optax in networks and losses",
 }
 """Beginning of a path below ``ray.rllib`` -> what to import instead, below ``jaxrl_stack``."""

@@ -120,7 +120,7 @@ def test_a_script_that_offers_several_algorithms_runs_with_those_that_there_are(
     [
         ("algorithms.appo", "APPOTorchPolicy", "jaxrl_stack.algorithms.appo.APPOTorchPolicy.*use PPO"),
         ("algorithms.bc.torch.default_bc_torch_rl_module", "DefaultBCTorchRLModule", "comes with offline learning"),
-        ("algorithms.tqc.tqc_learner", "TQCLeaner", "comes later.*registry.ALGORITHMS"),
+        ("algorithms.dreamerv3.dreamerv3_learner", "DreamerV3Leaner", "comes later.*registry.ALGORITHMS"),
         ("offline", "JsonReader", "comes with offline learning"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),
         ("examples.algorithms.classes.none", "Name", "No module named"),

@@ -20,6 +20,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
+from jaxrl_stack.algorithms.tqc.default_tqc_rl_module import DefaultTQCRLModule
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.models.configs import MLPEncoderConfig, MLPHeadConfig, MultiStreamEncoderConfig
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -36,6 +37,7 @@ CASES = {
     "sac": (DefaultSACRLModule, BOX, {}),
     "sac-discrete": (DefaultSACRLModule, DISCRETE, {}),
     "sac-plain-critics": (DefaultSACRLModule, BOX, {"fusionnet_hiddens": None}),
+    "tqc": (DefaultTQCRLModule, BOX, {"n_critics": 3, "n_quantiles": 5}),
 }
 
 

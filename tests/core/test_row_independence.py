@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core import DEFAULT_MODULE_ID
@@ -128,11 +129,12 @@ def test_the_last_class_to_define_a_method_has_to_say_so(made, expected):
     assert rows_are_independent(made.build()) is expected
 
 
-@pytest.mark.parametrize("config", [DQNConfig(), SACConfig()], ids=["DQN", "SAC"])
+@pytest.mark.parametrize("config", [DQNConfig(), SACConfig(), TQCConfig()], ids=["DQN", "SAC", "TQC"])
 def test_default_modules_say_so(config):
-    module_class = config.get_default_rl_module_spec().module_class
-    module = spec(module_class).build()
-    assert rows_are_independent(module)
+    made = spec(config.get_default_rl_module_spec().module_class)
+    if isinstance(config, TQCConfig):
+        made.action_space = BOX
+    assert rows_are_independent(made.build())
 
 
 def test_random_streams_are_drawn_from_once_per_batch():

@@ -1,0 +1,96 @@
+"""TQC's default RLModule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl_stack.algorithms.sac.default_sac_rl_module import QF_PREDS, DefaultSACRLModule
+from jaxrl_stack.algorithms.tqc.quantiles import truncated
+from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG, TQCCatalog
+from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.rl_module.target_networks import make_target_network
+from jaxrl_stack.utils.renamed import absent_or_renamed
+
+
+class DefaultTQCRLModule(DefaultSACRLModule):
+    """SAC's policy, and critics whose outputs are quantiles of the return.
+
+    Attributes `pi_encoder` and `pi`; `qf_encoders` and `qf_heads`, lists of ``n_critics``; copies of the critics that
+    follow them slowly, `target_qf_encoders` and `target_qf_heads`; `log_alpha` as in `DefaultSACRLModule`. Of the
+    settings in ``model_config``, `n_quantiles`, `n_critics` and `top_quantiles_to_drop_per_net` are attributes, too.
+
+    ``forward_train`` returns what SAC's does for continuous actions, but for two columns: `QF_PREDS` and
+    `QF_TARGET_NEXT` are all quantiles of all critics, float32 `[N, n_critics, n_quantiles]`.
+    """
+
+    rows_are_independent = True
+    default_catalog = TQCCatalog
+    own_settings = (*DefaultSACRLModule.own_settings, *TQC_MODEL_CONFIG)
+
+    def _build_critics(self) -> None:
+        settings = {**TQC_MODEL_CONFIG, **self.model_config}
+        self.n_quantiles, self.n_critics = int(settings["n_quantiles"]), int(settings["n_critics"])
+        self.top_quantiles_to_drop_per_net = int(settings["top_quantiles_to_drop_per_net"])
+
+        def one_each(build: Any) -> nnx.List:
+            return nnx.List([build(self.framework, rngs=self.rngs) for _ in range(self.n_critics)])
+
+        self.qf_encoders = one_each(self.catalog.build_qf_encoder)
+        self.qf_heads = one_each(self.catalog.build_qf_head)
+
+    def make_target_networks(self) -> None:
+        self.target_qf_encoders = make_target_network(self.qf_encoders)
+        self.target_qf_heads = make_target_network(self.qf_heads)
+
+    def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
+        """``[(critic's part, the copy that follows it)]``, encoders first."""
+        critics = [*self.qf_encoders, *self.qf_heads]
+        return list(zip(critics, [*self.target_qf_encoders, *self.target_qf_heads], strict=True))
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """Everything but the policy."""
+        critics = ("qf_encoders", "qf_heads")
+        return [*critics, *(f"target_{name}" for name in critics), "log_alpha", "noise"]
+
+    def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
+        """The mean of all quantiles of all critics, which the policy maximises.
+
+        Args:
+            batch: `OBS` float `[N, d]` and `ACTIONS` float `[N, n]` in [-1, 1].
+            squeeze: Without effect; for callers that know SAC's module.
+
+        Returns:
+            Float `[N]`.
+        """
+        return jnp.mean(self._critics(batch)[QF_PREDS], axis=(-2, -1))
+
+    def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
+        """The mean of what truncation leaves of the target networks' quantiles.
+
+        Args:
+            batch, squeeze: As in `compute_q_values`.
+
+        Returns:
+            Float `[N]`.
+        """
+        return jnp.mean(truncated(self._target_critics(batch), self.top_quantiles_to_drop_per_net), axis=-1)
+
+    def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
+        return {QF_PREDS: _quantiles(batch, self.qf_encoders, self.qf_heads)}
+
+    def _target_critics(self, batch: dict[str, Any]) -> jax.Array:
+        return _quantiles(batch, self.target_qf_encoders, self.target_qf_heads)
+
+
+def _quantiles(batch: dict[str, Any], encoders: nnx.List, heads: nnx.List) -> jax.Array:
+    """Float `[N, n_critics, n_quantiles]`."""
+    each = [head(encoder(batch)[ENCODER_OUT]) for encoder, head in zip(encoders, heads, strict=True)]
+    return jnp.stack(each, axis=-2)
+
+
+_ABSENT = {"DefaultTQCTorchRLModule": "`DefaultTQCRLModule`"}
+__getattr__ = absent_or_renamed(__name__, absent=_ABSENT)

@@ -1,0 +1,77 @@
+"""Truncated quantile critics: config and algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
+from jaxrl_stack.algorithms.setting_checks import integer
+from jaxrl_stack.algorithms.settings import LEARNER, Section, static
+from jaxrl_stack.algorithms.tqc.default_tqc_rl_module import DefaultTQCRLModule
+from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG
+from jaxrl_stack.algorithms.tqc.tqc_learner import TQCLearner
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.learner.learner import Learner
+
+
+class TQCConfig(SACConfig):
+    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269), which are SAC's and three more.
+
+    ::
+
+        algo = TQCConfig().environment("gymnax/Pendulum-v1").training(n_critics=5).build_algo()
+    """
+
+    # fmt: off
+    _sections = (
+        Section("training", "Sets how the policy is trained.", (
+            static("n_quantiles", TQC_MODEL_CONFIG["n_quantiles"], integer(1),
+                "Quantiles of the return that each critic learns.", LEARNER),
+            static("n_critics", TQC_MODEL_CONFIG["n_critics"], integer(1),
+                "Number of critics; twin_q has no effect.", LEARNER),
+            static("top_quantiles_to_drop_per_net", TQC_MODEL_CONFIG["top_quantiles_to_drop_per_net"], integer(0),
+                "How many of the highest quantiles are left out of the target, for each critic; below n_quantiles. "
+                "More of them hold overestimation down.", LEARNER),
+        )),
+    )
+    # fmt: on
+
+    _module_class = DefaultTQCRLModule
+
+    def __init__(self, algo_class: type | str | None = None):
+        super().__init__(algo_class=algo_class or TQC)
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """TQCLearner."""
+        return TQCLearner
+
+    def validate(self) -> None:
+        """Checks all settings, alone and against each other.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting asks for something that comes later.
+        """
+        super().validate()
+        own = self._model_config_auto_includes
+        if own["top_quantiles_to_drop_per_net"] >= own["n_quantiles"]:
+            self._value_error(
+                f"training(top_quantiles_to_drop_per_net={own['top_quantiles_to_drop_per_net']}) leaves nothing of "
+                f"n_quantiles={own['n_quantiles']} to learn from: it must be below n_quantiles."
+            )
+        if "twin_q" in self.explicitly_set:
+            notice_once(
+                f"training(twin_q={self.twin_q}) has no effect: n_critics={own['n_critics']} is how many critics TQC "
+                "has. Set that."
+            )
+
+
+class TQC(SAC):
+    """Truncated quantile critics; see the README of this folder."""
+
+    @classmethod
+    def get_default_config(cls) -> TQCConfig:
+        """A `TQCConfig` with its defaults."""
+        return TQCConfig(algo_class=cls)

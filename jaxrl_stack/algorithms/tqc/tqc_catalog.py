@@ -1,0 +1,44 @@
+"""Which networks TQC's default module is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog, is_vector_of_floats
+
+TQC_MODEL_CONFIG: Mapping[str, Any] = {"n_quantiles": 25, "n_critics": 2, "top_quantiles_to_drop_per_net": 2}
+"""What TQC's module reads beside SAC's settings, and its defaults; a TQCConfig fills in its settings."""
+
+
+class TQCCatalog(SACCatalog):
+    """As `SACCatalog`, for continuous actions alone, with critics that have an output for each quantile.
+
+    Args:
+        observation_space, action_space, model_config_dict: As in `Catalog`; ``model_config_dict["n_quantiles"]`` is the
+            number of a critic's outputs.
+
+    Raises:
+        ValueError: For an action space that is no Box of floats of rank 1.
+    """
+
+    rows_are_independent = True
+
+    @property
+    def is_continuous(self) -> bool:
+        """True.
+
+        Raises:
+            ValueError: For any other action space.
+        """
+        if not is_vector_of_floats(self.action_space):
+            raise ValueError(
+                f"TQC acts in Boxes of floats of rank 1, not in {self.action_space}. Flatten a Box of another rank in "
+                "the environment; for discrete actions use SAC or DQN, for other spaces PPO."
+            )
+        return True
+
+    @property
+    def qf_output_dim(self) -> int:
+        """Number of a critic's outputs: its quantiles."""
+        return int({**TQC_MODEL_CONFIG, **self.model_config_dict}["n_quantiles"])

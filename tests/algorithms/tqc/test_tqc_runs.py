@@ -1,0 +1,128 @@
+"""TQC on both kinds of environments: the same update, runs that go on exactly, policies that serve."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.tqc import TQC, TQCConfig, TQCLearner
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner.update import Update
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.policy import Policy, load_exported
+from jaxrl_stack.utils import counters
+
+PENDULUM, ON_THE_HOST = "gymnax/Pendulum-v1", "pendulum_on_the_host"
+DRIVERS = pytest.mark.parametrize("env", [PENDULUM, ON_THE_HOST])
+
+
+@pytest.fixture(autouse=True)
+def pendulum_on_the_host():
+    register_env(ON_THE_HOST, lambda context: GymnasiumFromJax(PENDULUM, {"max_steps_in_episode": 10}))
+
+
+def config(env, learner_class=TQCLearner):
+    """Priorities, windows of random length."""
+    asked = (
+        TQCConfig()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=2)
+        .training(
+            train_batch_size_per_learner=8,
+            num_steps_sampled_before_learning_starts=20,
+            n_step=(1, 3),
+            n_quantiles=4,
+            top_quantiles_to_drop_per_net=1,
+            replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 200},
+        )
+        .reporting(min_sample_timesteps_per_iteration=36, min_time_s_per_iteration=0)
+        .rl_module(model_config={"fcnet_hiddens": [4], "fusionnet_hiddens": None})
+        .learners(num_cpus_per_learner=1, learner_class=learner_class)
+        .debugging(seed=2)
+    )
+    return asked.environment(env_config={"max_steps_in_episode": 10}) if env == PENDULUM else asked
+
+
+DRAWN: list = []
+
+
+class RecordsRows(Update):
+    """Hands every drawn batch to the host."""
+
+    def step(self, state, batch, settings, timesteps, **kwargs):
+        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
+        return super().step(state, batch, settings, timesteps, **kwargs)
+
+
+class LearnerThatRecordsRows(TQCLearner):
+    update_class = RecordsRows
+
+
+def test_what_the_device_draws_makes_the_same_update_on_the_host():
+    fused, hosted = config(PENDULUM, LearnerThatRecordsRows).build_algo(), config(ON_THE_HOST).build_algo()
+    before = hosted.learner.get_weights()
+    jax.tree.map(np.testing.assert_array_equal, before, fused.learner.get_weights())
+    DRAWN.clear()
+    fused_result = fused.train()["learners"][DEFAULT_MODULE_ID]
+    jax.effects_barrier()
+    assert len(DRAWN) == fused_result["num_target_updates"] > 1
+    for batch, steps in DRAWN:
+        hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
+    result = hosted.learner.row_results(len(DRAWN))[DEFAULT_MODULE_ID]
+    after, expected = hosted.learner.get_weights(), fused.learner.get_weights()
+    assert all((value != before[ref]).any() for ref, value in expected.items())
+    for ref, value in expected.items():
+        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
+    for name in ("qf_loss", "policy_loss", "alpha_loss", "td_error_mean"):
+        np.testing.assert_allclose(result[name], fused_result[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    for algo in (fused, hosted):
+        algo.stop()
+
+
+def learned(result):
+    return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
+
+
+@DRIVERS
+def test_a_run_goes_on_exactly(env, tmp_path):
+    straight = config(env).build_algo()
+    for _ in range(2):
+        straight.train()
+    path = straight.save_to_path(tmp_path / "checkpoint")
+    restored = TQC.from_checkpoint(path)
+    jax.tree.map(np.testing.assert_array_equal, straight.learner.get_state(), restored.learner.get_state())
+    if env == PENDULUM:
+        # The environments, too, are where they were: all that follows is the same.
+        expected = [learned(straight.train()) for _ in range(2)]
+        assert all("qf_loss" in each for each in expected)
+        assert [learned(restored.train()) for _ in range(2)] == expected
+    else:
+        rows = [algo.driver.replay_buffer.sample_batch(40, n_step=(1, 3)) for algo in (straight, restored)]
+        jax.tree.map(np.testing.assert_array_equal, *rows)
+        for algo in (straight, restored):
+            batch = {k: v[:8] for k, v in rows[0].items()} | {"weights": np.ones(8, np.float32)}
+            algo.learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: batch}), timesteps=60)
+    jax.tree.map(np.testing.assert_array_equal, straight.learner.get_state(), restored.learner.get_state())
+    for algo in (straight, restored):
+        algo.stop()
+
+
+@DRIVERS
+def test_a_policy_serves_and_is_exported(env, tmp_path):
+    algo = config(env).build_algo()
+    algo.train()
+    observations = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
+    policy = algo.get_policy()
+    actions, _, outputs = policy.compute_actions(observations)
+    means = outputs["action_dist_inputs"][:, :1]
+    np.testing.assert_allclose(actions, 2.0 * np.tanh(means), rtol=1e-4, atol=1e-5)
+    single = [algo.compute_single_action(obs, explore=False) for obs in observations]
+    np.testing.assert_allclose(actions, single, rtol=1e-4, atol=1e-5)
+    exported = load_exported(policy.export(tmp_path / "policy", platforms=["cpu"]))
+    np.testing.assert_allclose(exported.compute_actions(observations)[0], actions, atol=1e-6)
+    served = Policy.from_checkpoint(algo.save_to_path(tmp_path / "checkpoint"))
+    np.testing.assert_array_equal(served.compute_actions(observations)[0], actions)
+    algo.stop()
