@@ -1,4 +1,4 @@
-"""Write `off_policy_golden.json`: DQN and SAC losses that RLlib itself computes from fixed weights and data.
+"""Write `off_policy_golden.json`: DQN, SAC and TQC losses that RLlib itself computes from fixed weights and data.
 
 Needs an environment of its own with `ray[rllib]==2.60.0` and torch (CPU); imports nothing of this project:
 
@@ -31,6 +31,11 @@ sac         name -> the same for SAC: settings (twin_q, gamma, initial_alpha, ac
     losses              policy_loss, qf_loss, qf_twin_loss, alpha_loss; td_error [N]
     gradients           of the losses, by outputs of the module and by log alpha
     parameter_gradients of each parameter, by the loss whose optimizer owns it
+tqc         name -> the same for TQC, but for `gradients`: settings (n_quantiles, n_critics,
+            top_quantiles_to_drop_per_net, gamma, initial_alpha, action_space)
+    forward             qf_preds, q_target_next, qf_curr [N, n_critics, n_quantiles], logp_curr, logp_next [N],
+                        action_dist_inputs [N, 2 * 2], actions_curr, actions_next, raw_actions, raw_actions_next [N, 2]
+    logged              qf_mean, qf_max, qf_min, logps, td_error_mean
 soft_update {online, target, tau, result} of the target network update
 """
 # RLlib and torch live in an environment of their own, without this project's dependencies.
@@ -50,6 +55,7 @@ import torch
 from make_ppo_golden import as_float32, dump, plain
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.core.learner.utils import update_target_network
 
@@ -78,6 +84,11 @@ SAC_CASES = {
     "box_twin": (BOX, {"twin_q": True}),
     "box_one_critic": (BOX, {"twin_q": False}),
     "discrete_twin": (DISCRETE, {"twin_q": True}),
+}
+TQC_CASES = {
+    "two_critics": {"n_quantiles": 5, "n_critics": 2, "top_quantiles_to_drop_per_net": 1},
+    "three_critics": {"n_quantiles": 4, "n_critics": 3, "top_quantiles_to_drop_per_net": 2},
+    "nothing_dropped": {"n_quantiles": 3, "n_critics": 1, "top_quantiles_to_drop_per_net": 0},
 }
 
 
@@ -189,11 +200,22 @@ def dqn_case(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def tqc_case(settings: dict[str, Any]) -> dict[str, Any]:
+    case, learner = actor_critic_case(TQCConfig(), BOX, settings)
+    del case["gradients"]
+    return {**case, "logged": logged(learner, "qf_mean", "qf_max", "qf_min", "logps", "td_error_mean")}
+
+
 def sac_case(action_space: gym.Space, settings: dict[str, Any]) -> dict[str, Any]:
+    return actor_critic_case(SACConfig(), action_space, settings)[0]
+
+
+def actor_critic_case(config: Any, action_space: gym.Space, settings: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What one call of the learner's loss gives, and the learner."""
     rng = np.random.default_rng(4)
     torch.manual_seed(4)
     settings = {**settings, "gamma": GAMMA, "initial_alpha": 0.2}
-    learner = make_learner(SACConfig().training(**settings), action_space, rng)
+    learner = make_learner(config.training(**settings), action_space, rng)
     module = learner.module[MODULE_ID]
     batch = make_batch(action_space, rng)
     columns = {name: torch.tensor(array) for name, array in batch.items()}
@@ -224,7 +246,7 @@ def sac_case(action_space: gym.Space, settings: dict[str, Any]) -> dict[str, Any
     out = dict(forward)
     if raw:
         out["raw_actions"], out["raw_actions_next"] = raw
-    return {
+    case = {
         "settings": {**settings, "action_space": "box" if action_space is BOX else "discrete"},
         "target_entropy": target_entropy,
         "parameters": named(weights_of(module)),
@@ -235,6 +257,7 @@ def sac_case(action_space: gym.Space, settings: dict[str, Any]) -> dict[str, Any
         "gradients": gradients,
         "parameter_gradients": named({names[id(p)]: by_parameter[ref] for ref, p in learner._params.items()}),
     }
+    return case, learner
 
 
 def soft_update(tau: float) -> dict[str, Any]:
@@ -263,12 +286,13 @@ def make_golden() -> dict[str, Any]:
         "model_config": MODEL_CONFIG,
         "dqn": {name: dqn_case(settings) for name, settings in DQN_CASES.items()},
         "sac": {name: sac_case(space, settings) for name, (space, settings) in SAC_CASES.items()},
+        "tqc": {name: tqc_case(settings) for name, settings in TQC_CASES.items()},
         "soft_update": [soft_update(tau) for tau in (0.005, 1.0)],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compute DQN and SAC reference numbers with RLlib.")
+    parser = argparse.ArgumentParser(description="Compute DQN, SAC and TQC reference numbers with RLlib.")
     parser.add_argument("--out", type=Path, help="file to write; the default is standard output")
     arguments = parser.parse_args()
     text = dump(make_golden()) + "\n"

@@ -1,4 +1,5 @@
-"""SAC against numbers that RLlib itself computed; see tests/reference/make_off_policy_golden.py for their layout."""
+"""SAC and TQC against numbers that RLlib itself computed; see tests/reference/make_off_policy_golden.py for their
+layout."""
 
 from __future__ import annotations
 
@@ -12,29 +13,43 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl_stack.algorithms.sac import SACConfig, SACLearner
+from jaxrl_stack.algorithms.registry import get_algorithm_config_class
+from jaxrl_stack.algorithms.sac import SACLearner
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
+from jaxrl_stack.algorithms.tqc import TQCLearner
+from jaxrl_stack.algorithms.tqc.default_tqc_rl_module import DefaultTQCRLModule
 from jaxrl_stack.core.distribution.jax_distribution import SquashedGaussian
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils import counters
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "reference" / "off_policy_golden.json").read_text())
-CASES = GOLDEN["sac"]
+GOLDEN = json.loads((Path(__file__).parents[1] / "reference" / "off_policy_golden.json").read_text())
+CASES = {f"{algorithm}-{name}": case for algorithm in ("sac", "tqc") for name, case in GOLDEN[algorithm].items()}
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
 ACTION_SPACES = {"box": gym.spaces.Box(-1.0, 1.0, (2,), np.float32), "discrete": gym.spaces.Discrete(3)}
 MODULE = "default_policy"
+# Outputs of TQC's module at RLlib.
+NAMED_HERE = {"logp_curr": "logp_resampled", "logp_next": "logp_next_resampled"}
+NOT_RETURNED = ("raw_actions", "raw_actions_next", "actions_curr", "actions_next")
 TEN_THOUSAND = counters.from_int(10_000)
 
 
-class GradientLearner(SACLearner):
+class PlainDescent:
     """One step of plain gradient descent with rate 1: the parameters move by exactly minus the gradient."""
 
     def register_optimizer(self, **kwargs):
         super().register_optimizer(**{**kwargs, "optimizer": optax.sgd, "lr_or_lr_schedule": 1.0})
 
 
-class WithRLlibsDraws(DefaultSACRLModule):
+class OfSAC(PlainDescent, SACLearner):
+    pass
+
+
+class OfTQC(PlainDescent, TQCLearner):
+    pass
+
+
+class RLlibsDraws:
     """Takes the draws of the file in the place of its own."""
 
     def get_train_action_dist_cls(self):
@@ -61,6 +76,14 @@ class WithRLlibsDraws(DefaultSACRLModule):
         return Recorded
 
 
+class SACModule(RLlibsDraws, DefaultSACRLModule):
+    pass
+
+
+class TQCModule(RLlibsDraws, DefaultTQCRLModule):
+    pass
+
+
 def ref_of(torch_name: str) -> str:
     """Our ref for a name in the file: "qf.net.mlp.0.kernel" is "default_policy/qf/dense_0/kernel"."""
     if torch_name == "log_alpha":
@@ -70,17 +93,19 @@ def ref_of(torch_name: str) -> str:
 
 
 @functools.cache
-def learner_of(case: str, learner_class: type = GradientLearner) -> SACLearner:
+def learner_of(case: str) -> SACLearner:
     settings = dict(CASES[case]["settings"])
     action_space = ACTION_SPACES[settings.pop("action_space")]
+    algorithm = case.partition("-")[0].upper()
+    learner_class, module_class = {"SAC": (OfSAC, SACModule), "TQC": (OfTQC, TQCModule)}[algorithm]
     config = (
-        SACConfig()
+        get_algorithm_config_class(algorithm)()
         .environment(observation_space=OBS_SPACE, action_space=action_space)
         .training(**settings)
         .learners(learner_class=learner_class)
         .rl_module(
             model_config={**GOLDEN["model_config"], "draws_of": case},
-            rl_module_spec=RLModuleSpec(module_class=WithRLlibsDraws),
+            rl_module_spec=RLModuleSpec(module_class=module_class),
         )
     )
     return config.build_learner()
@@ -110,10 +135,12 @@ def batch_of(case: str) -> dict[str, np.ndarray]:
 
 
 def test_forward_train(case, learner):
-    golden = dict(CASES[case]["forward"])
+    golden = {NAMED_HERE.get(name, name): value for name, value in CASES[case]["forward"].items()}
     out = learner.module[MODULE].forward_train(batch_of(case))
-    for name in ("raw_actions", "raw_actions_next"):
+    for name in NOT_RETURNED:
         golden.pop(name, None)
+    if "qf_curr" in golden:
+        golden["q_curr"] = np.mean(golden.pop("qf_curr"), axis=(1, 2))
     assert golden.keys() <= out.keys()
     for name, value in golden.items():
         np.testing.assert_allclose(out[name], np.asarray(value), **TOLERANCE, err_msg=name)
@@ -124,7 +151,7 @@ def test_losses_gradients_and_td_errors(case, learner):
     golden, state = CASES[case], jax.device_get(learner.state)
     update = jax.jit(functools.partial(learner.pure_update.step, axis_name=None))
     new_state, metrics, rows = update(state, {MODULE: batch_of(case)}, learner.settings(), TEN_THOUSAND)
-    for name, value in golden["losses"].items():
+    for name, value in (golden["losses"] | golden.get("logged", {})).items():
         np.testing.assert_allclose(metrics[(MODULE, name)], value, **TOLERANCE, err_msg=name)
     np.testing.assert_allclose(metrics[(MODULE, "total_loss")], sum(golden["losses"].values()), **TOLERANCE)
     assert metrics[(MODULE, "target_entropy")] == golden["target_entropy"]
@@ -135,6 +162,6 @@ def test_losses_gradients_and_td_errors(case, learner):
         moved = state.params[ref_of(name)] - np.asarray(new_state.params[ref_of(name)])
         np.testing.assert_allclose(moved, np.asarray(gradient).reshape(moved.shape), **TOLERANCE, err_msg=name)
     # The target networks follow the new weights, by tau.
-    ref = f"{MODULE}/target_qf/dense_0/kernel"
+    ref = f"{MODULE}/target_{'qf_heads/0' if case.startswith('tqc') else 'qf'}/dense_0/kernel"
     new = new_state.params[ref.replace("target_", "")]
     np.testing.assert_allclose(new_state.rest[ref], 0.995 * state.rest[ref] + 0.005 * new, rtol=1e-5, atol=1e-7)
