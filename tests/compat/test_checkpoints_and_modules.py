@@ -22,6 +22,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
@@ -339,6 +340,7 @@ OF_RLLIB = {
     "dqn_dueling": (DQNConfig, THREE, HEAD),
     "sac_box": (SACConfig, PAIR, HEAD | {"fusionnet_hiddens": [7, 6]}),
     "sac_discrete": (SACConfig, THREE, {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}),
+    "tqc_box": (TQCConfig, PAIR, HEAD | {"fusionnet_hiddens": [7, 6]}),
 }
 
 
@@ -367,7 +369,11 @@ def test_a_module_with_rllibs_weights_computes_what_rllibs_does(case):
     if case.startswith("ppo"):
         agree(case, "values", module.compute_values(batch))
         return
-    batch |= {Columns.ACTIONS: OUTPUTS[f"{case}/actions"]} if case == "sac_box" else {}
+    batch |= {Columns.ACTIONS: OUTPUTS[f"{case}/actions"]} if case != "sac_discrete" else {}
+    if case == "tqc_box":
+        agree(case, "qf", module.compute_q_values(batch))
+        agree(case, "target_qf", module.forward_target(batch))
+        return
     lower = np.minimum(OUTPUTS[f"{case}/qf"], OUTPUTS[f"{case}/qf_twin"])
     np.testing.assert_allclose(module.compute_q_values(batch, squeeze=case == "sac_box"), lower, **CLOSE)
     agree(case, "target_qf", module.forward_target(batch, squeeze=case == "sac_box"))

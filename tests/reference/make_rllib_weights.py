@@ -10,6 +10,7 @@ has ``<case>/obs`` float32 [5, 4], ``<case>/action_dist_inputs`` (PPO, SAC) and
     PPO     values [5]
     DQN     qf_preds, and target_qf_preds of the target networks [5, 3]
     SAC     actions of the batch [5, 2] (Box); qf, qf_twin, target_qf (the lower one of both) [5] or [5, 3]
+    TQC     actions of the batch [5, 2]; qf, the mean of all quantiles, and target_qf, that of the truncated ones, [5]
 """
 # RLlib and torch live in an environment of their own, without this project's dependencies.
 # pyright: reportMissingImports=false
@@ -27,6 +28,7 @@ import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.algorithms.tqc import TQCConfig
 
 MODULE_ID = "default_policy"
 NUM_ROWS = 5
@@ -40,6 +42,7 @@ CASES = {
     "dqn_dueling": (DQNConfig, DISCRETE, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5]}),
     "sac_box": (SACConfig, BOX, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5], "fusionnet_hiddens": [7, 6]}),
     "sac_discrete": (SACConfig, DISCRETE, {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}),
+    "tqc_box": (TQCConfig, BOX, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5], "fusionnet_hiddens": [7, 6]}),
 }
 
 
@@ -72,9 +75,12 @@ def outputs_of(module: Any, case: str, obs: np.ndarray) -> dict[str, Any]:
     if case.startswith("ppo"):
         return {"action_dist_inputs": inputs, "values": module.compute_values(batch)}
     actions = {}
-    if case == "sac_box":
+    if case in ("sac_box", "tqc_box"):
         actions = {"actions": torch.linspace(-0.9, 0.9, NUM_ROWS * 2).reshape(NUM_ROWS, 2)}
     batch |= actions
+    if case == "tqc_box":
+        q_values = {"qf": module.compute_q_values(batch), "target_qf": module.forward_target(batch)}
+        return {**actions, "action_dist_inputs": inputs, **q_values}
     squeeze = case == "sac_box"
     return {
         **actions,

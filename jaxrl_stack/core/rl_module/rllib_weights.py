@@ -118,7 +118,7 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
     if name.endswith(".log_std"):
         return name
     raise ValueError(
-        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default MLP modules for PPO, DQN and SAC."
+        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default MLP modules for PPO, DQN, SAC and TQC."
     )
 
 
