@@ -120,7 +120,7 @@ def _imported(path: str) -> Any:
 
 
 class OffPolicyConfig(AlgorithmConfig):
-    """Settings of the algorithms that learn from replay: DQN and SAC derive from it."""
+    """Settings of the algorithms that learn from replay, from which they derive."""
 
     # fmt: off
     _sections = (
