@@ -215,9 +215,13 @@ class Algorithm(Checkpointable):
         return {
             "num_episodes_lifetime": self.driver.num_episodes,
             NUM_ENV_STEPS_SAMPLED_LIFETIME: num_env_steps,
-            "num_agent_steps_sampled_lifetime": {"default_agent": num_env_steps},
-            "num_module_steps_sampled_lifetime": {DEFAULT_MODULE_ID: num_env_steps},
+            **self.config.module_map.numbers("num_{}_steps_sampled_lifetime", num_env_steps),
         }
+
+    def _returns_by_member(self, mean: float) -> dict[str, dict[str, float]]:
+        # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
+        members = self.config.module_map
+        return members.numbers("{}_episode_return_mean", mean) | members.numbers("{}_episode_returns_mean", mean)
 
     def _eager_if_asked(self):
         return jax.disable_jit(bool(self.config.disable_jit))
@@ -321,7 +325,7 @@ class Algorithm(Checkpointable):
         logged = self.metrics.compile()
         # A training step of the user's own has its episodes there.
         if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
-            result["env_runners"] |= _returns_by_member(logged[ENV_RUNNER_RESULTS]["episode_return_mean"])
+            result["env_runners"] |= self._returns_by_member(logged[ENV_RUNNER_RESULTS]["episode_return_mean"])
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
@@ -388,20 +392,18 @@ class Algorithm(Checkpointable):
         merge_nested(result, driver.results())
         seconds_per_step = seconds / max(1, sampled / self.config.num_envs_per_env_runner)
         episodes = episode_results(driver.episode_statistics(seconds_per_step))
-        result["env_runners"] |= (
-            episodes | _returns_by_member(episodes["episode_return_mean"]) | self._lifetime_counts()
-        )
+        result["env_runners"] |= episodes | self._returns_by_member(episodes["episode_return_mean"])
         result["env_runners"] |= {
             "num_episodes": driver.num_episodes - before.num_episodes,
             "num_env_steps_sampled": sampled,
-            "num_agent_steps_sampled": {"default_agent": sampled},
-            "num_module_steps_sampled": {DEFAULT_MODULE_ID: sampled},
+            **self.config.module_map.numbers("num_{}_steps_sampled", sampled),
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": sampled / seconds,
                 "throughput_since_last_restore": (driver.num_env_steps - restored_at.num_env_steps)
                 / max(self._time_total + seconds - restored_at.time_total, 1e-9),
             },
             "weights_seq_no": driver.num_updates,
+            **self._lifetime_counts(),
         }
         merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
         result |= {
@@ -822,16 +824,6 @@ class Algorithm(Checkpointable):
     def cleanup(self) -> None:
         """Free what `setup` made."""
         self.driver.stop()
-
-
-def _returns_by_member(mean: float) -> dict[str, dict[str, float]]:
-    """Mean returns of the only agent and the only module."""
-    # RLlib names these in the singular for one agent and in the plural for several; scripts read both.
-    return {
-        f"{kind}_episode_{name}_mean": {member: mean}
-        for kind, member in (("agent", "default_agent"), ("module", DEFAULT_MODULE_ID))
-        for name in ("return", "returns")
-    }
 
 
 class _Beside:

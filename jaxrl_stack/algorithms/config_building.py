@@ -22,8 +22,8 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.module_map import ModuleMap, single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.policy_spec import PolicySpec
@@ -42,6 +42,11 @@ class ConfigBuilding(ConfigStore):
     """What a config builds. Algorithms override the defaults."""
 
     # ------------------------------------------------------------------------------------------------ policies, spaces
+
+    @property
+    def module_map(self) -> ModuleMap:
+        """Which module acts for which agent."""
+        return single_agent(self._policy_ids(), "multi_agent(policies=...) with one policy")
 
     def get_multi_agent_setup(
         self,
@@ -97,8 +102,8 @@ class ConfigBuilding(ConfigStore):
             known = spaces[module_id]
         elif observation_space is not None and action_space is not None:
             known = (observation_space, action_space)
-        elif spaces and DEFAULT_MODULE_ID in spaces and module_id not in self._policy_ids():
-            known = spaces[DEFAULT_MODULE_ID]  # a part that does not act works on what the policy sees
+        elif module_id not in self._policy_ids() and (seen := self._spaces_of_policy(spaces)):
+            known = seen  # a part that does not act works on what the policy sees
         else:
             raw = self._env_spaces(env, spaces)
             if raw[0] is None or raw[1] is None:
@@ -118,6 +123,9 @@ class ConfigBuilding(ConfigStore):
                     f"changes the space override recompute_output_{kind}_space()."
                 )
         return observation_space or known[0], action_space or known[1]
+
+    def _spaces_of_policy(self, spaces: SpacesById | None) -> tuple[gym.Space, gym.Space] | None:
+        return next((spaces[policy_id] for policy_id in self._policy_ids() if spaces and policy_id in spaces), None)
 
     def _env_spaces(self, env: Any, spaces: SpacesById | None) -> tuple[gym.Space | None, gym.Space | None]:
         """Spaces of one environment: this config's own, else those in `spaces`, else the environment's.
@@ -314,8 +322,8 @@ class ConfigBuilding(ConfigStore):
             TypeError: If a connector has the wrong form.
         """
         observation_space, action_space = self._env_spaces(env, spaces)
-        if observation_space is None and spaces and DEFAULT_MODULE_ID in spaces:
-            observation_space, action_space = spaces[DEFAULT_MODULE_ID]
+        if observation_space is None:
+            observation_space, action_space = self._spaces_of_policy(spaces) or (None, action_space)
         if observation_space is None:
             raise ValueError(
                 "The env-to-module pipeline needs to know the observation space: pass env= or "
@@ -341,7 +349,7 @@ class ConfigBuilding(ConfigStore):
                 scalar = jax.ShapeDtypeStruct((), np.float32)
                 settings = {setting.name: scalar for setting in self._traced_settings()}
                 fixed = {name: self.static_value(name) for name in self._static_settings}
-                check_env_to_module(pipeline, settings | fixed)
+                check_env_to_module(pipeline, {self.module_map.module_id: settings | fixed})
         return pipeline
 
     def build_module_to_env_connector(self, env: Any = None, spaces: SpacesById | None = None) -> ModuleToEnvPipeline:

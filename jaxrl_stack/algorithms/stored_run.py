@@ -11,7 +11,6 @@ import gymnasium as gym
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.class_paths import ClassLoader
 
@@ -92,7 +91,8 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
     kwargs = decoder.decode_items(component.ctor["kwargs"])
     try:
         spec = RLModuleSpec(module_class=loader.load(component.class_path, what=what, base=RLModule), **kwargs)
-        check_fits_specs(spec.as_multi_rl_module_spec(), {DEFAULT_MODULE_ID: state})
+        specs = spec.as_multi_rl_module_spec()
+        check_fits_specs(specs, dict.fromkeys(specs.rl_module_specs, state))
     except DAMAGES as error:
         raise ValueError(f"{what} does not fit an RLModuleSpec: {error!r}.") from error
     return spec
@@ -116,7 +116,7 @@ def check_modules(
         kwargs = modules.part(module_id).component().ctor["kwargs"]
         spaces[module_id] = tuple(decoder.decode(kwargs.get(name)) for name in ("observation_space", "action_space"))
     # Modules can have come and gone since the config was made, and can do without spaces.
-    is_known = set(config.policies or (DEFAULT_MODULE_ID,)) <= set(spaces)
+    is_known = set(config.policies) <= set(spaces)
     if not is_known or not all(isinstance(space, gym.Space) for pair in spaces.values() for space in pair):
         return
     try:

@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import PURE_SIGNATURE, ConnectorContext, ConnectorV2, StandaloneModule
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.signatures import call_problem
 from jaxrl_stack.utils.spaces import shape_dtype_struct, validate_batch
@@ -40,14 +39,14 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
                 )
 
 
-def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Any]) -> None:
+def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Trace an env-to-module pipeline without host connectors on observations of its space.
 
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 
     Args:
         pipeline: Its input spaces are known.
-        settings: Names of the traced settings → number or `jax.ShapeDtypeStruct`.
+        settings: ``{module id: {traced setting: number or `jax.ShapeDtypeStruct`}}``.
 
     Raises:
         TypeError: A connector cannot be compiled, or returns something else than it should.
@@ -56,13 +55,13 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, An
     names = f"The env-to-module connectors {pipeline.names}"
     observation_space = pipeline.input_observation_space
     assert observation_space is not None
-    module_id = DEFAULT_MODULE_ID
-    traced = {n: v for n, v in settings.items() if isinstance(v, jax.ShapeDtypeStruct)}
+    ((module_id, own),) = settings.items()
+    traced = {n: v for n, v in own.items() if isinstance(v, jax.ShapeDtypeStruct)}
     context = pipeline.blank_context([module_id], BATCH_SIZE, pure=_NoModule(), settings={module_id: traced})
     batch = {module_id: {Columns.OBS: shape_dtype_struct(observation_space, (BATCH_SIZE,))}}
 
     def run(batch: dict[str, Any], context: ConnectorContext) -> dict[str, Any]:
-        context = dataclasses.replace(context, settings={module_id: {**settings, **context.settings[module_id]}})
+        context = dataclasses.replace(context, settings={module_id: {**own, **context.settings[module_id]}})
         for name, connector in zip(pipeline.names, pipeline.connectors, strict=True):
             _check_is_arrays(name, connector.init(BATCH_SIZE))
         return pipeline.apply(pipeline.init(BATCH_SIZE), batch, context)[1]
@@ -114,7 +113,7 @@ class _NoModule(StandaloneModule):
     """Stands for the module where there is none."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__(None, ())
 
     def bind(self, params: Any, rest: Any) -> NoReturn:
         raise _AsksForModule

@@ -24,7 +24,6 @@ from jaxrl_stack.connectors.connector_v2 import (
 from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.markers import Marker
 from jaxrl_stack.connectors.states import check_state, described, strong_array
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.spaces import zeros
 
@@ -325,12 +324,14 @@ class ConnectorPipelineV2(PureConnector):
 
     def blank_context(self, module_ids: Sequence[str], num_envs: int, **fields: Any) -> ConnectorContext:
         """A context to trace with: zeros as previous actions and rewards, no reset, and these other fields."""
-        action_spaces = {} if self._input_action_space is None else self._action_spaces()
+        spaces = {} if self._input_action_space is None else self._action_spaces()
         return ConnectorContext(
             key=jax.random.key(0),
             reset=np.zeros(num_envs, bool),
             prev_rewards={module_id: np.zeros(num_envs, np.float32) for module_id in module_ids},
-            prev_actions={module_id: zeros(space, (num_envs,)) for module_id, space in action_spaces.items()},
+            prev_actions={
+                module_id: zeros(self._space_of(spaces, module_id), (num_envs,)) for module_id in module_ids if spaces
+            },
             step=np.zeros(2, np.uint32),
             **fields,
         )
@@ -404,10 +405,10 @@ class ConnectorPipelineV2(PureConnector):
             rl_module: Module for connectors that ask for one.
             ctx: Context; None makes one with a key, a reset mask, and zeros as previous actions and rewards.
         """
-        nested, _ = nest(batch)
+        nested, _ = nest(batch, rl_module)
         size = self._batch_size(nested, None)
         if ctx is None:
-            pure = None if rl_module is None else StandaloneModule(rl_module)
+            pure = None if rl_module is None else StandaloneModule(rl_module, nested)
             ctx = self.blank_context(list(nested), size, pure=pure)
         self._chain_spaces()
         columns = _described_leaves(nested)
@@ -463,17 +464,18 @@ class ConnectorPipelineV2(PureConnector):
         given = {"rl_module": rl_module, "episodes": episodes, "explore": explore}
         if pure is self:
             return super().__call__(batch=batch, **given, **kwargs)
-        nested, is_flat = nest(batch or {})
+        nested, is_flat = nest(batch or {}, rl_module)
         if len(nested) > 1:
             raise NotImplementedError(
                 f"Host connectors take the columns of one module; the batch has the modules {sorted(nested)}."
             )
-        module_id, columns = next(iter(nested.items()), (DEFAULT_MODULE_ID, {}))
         more = {name: value for name, value in kwargs.items() if name not in CONTEXT_FIELDS}
-        columns = self._run_host_connectors(batch=columns, **{**given, "episodes": list(episodes or ())}, **more)
-        batch = columns if is_flat or not batch else {module_id: columns}
+        columns = self._run_host_connectors(
+            batch=next(iter(nested.values()), {}), **{**given, "episodes": list(episodes or ())}, **more
+        )
+        batch = columns if is_flat or not batch else dict.fromkeys(nested, columns)
         # The part is made anew for each call; what a call leaves in it belongs to the whole pipeline.
-        kwargs = self._fields_from_episodes(episodes or ()) | kwargs
+        kwargs = self._fields_from_episodes(episodes or (), nest(batch, rl_module)[0]) | kwargs
         if kwargs.get("key") is None:
             kwargs["key"] = self._next_key()
         pure._num_envs = self._num_envs
@@ -484,10 +486,6 @@ class ConnectorPipelineV2(PureConnector):
     def _run_host_connectors(self, **arguments: Any) -> dict[str, Any]:
         """The host connectors' columns as arrays."""
         return run_host_connectors(self, **arguments)
-
-    def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Fields of the ConnectorContext that running episodes tell."""
-        return {}
 
     @property
     def state(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -16,8 +16,8 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.checkpoints.plain_data import Constructible
 from jaxrl_stack.connectors import batch_items
 from jaxrl_stack.connectors.states import as_dict, restore, shape_problem, to_host
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import streams
 
@@ -86,11 +86,15 @@ class ConnectorContext:
 
 
 class StandaloneModule:
-    """Stands for a PureModule where a built module is at hand, outside compiled code."""
+    """Stands for a PureModule where a built module is at hand, outside compiled code.
 
-    def __init__(self, rl_module):
-        # A plain RLModule has no id level; connectors always look modules up by id.
-        self._modules = rl_module if isinstance(rl_module, MultiRLModule) else {DEFAULT_MODULE_ID: rl_module}
+    Args:
+        rl_module: An RLModule, or a MultiRLModule.
+        module_ids: The ids by which connectors look the RLModule up: those of their batch.
+    """
+
+    def __init__(self, rl_module: Any, module_ids: Iterable[str]):
+        self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
 
     def bind(self, params, rest):
         """The modules by id; they hold their own parameters, so both arguments are not used."""
@@ -256,7 +260,7 @@ class ConnectorV2(Checkpointable, Constructible):
                 f"{type(self).__name__} needs the {kind} space that it works on, but `input_{kind}_space` is "
                 "None. Pass it to the constructor, or set it on the connector or its pipeline."
             )
-        return dict(space.items()) if self._multi_agent else {DEFAULT_MODULE_ID: space}
+        return dict(space.items()) if self._multi_agent else {single_agent().module_id: space}
 
     def _map_spaces(self, function, *spaces):
         """``function`` of the spaces, or of each module's spaces."""
@@ -297,7 +301,7 @@ class ConnectorV2(Checkpointable, Constructible):
                 f"{type(self).__name__} got a batch with the modules {sorted(batch)}. A connector for several "
                 "modules is made with multi_agent=True and has a space per module id."
             )
-        return [(DEFAULT_MODULE_ID, next(iter(batch)))]
+        return [(single_agent().module_id, next(iter(batch)))]
 
     # --- The pure core
 
@@ -375,7 +379,7 @@ class ConnectorV2(Checkpointable, Constructible):
 
         Raises:
             ValueError: The number of environments changed in the middle of the episodes whose history a
-                connector keeps.
+                connector keeps; or columns without a module id came with several modules.
         """
         raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
@@ -496,16 +500,17 @@ class PureConnector(ConnectorV2):
     ) -> dict[str, Any]:
         """Run ``apply`` once on the host copy of the state; see `ConnectorV2.__call__`."""
         fields = {name: kwargs[name] for name in CONTEXT_FIELDS if name in kwargs}
-        nested, is_flat = nest(batch or {})
-        if not nested and episodes:
-            nested, is_flat = self._from_episodes(episodes, fields)
+        nested, is_flat = nest(batch or {}, rl_module)
+        if not nested and episodes and (columns := self._columns_of(episodes)):
+            nested, is_flat = nest(columns, rl_module)
+            fields = self._fields_from_episodes(episodes, nested) | fields
         size = self._batch_size(nested, episodes)
         fields.setdefault("reset", np.zeros(size, bool))
         self._resize(size, bool(np.all(fields["reset"])))
         if fields.get("key") is None:
             fields["key"] = self._next_key()
         ctx = ConnectorContext(
-            pure=None if rl_module is None else StandaloneModule(rl_module),
+            pure=None if rl_module is None else StandaloneModule(rl_module, nested),
             explore=explore is None or bool(explore),
             **fields,
         )
@@ -518,9 +523,13 @@ class PureConnector(ConnectorV2):
         self._calls += 1
         return jax.random.fold_in(streams.named(jax.random.key(0), type(self).__name__), self._calls - 1)
 
-    def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """``(batch, whether it is flat)`` for a call with episodes but without a batch."""
-        return {}, False
+    def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
+        """The batch of a call with episodes but without one."""
+        return {}
+
+    def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
+        """Fields of the ConnectorContext that running episodes tell of these modules."""
+        return {}
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
         if self._state is None:
@@ -576,8 +585,8 @@ def _as_numpy(leaf: Any) -> Any:
     return np.array(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) else leaf
 
 
-def nest(batch: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """``(batch with the module id level, whether that level was added)``."""
+def nest(batch: Mapping[str, Any], rl_module: Any) -> tuple[dict[str, Any], bool]:
+    """``(batch with the module id level, whether that level was added)``; columns are those of the only module."""
     if set(batch) & _COLUMN_NAMES:
-        return {DEFAULT_MODULE_ID: dict(batch)}, True
+        return {single_agent(rl_module if isinstance(rl_module, MultiRLModule) else ()).module_id: dict(batch)}, True
     return {module_id: dict(sub) for module_id, sub in batch.items()}, False

@@ -19,7 +19,7 @@ from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, DEFAULT_MODULE_ID
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -85,8 +85,6 @@ class SingleAgentEnvRunner(EnvRunner):
         module_id: The module that acts: that of the only agent.
     """
 
-    module_id = DEFAULT_MODULE_ID
-
     def __init__(
         self,
         *,
@@ -105,6 +103,7 @@ class SingleAgentEnvRunner(EnvRunner):
         # Its own, and open: a curriculum changes `env_config` in the runner and calls `make_env`.
         config = config.copy(copy_frozen=False)
         super().__init__(config=config, worker_index=worker_index or 0)
+        self.module_id = config.module_map.module_id
         self.num_workers = config.num_env_runners if num_workers is None else num_workers
         recreated = recreated_worker or was_actor_restarted()
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)

@@ -20,15 +20,15 @@ class SampleBatch(Columns):
         raise TypeError("SampleBatch(...): a batch is a dict {module_id: {Columns.OBS: array, ...}} here.")
 
 
-_BATCH = "a dict {DEFAULT_MODULE_ID: {Columns.OBS: array, ...}}"
+_BATCH = "a dict {module_id: {Columns.OBS: array, ...}}"
 __getattr__ = absent_or_renamed(
     __name__,
     absent={
         "MultiAgentBatch": _BATCH,
         "concat_samples": f"np.concatenate for each column of {_BATCH}",
         "concat_samples_into_ma_batch": _BATCH,
-        "convert_ma_batch_to_sample_batch": f"batch[DEFAULT_MODULE_ID] of {_BATCH}",
-        "attempt_count_timesteps": "len(batch[DEFAULT_MODULE_ID][Columns.OBS])",
+        "convert_ma_batch_to_sample_batch": f"batch[module_id] of {_BATCH}",
+        "attempt_count_timesteps": "len(batch[module_id][Columns.OBS])",
     },
 )
 

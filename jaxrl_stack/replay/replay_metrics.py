@@ -6,14 +6,14 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
     from jaxrl_stack.replay.episode_records import Counts
 
-# The ids that the layers above use where there is one agent; RLlib's.
-_AGENT, _MODULE = "default_agent", "default_policy"
+((_AGENT, _MODULE),) = single_agent().module_of.items()
 
 _ADDED = {
     names.NUM_EPISODES_ADDED: "added_episodes",

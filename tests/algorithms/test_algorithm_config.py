@@ -547,6 +547,7 @@ def test_properties():
 def test_multi_agent_setup_fills_in_spaces():
     spaces = {"a": (gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2))}
     config = AlgorithmConfig().multi_agent(policies=["a"], policies_to_train=["a"])
+    assert config.module_map.module_id == "a" and AlgorithmConfig().module_map.module_id == "default_policy"
     policies, is_trained = config.get_multi_agent_setup(spaces=spaces)
     assert policies["a"].observation_space == spaces["a"][0]
     assert policies["a"].action_space == spaces["a"][1]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.connectors.connector_v2 import ConnectorContext
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.connectors.env_to_module import (
     EnvToModulePipeline,
     FlattenObservations,
@@ -287,6 +287,20 @@ def test_a_pipeline_starts_from_episodes():
     ]
     out = pipeline(episodes=episodes, rl_module=None, explore=False, shared_data={})
     np.testing.assert_array_equal(out["obs"], [[0, 0, 0, 0, 0], [1, 1, 0, 1, 0.5]])
+
+
+def test_what_episodes_tell_belongs_to_the_module_of_the_batch():
+    class Nothing(ConnectorV2):
+        def __call__(self, *, batch, **kwargs):
+            return batch
+
+    episode = SingleAgentEpisode(
+        observations=[np.zeros(2), np.ones(2)], actions=[1], rewards=[0.5], len_lookback_buffer=0
+    )
+    connectors = [Nothing(), PrevActionsPrevRewards(), FlattenObservations()]
+    pipeline = EnvToModulePipeline(BOX, gym.spaces.Discrete(2), connectors=connectors)
+    out = pipeline(batch={"p": {"obs": np.ones((1, 2), np.float32)}}, episodes=[episode])
+    np.testing.assert_array_equal(out["p"]["obs"], [[1, 1, 0, 1, 0.5]])
 
 
 def test_statistics_frames_and_history_work_together_under_strict_promotion():

@@ -180,6 +180,18 @@ def test_the_default_pipeline_on_its_own(modules):
     assert "actions_for_env" in text and "action_logp" in text
 
 
+def test_the_id_of_columns_is_that_of_the_only_module(modules):
+    pipeline = ModuleToEnvPipeline(OBS_SPACE, gym.spaces.Discrete(5), connectors=[GetActions()])
+    columns = {"action_dist_inputs": LOGITS[:4]}
+    only = MultiRLModuleSpec(rl_module_specs={"cat": modules.rl_module_specs["cat"]}).build(seed=0)
+    out = pipeline(rl_module=only, batch=columns, explore=False)
+    np.testing.assert_array_equal(out["actions"], LOGITS[:4].argmax(-1))
+    out = pipeline(rl_module=modules["cat"], batch={"cat": columns}, explore=False)
+    np.testing.assert_array_equal(out["cat"]["actions"], LOGITS[:4].argmax(-1))
+    with pytest.raises(ValueError, match="'cat', 'gauss'.*needs batches of the form {module_id: columns}"):
+        pipeline(rl_module=modules, batch=columns, explore=False)
+
+
 def test_strict_promotion(pure):
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         for_env(BOUNDED, jnp.asarray(ACTIONS))

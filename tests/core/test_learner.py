@@ -709,6 +709,8 @@ def test_modules_learn_each_from_its_own_rows():
         assert np.isfinite(metrics[module_id]["total_loss"])
     with pytest.raises(ValueError, match="needs batches of the form {module_id: columns}"):
         learner.update(batch=rows())
+    with pytest.raises(ValueError, match="needs episodes with a module_id"):
+        learner.update(episodes=[SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[0.0])])
     # Minibatches of 4 rows of each: 3 for p, and q goes round until p is through.
     state = learner.get_state()
     learner.update(batch=batch, minibatch_size=4)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.nested import batch as stack
 from jaxrl_stack.utils.spaces import zeros
@@ -22,23 +21,22 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     observations, actions and rewards; connectors with a history keep it from call to call.
     """
 
-    def _from_episodes(self, episodes: Sequence[Any], fields: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        if self._multi_agent:
-            return super()._from_episodes(episodes, fields)
-        for name, value in self._fields_from_episodes(episodes).items():
-            fields.setdefault(name, value)
-        observations = stack([episode.get_observations(-1) for episode in episodes])
-        return {DEFAULT_MODULE_ID: {Columns.OBS: observations}}, True
+    def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
+        observations = [] if self._multi_agent else [episode.get_observations(-1) for episode in episodes]
+        return {Columns.OBS: stack(observations)} if observations else {}
 
-    def _fields_from_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
+    def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
         at_reset = np.array([episode.t == 0 for episode in episodes], bool)
         rewards = [0.0 if first else episode.get_rewards(-1) for episode, first in zip(episodes, at_reset, strict=True)]
-        fields: dict[str, Any] = {"reset": at_reset, "prev_rewards": {DEFAULT_MODULE_ID: np.array(rewards, np.float32)}}
+        fields: dict[str, Any] = {
+            "reset": at_reset,
+            "prev_rewards": dict.fromkeys(module_ids, np.array(rewards, np.float32)),
+        }
         if self._input_action_space is not None:
             no_action = zeros(self._input_action_space)
             actions = [
                 no_action if first else episode.get_actions(-1)
                 for episode, first in zip(episodes, at_reset, strict=True)
             ]
-            fields["prev_actions"] = {DEFAULT_MODULE_ID: stack(actions)}
+            fields["prev_actions"] = dict.fromkeys(module_ids, stack(actions))
         return fields

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
@@ -39,14 +39,15 @@ def episodes_to_batch(
         indices of the valid rows in the flattened block ``[T * B]``, episode by episode.
 
     Raises:
-        ValueError: If there is no step in any episode, or an episode belongs to an unknown module.
+        ValueError: If there is no step in any episode, or an episode belongs to an unknown module, or
+            names none where there are several.
         TypeError: If something is no episode.
     """
     by_module: dict[str, list[dict[str, Any]]] = {}
     for i, episode in enumerate(episodes):
         if not isinstance(episode, SingleAgentEpisode):
             raise TypeError(f"update(episodes=...): entry {i} is {episode!r}; give a list of SingleAgentEpisodes.")
-        module_id = episode.module_id or (DEFAULT_MODULE_ID if DEFAULT_MODULE_ID in modules else next(iter(modules)))
+        module_id = episode.module_id or single_agent(modules, "episodes with a module_id").module_id
         if module_id not in modules:
             raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")
         if len(episode):

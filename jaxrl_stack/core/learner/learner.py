@@ -23,7 +23,6 @@ from jaxrl_stack.core.learner.row_blocks import (
     concatenate,
     deal_out_columns,
     lay_out_rows,
-    module_of_columns,
     num_rows_of,
     padded_size,
     rows_per_shard,
@@ -34,6 +33,7 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
+from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
@@ -335,7 +335,7 @@ class Learner(StoredLearner):
                 raise ValueError(f"The batch has modules {unknown} that this learner does not: {list(self.template)}.")
             columns_of = {mid: dict(columns) for mid, columns in batch.items()}
         else:
-            columns_of = {module_of_columns(list(self.template), "batches"): dict(batch)}
+            columns_of = {single_agent(self.template).module_id: dict(batch)}
         for mid, columns in columns_of.items():
             check_columns(mid, columns, self.template[mid])
         return columns_of

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.utils.spaces import validate_batch
 
@@ -125,20 +124,3 @@ def concatenate(batches: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[
         mid: jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b[mid] for b in batches if mid in b])
         for mid in dict.fromkeys(m for b in batches for m in b)
     }
-
-
-def module_of_columns(module_ids: Sequence[str], what: str) -> str:
-    """The module whose columns these are, where nothing says so: the policy, or the only one.
-
-    Args:
-        module_ids: The learner's modules.
-        what: Name of the columns in the message.
-
-    Raises:
-        ValueError: If it could be any.
-    """
-    if DEFAULT_MODULE_ID in module_ids:
-        return DEFAULT_MODULE_ID
-    if len(module_ids) > 1:
-        raise ValueError(f"A learner of {list(module_ids)} needs {what} of the form {{module_id: columns}}.")
-    return module_ids[0]

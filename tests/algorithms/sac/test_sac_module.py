@@ -155,7 +155,7 @@ def test_greedy_actions_are_the_squashed_mean_within_asymmetric_bounds(box):
     config = SACConfig().environment("gymnax/Pendulum-v1", observation_space=OBS, action_space=BOX)
     pipeline = config.build_module_to_env_connector(spaces={"__env_single__": (OBS, BOX)})
     inputs = np.float32([[0.3, -0.7, 0.0, 0.0], [40.0, -40.0, 1.0, 1.0]])
-    context = ConnectorContext(pure=StandaloneModule(box), explore=False)
+    context = ConnectorContext(pure=StandaloneModule(box, ["default_policy"]), explore=False)
     _, acted = pipeline.apply(pipeline.init(2), {"default_policy": {"action_dist_inputs": inputs}}, context)
     columns = acted["default_policy"]
     np.testing.assert_allclose(columns["actions"], np.tanh(inputs[:, :2]), rtol=1e-5)
