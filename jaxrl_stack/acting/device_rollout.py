@@ -44,12 +44,12 @@ class StepKeys:
 
     Attributes:
         policy: PRNG keys ``[T]`` of pipelines and module.
-        envs: PRNG keys ``[T, B]``.
+        envs: What `JaxEnv.step_keys` makes of PRNG keys, leaves ``[T, B, ...]``.
         module: The module's random streams, leaves ``[T, ...]``; None derives them in every step.
     """
 
     policy: jax.Array
-    envs: jax.Array
+    envs: Any
     module: dict[str, Any] | None
 
 
@@ -145,7 +145,7 @@ class DeviceRollout(PolicyStep):
         """
         keys = jax.random.split(key, (num_steps, 1 + num_envs))
         module = jax.vmap(lambda key: self.random_streams(rest, key))(keys[:, 0])
-        return StepKeys(policy=keys[:, 0], envs=keys[:, 1:], module=module)
+        return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), module=module)
 
     def steps(
         self, state: RunnerState, keys: StepKeys, context: Any

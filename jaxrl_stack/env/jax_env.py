@@ -120,11 +120,25 @@ class JaxEnv(abc.ABC):
             params: A pytree like `self.params`.
         """
 
-    def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+    def step_keys(self, keys: jax.Array) -> Any:
+        """What is derived of the keys of many steps before the first of them; what the on-device driver calls.
+
+        In every step, the same would take longer. A class that overrides `step_batch` gets the keys as they are, unless
+        it overrides this, too.
+
+        Args:
+            keys: PRNG keys ``[T, B]``.
+
+        Returns:
+            A pytree of arrays ``[T, B, ...]``, whose ``[B, ...]`` `step_batch` takes for keys; here, these keys.
+        """
+        return keys
+
+    def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
         """`step` of several environments at once; what the on-device driver calls.
 
         Args:
-            keys: PRNG keys ``[B]``.
+            keys: PRNG keys ``[B]``, or what `step_keys` made of them.
             state: States ``[B, ...]``.
             action: Actions ``[B, ...]``.
             params: Shared by all.
@@ -165,12 +179,30 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
 _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
+class _StepKeys(NamedTuple):
+    """The keys of steps that reset what they end.
+
+    Attributes:
+        whole: As they were given. A reset derives its own from them: most steps have none.
+        own: Those of the dynamics.
+    """
+
+    whole: jax.Array
+    own: jax.Array
+
+
 class AutoResetJaxEnv(JaxEnv):
     """A `JaxEnv` from a reset and a step that know nothing of each other.
 
     Subclasses write `reset_env` and `step_env`, with plain Python numbers wherever that is convenient;
     `reset` and `step` put them together and fix the types.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        owner = next(base for base in cls.__mro__ if {"step_keys", "step_batch"} & vars(base).keys())
+        if "step_keys" not in vars(owner):
+            cls.step_keys = JaxEnv.step_keys
 
     @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
@@ -205,11 +237,16 @@ class AutoResetJaxEnv(JaxEnv):
         obs, state = jax.tree.map(lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state))
         return step._replace(obs=obs, state=state)
 
-    def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        step = jax.vmap(
-            lambda key, state, action: self._step_without_reset(jax.random.split(key)[0], state, action, params)
-        )(keys, state, action)
-        return reset_where_ended(step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(keys))
+    def step_keys(self, keys: jax.Array) -> Any:
+        own = jax.vmap(lambda key: jax.random.split(key)[0])(keys.reshape(-1))
+        return _StepKeys(keys, own.reshape(keys.shape))
+
+    def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
+        whole, own = keys if isinstance(keys, _StepKeys) else AutoResetJaxEnv.step_keys(self, keys)
+        step = jax.vmap(self._step_without_reset, in_axes=(0, 0, 0, None))(own, state, action, params)
+        return reset_where_ended(
+            step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(whole)
+        )
 
 
 class GymnaxEnv(AutoResetJaxEnv):
@@ -308,7 +345,10 @@ class GymnaxEnv(AutoResetJaxEnv):
         rest = {name: x for name, x in info.items() if name not in ("terminated", "truncated", "final_observation")}
         return JaxStep(obs, strongly_typed(state), *signals, final_obs, strongly_typed(rest))
 
-    def step_batch(self, keys: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
+    def step_keys(self, keys: jax.Array) -> Any:
+        return super().step_keys(keys) if self._has_plain_step else keys
+
+    def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
         if self._has_plain_step:
             return super().step_batch(keys, state, action, params)
         return JaxEnv.step_batch(self, keys, state, action, params)

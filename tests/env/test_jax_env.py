@@ -340,6 +340,45 @@ def test_auto_reset_and_types_of_a_users_env():
     assert len({tuple(k) for k in np.asarray(jax.random.key_data(steps.state.key)).reshape(-1, 2)}) == 4 * NUM_ENVS
 
 
+@pytest.mark.parametrize("env", [WalkEnv(), GymnaxEnv("FourRooms-misc")], ids=lambda env: env.name)
+def test_keys_of_steps_are_derived_before_the_first(env):
+    keys = jax.random.split(jax.random.key(0), (NUM_STEPS, NUM_ENVS))
+    _, first = jax.vmap(env.reset, in_axes=(0, None))(keys[0], env.params)
+    actions = jnp.tile(jnp.arange(NUM_STEPS)[:, None] % env.action_space.n, (1, NUM_ENVS))
+
+    def steps_with(step, keys):
+        def body(state, inputs):
+            after = step(inputs[0], state, inputs[1], env.params)
+            return after.state, after
+
+        steps = jax.jit(lambda keys: jax.lax.scan(body, first, (keys, actions))[1])(keys)
+        is_key = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(steps)]
+        leaves = zip(jax.tree.leaves(steps), is_key, strict=True)
+        return [jax.random.key_data(leaf) if own else leaf for leaf, own in leaves]
+
+    one_by_one = steps_with(jax.vmap(env.step, in_axes=(0, 0, 0, None)), keys)
+    for given in (keys, env.step_keys(keys)):
+        jax.tree.map(np.testing.assert_array_equal, steps_with(env.step_batch, given), one_by_one)
+
+    def splits(keys):
+        return str(jax.make_jaxpr(env.step_batch)(keys, first, actions[0], env.params)).count("random_split")
+
+    assert splits(jax.tree.map(lambda x: x[0], env.step_keys(keys))) == splits(keys[0]) - 1
+
+
+def test_a_step_batch_of_ones_own_gets_the_keys_as_they_are():
+    class Mixin:
+        def step_batch(self, keys, state, action, params):
+            return super().step_batch(keys, state, action, params)
+
+    class Mixed(Mixin, WalkEnv):
+        pass
+
+    keys = jax.random.split(jax.random.key(0), (NUM_STEPS, NUM_ENVS))
+    for env in (RecordedEnv("CartPole-v1"), Mixed()):
+        assert env.step_keys(keys) is keys
+
+
 class BrokenEnv(JaxEnv):
     """Breaks one clause of the contract at a time."""
 
