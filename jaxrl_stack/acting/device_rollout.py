@@ -14,6 +14,7 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import at_chunk_starts
 
 if TYPE_CHECKING:
     from jaxrl_stack.env.jax_env import JaxEnv
@@ -181,3 +182,22 @@ class DeviceRollout(PolicyStep):
             env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
             module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
         )
+
+    def side_by_side(self, columns: dict[str, Any], num_fragments: int) -> dict[str, Any]:
+        """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
+
+        Args:
+            columns: ``[R * T, B, ...]``.
+            num_fragments: ``R``.
+
+        Returns:
+            Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
+        """
+        if num_fragments > 1:
+            columns = jax.tree.map(
+                lambda x: jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1).reshape(
+                    x.shape[0] // num_fragments, -1, *x.shape[2:]
+                ),
+                columns,
+            )
+        return at_chunk_starts(columns, self.pure.template[self.module_id])

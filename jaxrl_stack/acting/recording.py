@@ -45,8 +45,9 @@ class SampleBlock:
 
     Attributes:
         experience: Columns ``[T, B, ...]`` of the module: obs (its inputs), actions, rewards (the environment's),
-            terminateds, truncateds, final_obs (valid where truncated and in the last row) and its outputs; loss_mask
-            where an environment was only reset in some row, or failed, with its whole episode.
+            terminateds, truncateds, final_obs (valid where truncated and in the last row) and its outputs, of its
+            recurrent states those at chunk starts; loss_mask where an environment was only reset in some row, or
+            failed, with its whole episode.
         weights_seq_no: Updates that the acting weights had seen.
         episodes: The episodes that ended.
         metrics: The runner's reduced metrics.

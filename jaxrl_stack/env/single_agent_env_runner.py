@@ -21,7 +21,7 @@ from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.experience import Experience, at_chunk_starts
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -390,7 +390,7 @@ class SingleAgentEnvRunner(EnvRunner):
         states = self._connectors.compiled_state()
         return SampleBlock(
             experience=Experience(
-                {self.module_id: recording.columns()},
+                {self.module_id: at_chunk_starts(recording.columns(), self._policy.modules[self.module_id])},
                 num_env_steps=recording.num_env_steps,
                 num_agent_steps=recording.num_env_steps,
             ),

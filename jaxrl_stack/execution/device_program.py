@@ -199,8 +199,7 @@ class DeviceProgram:
             block=block,
         )
         timesteps = counters.add(state.timesteps, length * self.num_envs * self.num_devices)
-        if num_shares > 1:
-            columns = jax.tree.map(functools.partial(_side_by_side, num_shares), columns)
+        columns = self.rollout.side_by_side(columns, num_shares)
         return dataclasses.replace(state, runner=sampler, timesteps=timesteps), {self.module_id: columns}
 
     def request(self, state: TrainState, *, num_steps: int) -> TrainState:
@@ -286,12 +285,6 @@ class DeviceProgram:
         state = self.learner.state
         settings = jax.tree.map(jnp.asarray, self.learner.settings())
         return jax.eval_shape(one_step, jax.random.key(0), state, settings, np.zeros(2, np.uint32))
-
-
-def _side_by_side(num_shares: int, rows: jax.Array) -> jax.Array:
-    """``[R * T, B, ...]`` as ``[T, R * B, ...]``."""
-    shares = jnp.moveaxis(rows.reshape(num_shares, -1, *rows.shape[1:]), 0, 1)
-    return shares.reshape(shares.shape[0], -1, *rows.shape[2:])
 
 
 def repeat(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Share, joined
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
@@ -56,7 +58,7 @@ def runner():
         PPOConfig()
         .environment("counter_on_the_host", env_config={"terminate_at": LENGTH})
         .env_runners(num_envs_per_env_runner=NUM_ENVS)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=Sum))
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=Sum, model_config={"max_seq_len": 2}))
     )
     runner = SingleAgentEnvRunner(config=config)
     yield runner
@@ -69,9 +71,10 @@ def on_host(runner: SingleAgentEnvRunner, *, random_actions: bool):
     return [[np.ravel(e.get_extra_model_outputs(name)["sum"]) for name in columns] for e in episodes]
 
 
-def rollout_of(runner: SingleAgentEnvRunner, module_class: type[RLModule]) -> DeviceRollout:
+def rollout_of(runner: SingleAgentEnvRunner, module_class: type[RLModule], **model_config) -> DeviceRollout:
     config, spaces = runner.config, runner.get_spaces()
-    spec = config.copy(copy_frozen=False).rl_module(rl_module_spec=RLModuleSpec(module_class=module_class))
+    spec = RLModuleSpec(module_class=module_class, model_config=model_config or None)
+    spec = config.copy(copy_frozen=False).rl_module(rl_module_spec=spec)
     return DeviceRollout(
         env=CounterEnv(terminate_at=LENGTH),
         module_id=DEFAULT_MODULE_ID,
@@ -104,6 +107,43 @@ def test_recurrent_state_goes_from_step_to_step_and_starts_anew_with_every_episo
     state_in, state_out = on_device(runner)
     np.testing.assert_array_equal(state_in, np.tile(before, (NUM_ENVS, 2)).T)
     np.testing.assert_array_equal(state_out, np.tile(after, (NUM_ENVS, 2)).T)
+
+
+def states_of_fragments(runner: SingleAgentEnvRunner, **model_config):
+    """``STATE_IN`` of two fragments of 5 steps, one after the other, of all environments: ``[chunks, 2 * B]``."""
+    rollout = rollout_of(runner, Sum, **model_config)
+    pure = rollout.pure
+
+    @jax.jit
+    def sample(key):
+        state = rollout.init(key, NUM_ENVS)
+        context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
+        return rollout.side_by_side(rollout.unroll(state, context, num_steps=10)[1], 2)
+
+    columns = sample(jax.random.key(0))
+    assert columns[Columns.OBS].shape == (5, 2 * NUM_ENVS, 1) and Columns.STATE_OUT not in columns
+    return columns[Columns.STATE_IN]["sum"][..., 0]
+
+
+def test_what_is_learned_from_holds_recurrent_states_at_chunk_starts(runner):
+    # Of the states 0.5, 0.5, 1.5 of every episode: at the steps 0, 2, 4, and 5, 7, 9.
+    first, second = np.float32([[0.5, 1.5, 0.5], [1.5, 0.5, 0.5]])
+    np.testing.assert_array_equal(
+        states_of_fragments(runner, max_seq_len=2), np.stack([first] * NUM_ENVS + [second] * NUM_ENVS, axis=1)
+    )
+    np.testing.assert_array_equal(states_of_fragments(runner), [[0.5] * NUM_ENVS + [1.5] * NUM_ENVS])
+    with pytest.raises(ValueError, match="'max_seq_len': 0.*int of 1 or more"):
+        states_of_fragments(runner, max_seq_len=0)
+
+    runner.sample(num_episodes=1)  # the next call resets
+    for expected in (first, second):
+        experience = runner.sample_block(num_steps=5).experience
+        assert Columns.STATE_OUT not in experience.modules[DEFAULT_MODULE_ID]
+        parts = experience.split(NUM_ENVS)
+        parts = [*parts, Share([experience], Fraction(1, NUM_ENVS), Fraction(1, NUM_ENVS)).fetched()]
+        for part in parts:
+            np.testing.assert_array_equal(part.modules[DEFAULT_MODULE_ID][Columns.STATE_IN]["sum"][:, 0, 0], expected)
+        jax.tree.map(np.testing.assert_array_equal, joined(parts[:NUM_ENVS]).modules, experience.modules)
 
 
 def test_actions_that_no_module_has_chosen_leave_its_state_alone(runner):
