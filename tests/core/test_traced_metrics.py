@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics, nest_metrics, put_counter
+from jaxrl_stack.core.learner.traced_metrics import Metrics, TracedMetrics, nest_metrics, put_counter, put_setting
 from jaxrl_stack.ops import losses, reductions, running_statistics
 from jaxrl_stack.utils import counters
 
@@ -42,10 +42,11 @@ def test_statistics_are_those_of_all_rows_and_need_no_exchange_of_their_own():
     assert program.count("psum") == 1 and "all_gather" not in program
 
 
-def test_a_learning_rate_is_reported_as_it_was_set():
-    rate, loss = ("p", "default_optimizer_learning_rate"), ("p", "total_loss")
-    reported = nest_metrics({rate: np.float32(0.0003), loss: np.float32(0.1)})
-    assert reported == {"p": {rate[1]: 0.0003, loss[1]: float(np.float32(0.1))}}
+def test_a_setting_is_reported_as_it_was_set_and_a_metric_as_it_was_found():
+    metrics = {("p", "mean_learning_rate"): np.float32(0.1)}
+    put_setting(metrics, ("p", "default_optimizer_learning_rate"), jnp.float32(0.0003))
+    reported = nest_metrics(jax.device_get(metrics))["p"]
+    assert reported == {"mean_learning_rate": float(np.float32(0.1)), "default_optimizer_learning_rate": 0.0003}
 
 
 def test_a_counter_is_reported_exactly_beyond_what_one_float_holds():

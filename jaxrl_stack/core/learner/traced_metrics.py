@@ -327,6 +327,17 @@ def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) ->
     metrics[path] = jnp.stack(counters.as_floats(counter))
 
 
+def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
+    """Report a setting, which reads as it was set: 0.0003 is the shortest number that is this float32.
+
+    Args:
+        metrics: What leaves the program.
+        path: Of the metric.
+        value: float32 scalar.
+    """
+    metrics[path] = value[None]
+
+
 def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
     """Raise for the first tensor that was not finite, if ``check_nans`` is on.
 
@@ -357,10 +368,16 @@ def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
         level = out
         for part in path[:-1]:
             level = level.setdefault(part, {})
-        name = path[-1]
-        if np.ndim(value):
-            level[name] = float(value[0]) + float(value[1])
-        else:
-            # A learning rate reads as it was set, 0.0003: the shortest number that is this float32.
-            level[name] = float(str(value) if name.endswith(LR_KEY) else value)
+        readings = {(): float, (1,): _setting, (2,): _counter}
+        level[path[-1]] = readings[np.shape(value)](value)
     return out
+
+
+def _setting(value: np.ndarray) -> float:
+    """What `put_setting` has reported."""
+    return float(str(value[0]))
+
+
+def _counter(value: np.ndarray) -> float:
+    """What `put_counter` has reported."""
+    return float(value[0]) + float(value[1])

@@ -25,7 +25,7 @@ from jaxrl_stack.core.learner.minibatches import (
     shard_rows,
 )
 from jaxrl_stack.core.learner.optimizers import as_vector
-from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics
+from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics, put_setting
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
@@ -247,9 +247,8 @@ class Update:
         """
         learner, before, (params, rest, optimizers) = self._learner, started.state, carry
         values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
-        for mid, by_name in started.values["lr"].items():
-            for name, lr in by_name.items():
-                values[(mid, f"{name}_{LR_KEY}")] = lr
+        rates = {(mid, f"{name}_{LR_KEY}"): lr for mid, own in started.values["lr"].items() for name, lr in own.items()}
+        values |= rates
         # What follows the parameters alone is the same on all devices.
         streams = learner.pure.stream_refs
         kept = streams | learner.pure.target_refs
@@ -266,7 +265,10 @@ class Update:
             num_updates=before.num_updates + jnp.uint32(1),
         )
         with learner.in_pure_hook("post_update"):
-            return learner.post_update(state, metrics=values, settings=started.values["modules"]), values
+            state = learner.post_update(state, metrics=values, settings=started.values["modules"])
+        for path, lr in rates.items():
+            put_setting(values, path, lr)
+        return state, values
 
 
 def _with_lr_factors(learner: LossHooks, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
