@@ -7,6 +7,7 @@ RLlib has them, with ``ray.rllib`` replaced by ``jaxrl_stack``, for example
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ from jaxrl_stack.utils.coming import ComingModules
 from jaxrl_stack.utils.torch_names import TorchNamesFinder
 
 if TYPE_CHECKING:
+    from jaxrl_stack import distributed
     from jaxrl_stack.utils.devices import use_cpu_devices
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "use_cpu_devices"]
+__all__ = ["__version__", "distributed", "use_cpu_devices"]
 
 
 if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
@@ -29,7 +31,9 @@ _connect_with_tune()
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: the module behind it imports jax.
+    # Imported when asked for: the modules behind them import jax.
+    if name == "distributed":
+        return importlib.import_module(f"{__name__}.distributed")
     if name == "use_cpu_devices":
         from jaxrl_stack.utils.devices import use_cpu_devices
 

@@ -162,7 +162,10 @@ def test_importing_the_package_imports_nothing_heavy():
     assert modules_after("import jaxrl_stack") & {"jax", "flax", "numpy", "gymnax", "gymnasium", "ray"} == set()
 
 
-@pytest.mark.parametrize("module", ["jaxrl_stack.algorithms.ppo", "jaxrl_stack.env.jax_env", "jaxrl_stack.cli.train"])
+@pytest.mark.parametrize(
+    "module",
+    ["jaxrl_stack.algorithms.ppo", "jaxrl_stack.env.jax_env", "jaxrl_stack.cli.train", "jaxrl_stack.distributed"],
+)
 def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
     # gymnax starts the backend at import; after that the number of CPU devices is fixed.
     check = "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
@@ -170,8 +173,8 @@ def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
 
 
 def test_public_names_are_there_without_being_imported_first():
-    assert {"use_cpu_devices", "__version__"} <= set(dir(jaxrl_stack))
-    assert callable(jaxrl_stack.use_cpu_devices)
+    assert {"distributed", "use_cpu_devices", "__version__"} <= set(dir(jaxrl_stack))
+    assert callable(jaxrl_stack.use_cpu_devices) and callable(jaxrl_stack.distributed.initialize)
     from jaxrl_stack import algorithms
     from jaxrl_stack.algorithms.ppo.ppo import PPO
 

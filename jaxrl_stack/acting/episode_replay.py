@@ -21,10 +21,18 @@ class EpisodeReplay:
             ``on_episode_step`` and ``on_episode_end``, in the order in which a host runner would.
         observation_space: Of the module's inputs.
         action_space: Of the module's actions.
+        first_env: Index of the first environment of the blocks.
     """
 
-    def __init__(self, call: Callable[[str, int, SingleAgentEpisode], None], observation_space: Any, action_space: Any):
+    def __init__(
+        self,
+        call: Callable[[str, int, SingleAgentEpisode], None],
+        observation_space: Any,
+        action_space: Any,
+        first_env: int = 0,
+    ):
         self._call = call
+        self._first_env = first_env
         self._spaces = {"observation_space": observation_space, "action_space": action_space}
         self._running: dict[int, SingleAgentEpisode] = {}
         # Environments in the middle of episodes whose beginning was not seen.
@@ -44,10 +52,10 @@ class EpisodeReplay:
         ended: list[SingleAgentEpisode] = []
         for t in range(num_steps):
             row = take(columns, t)
-            for index in range(num_envs):
-                if counts is not None and not counts[t, index]:
+            for place in range(num_envs):
+                if counts is not None and not counts[t, place]:
                     continue
-                step = take(row, index)
+                step, index = take(row, place), self._first_env + place
                 if index in self._missed:
                     if step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS]:
                         self._missed.remove(index)
@@ -102,7 +110,7 @@ class EpisodeReplay:
         Args:
             state: What `get_state` returned; ``{}`` if these episodes were not watched.
             lengths: int ``[B]``, steps of the environments' running episodes. Where `state` has no episode of that
-                length, the next one is the first to be watched.
+                length, the next one is the first to be watched; other environments' episodes are passed over.
         """
         self._running = {}
         start = 0
@@ -123,9 +131,10 @@ class EpisodeReplay:
             )
             episode.custom_data.update(custom_data)
             start += length
-        for index in [i for i, e in self._running.items() if i >= len(lengths) or len(e) != lengths[i]]:
+        length_of = dict(enumerate(lengths.tolist(), start=self._first_env))
+        for index in [i for i, episode in self._running.items() if len(episode) != length_of.get(i)]:
             del self._running[index]
-        self._missed = {*np.flatnonzero(lengths).tolist()} - self._running.keys()
+        self._missed = {i for i, length in length_of.items() if length} - self._running.keys()
 
 
 def side_by_side(columns: Any) -> Any:

@@ -44,6 +44,7 @@ from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.devices import of_first_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
@@ -367,8 +368,14 @@ class Algorithm(Checkpointable):
         return (
             sampled >= (config.min_sample_timesteps_per_iteration or 0)
             and trained >= (config.min_train_timesteps_per_iteration or 0)
-            and time.perf_counter() - started >= (config.min_time_s_per_iteration or 0.0)
+            and self._has_lasted(config.min_time_s_per_iteration or 0.0, started)
         )
+
+    def _has_lasted(self, seconds: float, started: float) -> bool:
+        """Whether it is so long ago, by the clock of the first of joined processes: all have to go on alike."""
+        if not seconds:
+            return True
+        return of_first_process(lambda: "yes" * (time.perf_counter() - started >= seconds)) == "yes"
 
     def _empty_result(self) -> dict[str, Any]:
         module_ids = self.driver.module_ids
@@ -759,6 +766,27 @@ class Algorithm(Checkpointable):
                 self.learner_group.add_module(module_id=module_id, module_spec=spec)
         for module_id in present - set(modules.parts):
             self.learner_group.remove_module(module_id)
+
+    def save_to_path(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        state: dict[str, Any] | None = None,
+        filesystem: Any = None,
+        use_msgpack: bool = False,
+        blocking: bool = True,
+    ) -> str:
+        """Write a checkpoint; see `Checkpointable.save_to_path`.
+
+        Joined processes call it together. The first one writes, what all of them hold; the others wait for it.
+
+        Raises:
+            ValueError: If `path` exists and is no checkpoint.
+            RuntimeError: In the other processes, if the first one cannot write it.
+        """
+        written, save = self.get_state() if state is None else state, super().save_to_path
+        options = {"filesystem": filesystem, "use_msgpack": use_msgpack, "blocking": blocking}
+        return of_first_process(lambda: save(path, state=written, **options))
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
         """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""

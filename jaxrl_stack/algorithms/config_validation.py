@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import jax
+
 from jaxrl_stack.algorithms.base_settings import default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, ConfigStore
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
@@ -45,6 +47,8 @@ class ConfigValidation(ConfigStore):
         self._validate_model_config()
         self._validate_connectors()
         self._validate_evaluation()
+        if jax.distributed.is_initialized():
+            self._validate_for_joined_processes()
         if self.samples_on_device:
             self._validate_for_device()
 
@@ -223,6 +227,20 @@ class ConfigValidation(ConfigStore):
             self._value_error(
                 f"evaluation(evaluation_config={{'env_runner_cls': {short(evaluation.env_runner_cls)}}}) needs a host "
                 f"environment: {short(evaluation.env)} is stepped inside the compiled program. Leave it out."
+            )
+
+    def _validate_for_joined_processes(self) -> None:
+        """What processes that `distributed.initialize` joined can run together."""
+        if self.num_learners:
+            self._value_error(
+                f"learners(num_learners={self.num_learners}): this process was joined with others, which learn "
+                "together. Leave num_learners out, or distributed.initialize(), and Ray starts the learners."
+            )
+        if not self.samples_on_device:
+            self._value_error(
+                f"environment({short(self.env)}) is a host environment, and joined processes step JAX environments "
+                "only. Leave distributed.initialize() out, and let Ray start env runners and learners "
+                "(num_env_runners, num_learners)."
             )
 
     def _validate_for_device(self) -> None:

@@ -13,7 +13,15 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from jaxrl_stack.env.runner_layout import restored_runner_state, with_connector_states
-from jaxrl_stack.utils.devices import all_shards, host_view, place_sharded, place_shards
+from jaxrl_stack.utils.devices import (
+    all_shards,
+    device_numbers,
+    host_view,
+    joined_devices,
+    own_shards,
+    place_sharded,
+    place_shards,
+)
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.streams import Stream, stream_key
 
@@ -38,7 +46,11 @@ class TrainingShards:
     def __init__(self, rollout: DeviceRollout | None, num_envs: int, devices: Sequence[Device]):
         self._rollout, self._num_envs, self._devices = rollout, num_envs, list(devices)
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
-        first = _first_key if rollout is None else functools.partial(_first_shard, rollout, num_envs // len(devices))
+        first = (
+            _first_key
+            if rollout is None
+            else functools.partial(_first_shard, rollout, num_envs // len(joined_devices([*devices])))
+        )
         self._init = jax.jit(first)
         self.state: Any = None
         self.window: Any = None
@@ -46,7 +58,7 @@ class TrainingShards:
     def start(self, seed: int) -> None:
         """Fresh environments."""
         key = stream_key(seed, Stream.ROLLOUT)
-        shards = [self._init(jax.random.fold_in(key, d)) for d in range(len(self._devices))]
+        shards = [self._init(jax.random.fold_in(key, d)) for d in device_numbers(self._devices)]
         self.state, self.window = place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
@@ -72,10 +84,10 @@ class TrainingShards:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int ``[envs]``, steps of the running episodes."""
+        """int ``[envs]``, steps of the running episodes of this process."""
         if self._rollout is None:
             return np.zeros(0, int)
-        return np.asarray(all_shards(self.state.episodes.episode_length)).reshape(-1)
+        return np.asarray(own_shards(self.state.episodes.episode_length)).reshape(-1)
 
     def get_state(self) -> dict[str, Any]:
         """All of it, as named leaves."""
@@ -101,7 +113,7 @@ class TrainingShards:
             restored = restored_runner_state(
                 runner["rollout"],
                 rollout,
-                num_devices=len(self._devices),
+                num_devices=len(joined_devices(self._devices)),
                 num_envs=self._num_envs,
                 fresh=lambda *arguments: jax.device_get(rollout.init(*arguments)),
             )

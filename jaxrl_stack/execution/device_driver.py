@@ -35,7 +35,15 @@ from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated
+from jaxrl_stack.utils.devices import (
+    all_shards,
+    device_numbers,
+    host_view,
+    joined_devices,
+    map_over_devices,
+    own_shards,
+    place_replicated,
+)
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import merge_nested
@@ -94,7 +102,7 @@ class DeviceDriver(Driver):
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
         devices = config.learner_class.devices_of(config)
         env = None if resolved is None else resolved.make()
-        self._check_devices(len(devices))
+        self._check_devices(len(joined_devices(devices)))
         pipelines = self._make_pipelines(env)
         module_spaces = self.spaces[self.module_id]
         self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *module_spaces)
@@ -116,7 +124,7 @@ class DeviceDriver(Driver):
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self.shards = TrainingShards(self.program.rollout, self._num_envs, devices)
         self._start()
-        self._episode_replay = EpisodeReplay(self._call_episode_hook, *module_spaces)
+        self._episode_replay = self._make_episode_replay()
         if resolved is not None:
             self._make_env_runners(resolved)
             self.callbacks.on_environment_created(
@@ -173,7 +181,7 @@ class DeviceDriver(Driver):
 
     def _plan_program(self) -> None:
         """Work out the sizes that the program is made for."""
-        learner, num_devices = self.learner, len(self.learner.devices)
+        learner, num_devices = self.learner, self.learner.num_devices
         program = DeviceProgram(
             step=self.step,
             learner=learner,
@@ -182,6 +190,7 @@ class DeviceDriver(Driver):
             axis_name=learner.reduction_axis,
             num_envs=self._num_envs // num_devices,
             num_devices=num_devices,
+            is_joined=num_devices > len(learner.devices),
             explore=bool(self.config.explore),
             records_block=self._watches_episodes,
         )
@@ -292,6 +301,11 @@ class DeviceDriver(Driver):
     def _timesteps_on_host(self) -> Any:
         return host_view(self.timesteps)
 
+    def _make_episode_replay(self) -> EpisodeReplay:
+        """For the environments of this process."""
+        first_env = device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
+        return EpisodeReplay(self._call_episode_hook, *self.spaces[self.module_id], first_env)
+
     def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
         self.callbacks.call_for_episode(
             hook, env_index, episode, env_runner=self.env_runner, metrics_logger=self.episode_metrics
@@ -363,7 +377,7 @@ class DeviceDriver(Driver):
 
     def _watch(self, block: Any) -> None:
         """Let callbacks see the episodes of what a call has recorded."""
-        episodes = self._episode_replay.replay(side_by_side(all_shards(block)))
+        episodes = self._episode_replay.replay(side_by_side(own_shards(block)))
         self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes)
 
     def count_env_steps(self, num_env_steps: int) -> None:
@@ -458,7 +472,7 @@ class DeviceDriver(Driver):
 
     @property
     def description(self) -> str:
-        return f"{len(self.learner.devices)} {self.learner.device.platform} device(s)"
+        return f"{self.learner.num_devices} {self.learner.device.platform} device(s)"
 
     # ------------------------------------------------------------------------------------------------------ state
 
@@ -503,7 +517,7 @@ class DeviceDriver(Driver):
             self.eval_env_runner.reset(evaluation)
             self.env_runner_group.config, self.eval_env_runner_group.config = config, evaluation
         self.learner_group.config = config
-        self._episode_replay = EpisodeReplay(self._call_episode_hook, *self.spaces[self.module_id])
+        self._episode_replay = self._make_episode_replay()
         self.episode_metrics.reset()
         return True
 

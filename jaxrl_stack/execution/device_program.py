@@ -66,6 +66,7 @@ class DeviceProgram:
         axis_name: Of the devices, or None.
         num_envs: Environments of one device.
         num_devices: Devices of the axis.
+        is_joined: Whether some of them belong to other processes.
         explore: Whether sampling explores.
         num_training_steps: K.
         recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None without environments.
@@ -81,6 +82,7 @@ class DeviceProgram:
     axis_name: str | None
     num_envs: int
     num_devices: int
+    is_joined: bool = False
     explore: bool = True
     num_training_steps: int = 1
     recorded: Any = None
@@ -116,7 +118,7 @@ class DeviceProgram:
             state, learned = place.repeat(functools.partial(self.step, place=place), state, self.num_training_steps)
         runner, block = place.ended(state.runner)
         # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
-        window = () if self.rollout is None else runner.window.packed()
+        window = () if self.rollout is None else runner.window.packed(self.axis_name if self.is_joined else None)
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     # ------------------------------------------------------------------------------------- around the training steps

@@ -14,7 +14,6 @@ from jaxrl_stack.core import (
     COMPONENT_EVAL_ENV_RUNNER,
     COMPONENT_LEARNER_GROUP,
     COMPONENT_REPLAY_BUFFER,
-    DEFAULT_MODULE_ID,
 )
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
@@ -72,7 +71,6 @@ class Driver(abc.ABC):
         available_memory: Bytes that were free for it when this was built; None if that is not known.
     """
 
-    module_id = DEFAULT_MODULE_ID
     spaces: dict[str, tuple[Any, Any]]
     learner: Learner | None
     learner_group: LearnerGroup
@@ -91,6 +89,7 @@ class Driver(abc.ABC):
         self.algorithm = algorithm
         self.config = config
         self.step = step
+        self.module_id = config.module_map.module_id
         self.callbacks = callbacks
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.num_env_steps = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import gymnasium as gym
 
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.utils.devices import joined_devices
 from jaxrl_stack.utils.memory import (
     HOST_ENV_BYTES,
     MemoryEstimate,
@@ -77,25 +78,33 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, requ
     """Refuse what the devices of a learner cannot hold.
 
     Args:
-        devices: CPU devices share the machine's memory, accelerators have their own, and equal parts in it.
-        whole: What all of them hold together; its first count is what they divide.
+        devices: Of this process. CPU devices share the machine's memory, accelerators have their own, and equal parts
+            in it.
+        whole: What they hold together with those of all joined processes; its first count is what they divide.
         require: Judges it.
 
     Raises:
         ValueError: With the settings to change.
     """
-    if devices[0].platform == "cpu":
-        require(whole, available_memory(devices[0]), "are free on this machine")
-        return
     (divided, number), *others = whole.counts.items()
-    counts = dict([(divided, -(-number // len(devices))), *others])
+    num_devices = len(joined_devices([*devices]))
+
+    def part_of(where: str, num_parts: int) -> MemoryEstimate:
+        counts = dict([(divided, -(-number * num_parts // num_devices)), *others])
+        return dataclasses.replace(whole, what=f"part of the {whole.what} {where}", counts=counts)
+
+    if devices[0].platform == "cpu":
+        own = whole if num_devices == len(devices) else part_of("of this process", len(devices))
+        require(own, available_memory(devices[0]), "are free on this machine")
+        return
     for device in devices:
-        part = dataclasses.replace(whole, what=f"part of the {whole.what} on {device}", counts=counts)
-        require(part, available_memory(device), "are free there")
+        require(part_of(f"on {device}", 1), available_memory(device), "are free there")
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Bytes that are free for what the devices hold together, in equal parts; None if that is not known."""
+    """Bytes that are free for what the devices hold together, those of other joined processes like these, in equal
+    parts; None if that is not known."""
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]
-    return min(sizes) * len(places) if sizes else None
+    num_processes = len(joined_devices([*devices])) // len(devices)
+    return min(sizes) * len(places) * num_processes if sizes else None

@@ -163,7 +163,7 @@ class DeviceMemory(Checkpointable):
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
         self._config = config
         devices, num_envs = self._driver.learner.devices, int(config.num_envs_per_env_runner)
-        num_devices, capacity = len(devices), config.replay_capacity
+        num_devices, capacity = self._driver.learner.num_devices, config.replay_capacity
         _check_divides("train_batch_size_per_learner", config.total_train_batch_size, num_devices)
         _check_divides("replay_buffer_config={'capacity': ...}", capacity, num_devices)
         length = config.get_rollout_fragment_length()
@@ -297,7 +297,7 @@ class DeviceMemory(Checkpointable):
         if not state:
             return
         driver = self._driver
-        num_devices = len(driver.learner.devices)
+        num_devices = driver.learner.num_devices
         saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
         if saved != num_devices:
             raise ValueError(
@@ -305,7 +305,7 @@ class DeviceMemory(Checkpointable):
                 f"of its own. Use {saved} devices, or save with store_buffer_in_checkpoints=False and start with an "
                 f"empty buffer."
             )
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), driver.kept)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), driver.kept)
         restored = from_named_leaves(shapes, state, "the replay buffer")
 
         def placed() -> Any:

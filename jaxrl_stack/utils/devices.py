@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import weakref
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -48,7 +49,7 @@ def use_cpu_devices(n: int) -> None:
 
 
 def learner_devices(config: AlgorithmConfig) -> list[Device]:
-    """The local devices that a learner of this config maps its update over.
+    """The devices of this process that a learner of this config maps its update over.
 
     ===================================  =========================================
     setting                              devices
@@ -59,8 +60,9 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
     ``num_cpus_per_learner=c``           without accelerator: c CPU devices
     ===================================  =========================================
 
-    In a learner that is an actor (``num_learners`` above 0) these are the devices of its process, and of its
-    accelerators it sees only those that it was given: ``local_gpu_idx`` has no meaning there.
+    Where processes are joined, each of them takes part with so many devices of its own; see `joined_devices`. A learner
+    that is an actor (``num_learners`` above 0) sees only the accelerators that it was given: ``local_gpu_idx`` has no
+    meaning there.
 
     Raises:
         ValueError: If there are fewer devices than asked for.
@@ -101,17 +103,36 @@ def joined_devices(devices: list[Device]) -> list[Device]:
 
     Returns:
         `devices` themselves in a process that was joined with no other.
+
+    Raises:
+        ValueError: If another process has fewer devices.
     """
     platform = devices[0].platform
-    num_processes = jax.process_count(platform)
+    num_processes = num_joined_processes(platform)
     if num_processes == 1:
         return devices
     places = [jax.local_devices(backend=platform).index(device) for device in devices]
-    return [
-        jax.local_devices(process_index=process, backend=platform)[place]
-        for process in range(num_processes)
-        for place in places
-    ]
+    devices_of = [jax.local_devices(process_index=process, backend=platform) for process in range(num_processes)]
+    fewest = min(map(len, devices_of))
+    if fewest <= max(places):
+        raise ValueError(
+            f"Joined processes take part with as many devices each, this one with {len(devices)}, and one of them has "
+            f"only {fewest} {platform} device(s). Set learners(num_gpus_per_learner={fewest}), or "
+            f"num_cpus_per_learner={fewest} without accelerators."
+        )
+    return [of_process[place] for of_process in devices_of for place in places]
+
+
+def num_joined_processes(platform: str | None = None) -> int:
+    """Processes that ``jax.distributed`` joined; 1 without it, and then no backend is started to find out."""
+    return jax.process_count(platform) if jax.distributed.is_initialized() else 1
+
+
+def device_numbers(devices: list[Device]) -> range:
+    """Which of `joined_devices` the devices of this process are."""
+    platform = devices[0].platform
+    process = jax.process_index(platform) if num_joined_processes(platform) > 1 else 0
+    return range(process * len(devices), (process + 1) * len(devices))
 
 
 class _MappedProgram:
@@ -213,13 +234,19 @@ def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
 
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
-    """Put leaves ``[D, ...]`` on this process's D devices, one slice each, with the sharding that ``pmap`` expects."""
-    sharding = _sharding(devices, "devices")
-    return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
+    """Put leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
+
+    Args:
+        tree: Of all `joined_devices`: each process places the slices that are its own.
+        devices: The devices of this process.
+    """
+    sharding, own = _sharding(devices, "devices"), device_numbers(devices)
+    is_joined = num_joined_processes(devices[0].platform) > 1
+    return jax.tree.map(lambda x: jax.device_put(x[own.start : own.stop] if is_joined else x, sharding), tree)
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """`place_sharded` of one tree per device, whose leaves are that device's slice ``[1, ...]``.
+    """`place_sharded` of one tree per device of this process, whose leaves are that device's slice ``[1, ...]``.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -249,11 +276,131 @@ def host_view(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
-def all_shards(tree: Any) -> Any:
-    """Leaves ``[D, ...]`` that are sharded over devices, as arrays on the host."""
+def own_shards(tree: Any) -> Any:
+    """Leaves ``[D, ...]`` that are sharded over devices, as arrays on the host: what this process holds of them."""
 
-    def gather(x: jax.Array) -> Any:
+    def fetch(x: jax.Array) -> Any:
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         return np.concatenate([np.asarray(shard.data) for shard in shards])
 
+    return jax.tree.map(functools.partial(_of_bits, fetch), tree)
+
+
+def all_shards(tree: Any) -> Any:
+    """Leaves ``[D, ...]`` that are sharded over all `joined_devices`, as arrays on the host.
+
+    All joined processes have to call it together, and all of them get everything.
+    """
+
+    def gather(x: jax.Array) -> Any:
+        own = own_shards(x)
+        return own if num_joined_processes() == 1 else np.concatenate(gathered(own))
+
     return jax.tree.map(functools.partial(_of_bits, gather), tree)
+
+
+# ---------------------------------------------------------------------------------------------------- joined processes
+
+
+_LARGEST_MESSAGE = 1 << 22
+"""Bytes that each process sends at a time: what is on a device on the way, from every process, is as large."""
+
+
+def gathered(own: np.ndarray) -> np.ndarray:
+    """``[P, ...]``: the arrays of all P joined processes, which have to call it together.
+
+    Args:
+        own: NumPy, of the same shape and dtype in all of them.
+    """
+    num_processes = num_joined_processes()
+    if num_processes == 1:
+        return own[None]
+    sent = np.ascontiguousarray(own).reshape(-1).view(np.uint8)
+    # Few sizes, for each is a program of its own.
+    size = min(_LARGEST_MESSAGE, 1 << max(8, (sent.size - 1).bit_length()))
+    received = np.empty((num_processes, sent.size), np.uint8)
+    for start in range(0, sent.size, size):
+        part = sent[start : start + size]
+        (everyone,) = _gathering()(np.pad(part, (0, size - part.size))[None])
+        received[:, start : start + size] = np.asarray(host_view(everyone))[:, : part.size]
+    return received.view(own.dtype).reshape(num_processes, *own.shape)
+
+
+@functools.cache
+def _gathering() -> Callable[..., Any]:
+    """uint8 ``[1, n]`` of this process -> ``([P, n],)``."""
+    return map_over_devices(
+        lambda own: (jax.lax.all_gather(own, "processes"),),
+        jax.local_devices()[:1],
+        axis_name="processes",
+        in_axes=(0,),
+        out_axes=(None,),
+        donate_argnums=(),
+    )
+
+
+def check_processes_agree(settings: Mapping[str, Any]) -> None:
+    """Make sure that all joined processes, which call it together, were given the same settings.
+
+    Args:
+        settings: By name. Numbers, texts, and lists and dicts of these are compared; of anything else its type.
+
+    Raises:
+        ValueError: In all of them, if they were not: they would run different programs, and wait for each other
+            forever.
+    """
+    if num_joined_processes() == 1:
+        return
+    sums = np.array([zlib.crc32(f"{name}={_as_text(settings[name])}".encode()) for name in sorted(settings)], np.uint32)
+    totals = gathered(np.array([len(sums), zlib.crc32(sums.tobytes())], np.uint32))
+    if (totals == totals[0]).all():
+        return
+    differing = ["their names"]
+    if (totals[:, 0] == totals[0, 0]).all():
+        everyone = gathered(sums)
+        differing = [name for name, own in zip(sorted(settings), everyone.T, strict=True) if (own != own[0]).any()]
+    raise ValueError(
+        f"The joined processes were given different settings ({', '.join(differing)}), and run one program together. "
+        f"Build the algorithm from the same config in all of them."
+    )
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{key!r}: {_as_text(item)}' for key, item in value.items()))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_as_text, value))}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_as_text, value)))}}}"
+    is_plain = value is None or isinstance(value, bool | int | float | str | np.generic)
+    return repr(value) if is_plain else f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def of_first_process(function: Callable[[], str]) -> str:
+    """``function()``, called in the first of the joined processes alone, while the others wait for its result.
+
+    Args:
+        function: Returns a text of at most 4,000 bytes.
+
+    Raises:
+        Exception: In the first process, what `function` raises.
+        RuntimeError: In the others then, with its message.
+    """
+    if num_joined_processes() == 1:
+        return function()
+    text, error = "", None
+    if jax.process_index() == 0:
+        try:
+            text = function()
+        except BaseException as raised:  # raised below, when the others know of it
+            text, error = f"{type(raised).__name__}: {raised}", raised
+    message = np.zeros(4096, np.uint8)
+    encoded = np.frombuffer(text.encode()[:4000], np.uint8)
+    message[0], message[1 : 1 + encoded.size] = error is not None, encoded
+    has_failed, *sent = gathered(message)[0]
+    if error is not None:
+        raise error
+    received = bytes(sent).rstrip(b"\0").decode(errors="replace")
+    if has_failed:
+        raise RuntimeError(f"The first of the joined processes failed: {received}")
+    return received

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.utils.devices import num_joined_processes
+
 LARGEST_SHARE = 0.005
 """Of the time that copies may take: an update of a small network takes hardly longer than a copy of its state."""
 
@@ -37,11 +39,14 @@ class Snapshots:
 
     def before_call(self, *state: Any) -> None:
         """Copy the state if that is due: for the first call, after `interval` calls or more, and if it is not what the
-        last call returned, because it was replaced.
+        last call returned, because it was replaced. Never where processes are joined: they would go on from different
+        calls, and so start again together, from a checkpoint.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.
         """
+        if num_joined_processes() > 1:
+            return
         is_newest = len(state) == len(self._newest) and all(
             ref() is part for ref, part in zip(self._newest, state, strict=True)
         )

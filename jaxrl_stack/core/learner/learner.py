@@ -37,7 +37,7 @@ from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import all_shards, host_view, map_over_devices, place_replicated
+from jaxrl_stack.utils.devices import gathered, host_view, map_over_devices, own_shards, place_replicated
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.named_leaves import is_key
@@ -120,8 +120,7 @@ class Learner(StoredLearner):
         Raises:
             ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices.
         """
-        num_learners = self.num_joined_learners
-        num_devices = len(self.devices) * num_learners
+        num_learners, num_devices = self.num_joined_learners, self.num_devices
         num_shards = self.config.num_shuffle_shards or num_devices
         if num_shards % num_devices:
             joined = f", over {num_learners} learners" if num_learners > 1 else ""
@@ -307,7 +306,7 @@ class Learner(StoredLearner):
         state = dataclasses.replace(self.state, optimizers={})
         block = as_arrays(block, self.axis_name is None)
         connector, batch = self._compiled[key](state, block, self.placed_settings(), counter)
-        batch = all_shards(batch)  # Waits, and raises if the program has failed.
+        batch = own_shards(batch)  # Waits, and raises if the program has failed.
         self._replace_in_state(connector=connector)
         # A module that a connector has added has the rows that it was made of.
         row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
@@ -399,7 +398,7 @@ class Learner(StoredLearner):
             return {name: np.array([n]) for name, n in sizes.items()}
         module_ids = [] if batch is None else list(self.template)
         is_updated = [int(self.should_module_be_updated(mid, batch)) for mid in module_ids]
-        everyone = self.gathered([*sizes.values(), *is_updated])
+        everyone = gathered(np.array([*sizes.values(), *is_updated], np.int32)).T
         for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
             if of_all.min() != of_all.max():
                 raise ValueError(
@@ -409,23 +408,6 @@ class Learner(StoredLearner):
                     f"differs between the learners, such as the rows of their batches."
                 )
         return dict(zip(sizes, everyone[: len(sizes)], strict=True))
-
-    def gathered(self, numbers: Sequence[int]) -> np.ndarray:
-        """``[len(numbers), L]``: the numbers of all L joined learners."""
-        key = ("gathered", len(numbers))
-        if key not in self._compiled:
-            self._compiled[key] = map_over_devices(
-                lambda own: (jax.lax.all_gather(own, AXIS_NAME),),
-                self.devices,
-                axis_name=AXIS_NAME,
-                in_axes=(0,),
-                out_axes=(None,),
-                donate_argnums=(),
-            )
-        own = np.array(numbers, np.int32)
-        (everyone,) = self._compiled[key](np.tile(own, (len(self.devices), 1)))
-        # One entry per device of all learners, each with as many.
-        return np.asarray(host_view(everyone))[:: len(self.devices)].T
 
     # ------------------------------------------------------------------------------------------------- rows from replay
 
@@ -492,6 +474,12 @@ class Learner(StoredLearner):
     # --------------------------------------------------------------------------------------------------------- programs
 
     def _before_update(self, counter: np.ndarray) -> None:
+        if self.num_devices > len(self.devices) * self.num_joined_learners:
+            raise ValueError(
+                f"This learner runs on {self.num_devices} devices of several processes, inside the program of a JAX "
+                f"environment, and takes no data from one of them. To update from data, leave distributed.initialize() "
+                f"out and let Ray start the processes: learners(num_learners=...)."
+            )
         if self.has_host_hooks:
             self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 

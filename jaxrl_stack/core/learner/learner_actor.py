@@ -15,6 +15,7 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.utils.actor_setup import set_up_actor
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
+from jaxrl_stack.utils.devices import gathered
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -194,7 +195,7 @@ class LearnerActor:
         if self.learner.num_joined_learners == 1 or self.learner.axis_name is None:
             return
         shape = np.shape(jax.tree.leaves(block)[0])[:2] if block else (0, 0)
-        sizes = self.learner.gathered([len(block), *shape])
+        sizes = gathered(np.array([len(block), *shape], np.int32)).T
         smallest, largest = sizes.min(axis=1), sizes.max(axis=1)
         if not smallest[0]:
             raise LostExperienceError("Another learner could not get its steps of this update.")

@@ -32,7 +32,14 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters, schedules
-from jaxrl_stack.utils.devices import Device, host_view, learner_devices, place_replicated
+from jaxrl_stack.utils.devices import (
+    Device,
+    check_processes_agree,
+    host_view,
+    learner_devices,
+    num_joined_processes,
+    place_replicated,
+)
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import old_members
@@ -147,6 +154,8 @@ class LearnerBase:
         if self._is_built:
             return
         self.devices = self.devices_of(self.config)
+        if not self.config.num_learners:
+            check_processes_agree({**self.config.to_dict(), "devices of a process": len(self.devices)})
         module = self._make_module()
         self._set_module(module)
         first = module[next(iter(module))]
@@ -320,12 +329,22 @@ class LearnerBase:
     def reduction_axis(self) -> str | None:
         """The axis that means over devices go over; None where there is one device in all, whose reductions over
         itself would take longer than a small update."""
-        return self.axis_name if len(self.devices) * self.num_joined_learners > 1 else None
+        return self.axis_name if self.num_devices > 1 else None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices on the axis: those of all processes that ``jax.distributed`` joined, of which `devices` are here."""
+        return len(self.devices) * self._num_processes
 
     @property
     def num_joined_learners(self) -> int:
-        """Learners whose devices form one axis: the processes that ``jax.distributed`` joined, 1 without it."""
-        return jax.process_count(self.devices[0].platform)
+        """Learners whose devices form one axis. Joined processes are as many learners if they are actors
+        (``num_learners``), and one that they share if they were started by `distributed.initialize`."""
+        return self._num_processes if self.config.num_learners else 1
+
+    @property
+    def _num_processes(self) -> int:
+        return num_joined_processes(self.devices[0].platform)
 
     @property
     def module_ids(self) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class LearnerGroup(Checkpointable):
         actors = self._actors
         return {
             "num_learners": len(self),
-            "num_devices": len(self._local.devices) if actors is None else actors.info["num_devices"] * len(self),
+            "num_devices": self._local.num_devices if actors is None else actors.info["num_devices"] * len(self),
             "num_learner_restarts": 0 if actors is None else actors.num_restarts,
             "actor_manager_num_outstanding_async_reqs": 0 if actors is None else len(actors.pending),
             "learner_group_ts_dropped_lifetime": 0 if actors is None else actors.num_dropped_env_steps,

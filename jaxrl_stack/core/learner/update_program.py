@@ -14,10 +14,10 @@ from jaxrl_stack.core.learner.traced_metrics import MetricKey
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils.devices import (
     Device,
-    all_shards,
     host_view,
     joined_devices,
     map_over_devices,
+    own_shards,
     replicated_sharding,
 )
 
@@ -103,7 +103,7 @@ class UpdateProgram:
             keys = jax.tree.map(jax.random.wrap_key_data, bits)
         if not rows:
             metrics.vector.block_until_ready()
-        fetch = all_shards if self._is_mapped and not self._is_eager else np.asarray
+        fetch = own_shards if self._is_mapped and not self._is_eager else np.asarray
         return _joined(params, others, keys), metrics, {path: fetch(row).reshape(-1) for path, row in rows.items()}
 
     def _split(self, state: LearnerState) -> tuple[tuple[Any, ...], dict[str, Any]]:

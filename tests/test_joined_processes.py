@@ -1,0 +1,226 @@
+"""Several processes that train as one: two of them, with a device each, against one process with two devices."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import re
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import jaxrl_stack
+from jaxrl_stack.utils.named_leaves import is_key
+from tests.joined_processes import ALGORITHMS, NUM_ENVS, config_of, raised, trained
+
+ROOT = pathlib.Path(__file__).parents[1]
+LAUNCHERS = ("SLURM_", "OMPI_", "JAX_COORDINATOR", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
+NUM_PROCESSES = 2
+TIMES = ("duration", "throughput", "sample")
+"""Parts of the names of results that say how long something took."""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """A process with one CPU device and these variables of a launcher."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**own, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def of_slurm(process: int, port: int) -> dict[str, str]:
+    """What srun tells the tasks of a job on this machine."""
+    return {
+        "SLURM_JOB_ID": "17",
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NTASKS": str(NUM_PROCESSES),
+        "SLURM_PROCID": str(process),
+        "SLURM_LOCALID": str(process),
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("joined")
+
+
+@pytest.fixture(scope="module")
+def joined(folder):
+    """What each of the processes has found."""
+    port = free_port()
+    processes = [start("-m", "tests.joined_processes", str(folder), **of_slurm(i, port)) for i in range(NUM_PROCESSES)]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * NUM_PROCESSES, "\n".join(outputs)
+    return [pickle.loads((folder / f"{i}.pickle").read_bytes()) for i in range(NUM_PROCESSES)]
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def algorithm(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def alone(algorithm, folder):
+    return trained(algorithm, NUM_PROCESSES, str(folder / f"{algorithm}_alone"))
+
+
+def assert_close(weights, others, tolerance=1e-5):
+    leaves, of_others = jax.tree.leaves_with_path(weights), jax.tree.leaves_with_path(others)
+    assert len(leaves) == len(of_others)
+    for (path, leaf), (other_path, other) in zip(leaves, of_others, strict=True):
+        assert path == other_path
+        if is_key(leaf):
+            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
+        np.testing.assert_allclose(leaf, other, rtol=0.0, atol=tolerance, err_msg=jax.tree_util.keystr(path))
+
+
+def numbers_of(result):
+    """What a result says of sampling and learning, without times."""
+    kept = {name: result[name] for name in ("env_runners", "learners", "replay_buffer") if name in result}
+    named = ((jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree.leaves_with_path(kept))
+    return {name: leaf for name, leaf in named if not any(time in name for time in TIMES)}
+
+
+def test_two_processes_train_as_two_devices_of_one(joined, alone, algorithm):
+    first, second = (found[algorithm] for found in joined)
+    assert_close(first["weights"], second["weights"], tolerance=0.0)
+    assert_close(first["weights"], alone["weights"])
+    assert_close(first["later"], alone["later"])
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), first["weights"], first["later"])
+    assert max(jax.tree.leaves(moved)) > 1e-3
+    assert first["stats"]["num_devices"] == 2 and "2 cpu device(s)" in first["repr"]
+
+
+def test_every_process_reports_what_all_have_done(joined, alone, algorithm):
+    for found in joined:
+        for ours, expected in zip(found[algorithm]["results"], alone["results"], strict=True):
+            numbers, others = numbers_of(ours), numbers_of(expected)
+            assert numbers.keys() == others.keys()
+            for name, number in numbers.items():
+                np.testing.assert_allclose(number, others[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    last = alone["results"][-1]["env_runners"]
+    assert last["num_episodes"] > 0 and np.isfinite(last["episode_return_mean"])
+
+
+def test_every_process_evaluates_alike(joined, alone, algorithm):
+    for found in joined:
+        assert numbers_of(found[algorithm]["evaluation"]) == numbers_of(alone["evaluation"])
+
+
+def test_a_checkpoint_of_several_processes_goes_on_in_them_and_in_one(joined, alone, algorithm):
+    first, second = (found[algorithm] for found in joined)
+    assert first["path"] == second["path"]
+    for found in (first, second):
+        assert_close(found["restored"], found["later"], tolerance=0.0)
+    algo = config_of(algorithm, NUM_PROCESSES).build_algo()
+    algo.restore_from_path(first["path"])
+    algo.train()
+    assert_close(algo.get_weights(), first["later"])
+    # What the other process's environments and replay memory held is in it, too.
+    algo.restore_from_path(first["path"])
+    states = [algo.get_state()]
+    algo.restore_from_path(alone["path"])
+    states.append(algo.get_state())
+    for name in ("env_runner", "replay_buffer"):
+        assert_close(*(state.get(name, {}) for state in states))
+    algo.stop()
+
+
+def test_callbacks_see_the_environments_of_their_process(joined):
+    results = [[result["env_runners"] for result in found["watched"]["results"]] for found in joined]
+    for first, second in zip(*results, strict=True):
+        assert first["seen"] + second["seen"] == first["num_episodes"] == second["num_episodes"]
+        half = NUM_ENVS // 2
+        assert 0 <= first["min_env_index"] < first["max_env_index"] < half
+        assert half <= second["min_env_index"] < second["max_env_index"] < NUM_ENVS
+
+
+def test_iterations_end_by_one_clock(joined):
+    calls = [[r["num_training_step_calls_per_iteration"] for r in found["watched"]["results"]] for found in joined]
+    assert calls[0] == calls[1] and max(calls[0]) > 1
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("twice", "RuntimeError: distributed.initialize.*joined with others already. Call it once"),
+        ("envs", "ValueError: num_envs_per_env_runner=15 must divide by the 2 devices.*Use 16"),
+        ("capacity", "ValueError: training.*'capacity'.* is 513, which must divide by the 2 devices"),
+        ("minibatch", "ValueError: minibatch_size=33 does not divide by the 2 shuffle shards"),
+        ("seeds", r"ValueError: The joined processes were given different settings \(seed\).*the same config"),
+        ("host", "ValueError: environment.'CartPole-v1'. is a host environment.*Leave distributed.initialize.. out"),
+        ("learners", "ValueError: learners.num_learners=2.: this process was joined with others.*Leave num_learners"),
+        ("rows", "ValueError: This learner runs on 2 devices of several processes.*learners.num_learners"),
+    ],
+)
+def test_every_process_hears_what_joined_processes_cannot_do(joined, what, message):
+    for found in joined:
+        assert re.match(message, found["refused"][what]), found["refused"][what]
+
+
+def test_what_the_first_process_cannot_do_fails_in_all(joined):
+    first, second = (found["refused"]["first"] for found in joined)
+    assert first == "OSError: no space left"
+    assert second == "RuntimeError: The first of the joined processes failed: OSError: no space left"
+
+
+# ------------------------------------------------------------------------------------------------------------- joining
+
+
+INITIALIZE = """
+import jax, jaxrl_stack
+from tests.joined_processes import raised
+print(raised(jaxrl_stack.distributed.initialize))
+print(jax.distributed.is_initialized(), jax.process_count(), jax.process_index(), len(jax.local_devices()))
+"""
+
+
+def initialized_with(**variables: str) -> str:
+    return start("-c", INITIALIZE, **variables).communicate(timeout=120)[0]
+
+
+def test_a_pod_is_numbered_by_its_job():
+    address = f"127.0.0.1:{free_port()}"
+    pod = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "1", "JOB_COMPLETION_INDEX": "0"}
+    assert initialized_with(**pod, KUBERNETES_SERVICE_HOST="10.0.0.1").endswith("nothing\nTrue 1 0 1\n")
+
+
+def test_without_a_launcher_nothing_is_joined():
+    output = initialized_with(JAX_NUM_PROCESSES="2")
+    assert re.search(
+        "ValueError: distributed.initialize.. cannot tell.*coordinator_address=None, num_processes=2, "
+        "process_id=None.*set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.*leave this call out",
+        output,
+    )
+    assert output.endswith("False 1 0 1\n")
+
+
+def test_variables_hold_numbers():
+    output = initialized_with(JAX_PROCESS_ID="first")
+    assert "ValueError: distributed.initialize(): JAX_PROCESS_ID or JOB_COMPLETION_INDEX is 'first'" in output
+
+
+def test_processes_are_joined_before_the_backend_starts():
+    jax.devices()
+    message = raised(lambda: jaxrl_stack.distributed.initialize("127.0.0.1:1", 1, 0))
+    assert re.match(
+        "RuntimeError: distributed.initialize.. *: the JAX backend is up already.*before the first", message
+    )
+    assert not jax.distributed.is_initialized()
