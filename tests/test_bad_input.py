@@ -419,7 +419,8 @@ SETTINGS = [
     case("env-config-list", setting("environment", env_config=[1]), ValueError, "env_config=", "[1]", "a dict"),
     # Learners, devices, batches.
     case("learners-text", setting("learners", num_learners="auto"), ValueError, "num_learners=", "'auto'", "an integer"),
-    case("learner-actors-on-device", setting("learners", num_learners=2), NotImplementedError, "num_learners=2", CARTPOLE, "Set num_learners=0"),
+    case("eager-learner-actors-on-device", changed(lambda c: c.debugging(disable_jit=True).learners(num_learners=2)), ValueError, "disable_jit=True", "num_learners=2", CARTPOLE, "Set num_learners=0"),
+    case("eval-function-of-learner-actors", changed(lambda c: c.evaluation(custom_evaluation_function=lambda algo, group: ({}, 0, 0)).learners(num_learners=2)), ValueError, "custom_evaluation_function=", "num_learners=2", CARTPOLE, "Set num_learners=0"),
     case("learner-class", setting("learners", learner_class=GoodModule), ValueError, "learner_class=", "GoodModule", "subclass of Learner"),
     case("no-accelerator", changed(lambda c: c.learners(num_gpus_per_learner=1)), ValueError, "num_gpus_per_learner=1", "0 here", "Lower it"),
     case("too-many-devices", changed(lambda c: c.learners(num_cpus_per_learner=100)), RuntimeError, "100 CPU devices", "already with 8", "use_cpu_devices(100)"),

@@ -31,17 +31,24 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """A process with one CPU device and these variables of a launcher."""
+def start(*arguments: str, folder: pathlib.Path = ROOT, **variables: str) -> subprocess.Popen[str]:
+    """A process in this folder, with one CPU device and these variables of a launcher."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     return subprocess.Popen(
         [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**own, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **variables},
+        cwd=folder,
+        env={**own, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def finished(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """What processes have printed, all of which have to succeed."""
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
+    assert not any(process.returncode for process in processes), "\n".join(outputs)
+    return outputs
 
 
 def of_slurm(process: int, port: int) -> dict[str, str]:
@@ -66,8 +73,7 @@ def joined(folder):
     """What each of the processes has found."""
     port = free_port()
     processes = [start("-m", "tests.joined_processes", str(folder), **of_slurm(i, port)) for i in range(NUM_PROCESSES)]
-    outputs = [process.communicate(timeout=600)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * NUM_PROCESSES, "\n".join(outputs)
+    finished(processes)
     return [pickle.loads((folder / f"{i}.pickle").read_bytes()) for i in range(NUM_PROCESSES)]
 
 
@@ -224,3 +230,26 @@ def test_processes_are_joined_before_the_backend_starts():
         "RuntimeError: distributed.initialize.. *: the JAX backend is up already.*before the first", message
     )
     assert not jax.distributed.is_initialized()
+
+
+SMALLER = {
+    "num_envs_per_env_runner=4096": "num_envs_per_env_runner=4",
+    "train_batch_size_per_learner=131_072": "train_batch_size_per_learner=64",
+    "minibatch_size=32_768": "minibatch_size=32",
+    "range(50)": "range(1)",
+}
+
+
+def test_the_script_of_the_page_runs(tmp_path):
+    page = (ROOT / "docs" / "several_processes.md").read_text()
+    (script,) = re.findall(r"^```python\n(import.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    for original, toy in SMALLER.items():
+        assert original in script, f"{original!r} is not in the page any more: update SMALLER"
+        script = script.replace(original, toy)
+    (tmp_path / "train.py").write_text(script)
+    of_all = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(NUM_PROCESSES)}
+    processes = [start("train.py", folder=tmp_path, JAX_PROCESS_ID=str(i), **of_all) for i in range(NUM_PROCESSES)]
+    first, second = finished(processes)
+    printed = [[line for line in out.splitlines() if re.fullmatch(r"nan|[\d.]+", line)] for out in (first, second)]
+    assert len(printed[0]) == 1 and not printed[1]
+    assert (tmp_path / "shared" / "checkpoint").is_dir()

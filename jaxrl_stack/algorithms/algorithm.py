@@ -189,7 +189,10 @@ class Algorithm(Checkpointable):
             if resolved.hint is not None:
                 notice_once(resolved.hint)
         with self._eager_if_asked():
-            self.driver: Driver = make_driver(resolved, self, config, self.training_step_class(config), self.callbacks)
+            step = self.training_step_class(
+                config, one_per_call=type(self).training_step is not Algorithm.training_step
+            )
+            self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
         self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
@@ -265,11 +268,6 @@ class Algorithm(Checkpointable):
         An override logs into ``self.metrics`` and returns None.
         """
         self.driver.training_step(self._iteration + 1)
-
-    @property
-    def has_own_training_step(self) -> bool:
-        """Whether a subclass overrides `training_step`."""
-        return type(self).training_step is not Algorithm.training_step
 
     def train(self) -> dict[str, Any]:
         """Run one iteration.

@@ -33,6 +33,9 @@ __all__ = ["AlgorithmConfig", "NotProvided", "PolicySpec"]
 
 __getattr__ = coming_names(__name__)
 
+_READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
+"""Settings of actors that learner actors have a use for, whoever steps the environments."""
+
 
 class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     """The settings of an algorithm: set them by section, then build.
@@ -275,6 +278,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
             for s in self._declarations.by_name.values()
             if s.read_by == "actors"
             and s.name in self._explicitly_set
+            and not (self.num_learners and s.name in _READ_BY_LEARNER_ACTORS)
             and base[s.name].differs_from_default(vars(self)[s.attribute])
         ]
 

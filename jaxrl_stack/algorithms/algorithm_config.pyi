@@ -34,6 +34,7 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 from typing import Self
 from jaxrl_stack.core.learner.learner import Learner
 __all__ = ['AlgorithmConfig', 'NotProvided', 'PolicySpec']
+_READ_BY_LEARNER_ACTORS: Any
 class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     extra_python_environs_for_driver: dict[str, str]
     extra_python_environs_for_worker: dict[str, str]

@@ -196,12 +196,14 @@ BASE_SECTIONS: tuple[Section, ...] = (
     )),
     Section("learners", "Sets where and how the learner runs.", (
         static("num_learners", 0, integer(0),
-            "Learner actors; 0 (or None) learns in the main process. Several update together, as one.", LEARNER,
+            "Learner actors; 0 (or None) learns in the main process. Several update together, as one. They step JAX "
+            "environments themselves.", LEARNER,
             convert=lambda value: value or 0, takes_none=True),
         host("learner_snapshot_interval", 10, integer(1),
             "Updates (calls of the compiled program, on JAX environments) between two copies of the training state: "
-            "as many are lost at most when a Learner actor dies, or when an update fails while it runs. In this "
-            "process copies take 0.5 % of the time at most: fast updates are copied more seldom.", LEARNER),
+            "as many are lost at most when an update fails while it runs, or when a Learner actor dies; one that steps "
+            "JAX environments is lost for good. In this process copies take 0.5 % of the time at most: fast "
+            "updates are copied more seldom.", LEARNER),
         static("num_cpus_per_learner", "auto", number(0, also=("auto",)),
             "CPU devices of a learner on a machine without accelerator; 'auto' is one.", LEARNER),
         static("num_gpus_per_learner", 0, number(0),

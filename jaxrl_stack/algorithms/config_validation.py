@@ -250,11 +250,7 @@ class ConfigValidation(ConfigStore):
                 "environment takes the same number of steps. Use batch_mode='truncate_episodes'."
             )
         if self.num_learners:
-            raise NotImplementedError(
-                f"learners(num_learners={self.num_learners}) with the JAX environment {short(self.env)} comes later: "
-                "its program runs on the devices of this process. Set num_learners=0 and use several devices "
-                "(num_gpus_per_learner, num_cpus_per_learner)."
-            )
+            self._validate_for_device_of_actors()
         if self.env_runner_cls is not None:
             self._value_error(
                 f"env_runners(env_runner_cls={short(self.env_runner_cls)}) needs a host environment: "
@@ -268,6 +264,20 @@ class ConfigValidation(ConfigStore):
                     f"{self._declarations.call(setting, short(vars(config)[setting.attribute]))} has no effect: "
                     "the environment is stepped inside the compiled program, without actors."
                 )
+
+    def _validate_for_device_of_actors(self) -> None:
+        """What needs the environments in this process, while learner actors step them."""
+        where = f"with learners(num_learners={self.num_learners}), whose actors step {short(self.env)}"
+        if self.disable_jit:
+            self._value_error(
+                f"debugging(disable_jit=True) runs operation by operation in this process, and not {where}. Set "
+                "num_learners=0 to debug."
+            )
+        if self.custom_evaluation_function is not None:
+            self._value_error(
+                f"evaluation(custom_evaluation_function={short(self.custom_evaluation_function)}) is given the env "
+                f"runners of this process, and there are none {where}. Set num_learners=0, or leave it out."
+            )
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
         """Checks that whole sampling rounds come close to the train batch size.

@@ -209,10 +209,10 @@ class DeviceDriver(Driver):
 
     def _returns_to_host(self) -> bool:
         """Whether something wants to see every training step; if so, it is said what that costs."""
-        if self.algorithm.has_own_training_step:
+        if self.step.one_per_call:
             notice_once(
-                f"{type(self.algorithm).__name__} overrides training_step(): every call of it makes one training step "
-                f"and returns to the host, which costs more than many a step itself."
+                f"{self.config.algo_class.__name__} overrides training_step(): every call of it makes one training "
+                f"step and returns to the host, which costs more than many a step itself."
             )
             return True
         if self.learner.has_host_hooks:

@@ -46,7 +46,7 @@ class Driver(abc.ABC):
     """Samples, learns and evaluates.
 
     Args:
-        algorithm: Whose driver this is; for callbacks.
+        algorithm: Whose driver this is, for callbacks; None in a learner actor.
         config: The algorithm's frozen config.
         step: The algorithm's training step; it belongs to this driver.
         callbacks: The algorithm's callbacks.

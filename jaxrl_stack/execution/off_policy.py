@@ -73,7 +73,7 @@ class OffPolicyStep(TrainingStep):
         on_host = driver.learner_group.host_connector_names
         if on_host:
             raise ValueError(
-                f"The learner pipeline's {on_host} run on the host, on episodes, and {type(driver.algorithm).__name__} "
+                f"The learner pipeline's {on_host} run on the host, on episodes, and {self.config.algo_class.__name__} "
                 f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
                 f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
             )

@@ -122,6 +122,8 @@ class TrainingStep(abc.ABC):
 
     Args:
         config: The algorithm's frozen config.
+        one_per_call: Whether every call of the driver makes one of them: an algorithm's own `training_step` looks at
+            each.
 
     Attributes:
         needs_env: Whether it samples from environments.
@@ -143,8 +145,9 @@ class TrainingStep(abc.ABC):
     draws: Mapping[str, Draws] = {}
     kept_memory: MemoryEstimate | None = None
 
-    def __init__(self, config: AlgorithmConfig):
+    def __init__(self, config: AlgorithmConfig, *, one_per_call: bool = False):
         self.config: Any = config
+        self.one_per_call = one_per_call
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 

@@ -169,11 +169,17 @@ def test_what_comes_later_says_so(section, value):
         config.validate()
 
 
-def test_learner_actors_are_for_host_environments_for_now():
-    config = PPOConfig().environment("gymnax/CartPole-v1").learners(num_learners=2)
-    with pytest.raises(NotImplementedError, match="num_learners=2.*num_gpus_per_learner"):
-        config.validate()
-    config.environment("CartPole-v1").validate()
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_learner_actors_are_for_all_environments(env):
+    config = PPOConfig().environment(env).learners(num_learners=2)
+    config.learners(custom_resources_per_learner={"fast": 1}).resources(placement_strategy="SPREAD")
+    config.validate()
+    # The actors' places and resources are read with either; on the device alone they would be read by nothing.
+    assert config.settings_without_effect_on_device() == []
+    assert config.learners(num_learners=0).settings_without_effect_on_device() == [
+        "placement_strategy",
+        "custom_resources_per_learner",
+    ]
 
 
 @pytest.mark.parametrize(

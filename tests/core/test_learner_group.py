@@ -536,7 +536,7 @@ def test_a_port_that_is_taken_before_it_is_used(ray_session, tmp_path, monkeypat
                     file.write("one")
                 return f"{free.rpartition(':')[0]}:{port}"
 
-        monkeypatch.setattr(joined_learners, "LearnerActor", TooLate)
+        monkeypatch.setattr(joined_learners.JoinedLearners, "actor_class", TooLate)
         monkeypatch.setattr(joined_learners, "OTHERS_TIMEOUT_S", 1.0)
         with caplog.at_level(logging.WARNING, logger="jaxrl_stack"):
             group = LearnerGroup(config=config_of(2))

@@ -61,6 +61,8 @@ class JoinedLearners:
         placement_group: Its last bundles are the learners'.
     """
 
+    actor_class: type[LearnerActor] = LearnerActor
+
     def __init__(
         self, config: AlgorithmConfig, module_spec: RLModuleSpec | MultiRLModuleSpec | None, placement_group: Any
     ):
@@ -119,18 +121,22 @@ class JoinedLearners:
     def _make_actors(self) -> None:
         import ray  # pyright: ignore[reportMissingImports]
 
-        actor_class = ray.remote(LearnerActor)
+        actor_class = ray.remote(self.actor_class)
         options = actor_options(self.config, "learner")
         amounts = {name: options[name] for name in ("num_cpus", "num_gpus")}
         # One of several cannot come back alone.
         options["max_restarts"] = 0
-        config = ray.put(self.config)
+        config, arguments = ray.put(self.config), self._actor_arguments()
         self._actors = [
             actor_class.options(**options, scheduling_strategy=self._scheduling_strategy(i)).remote(
-                config=config, module_spec=self._module_spec, **amounts
+                config=config, **arguments, **amounts
             )
             for i in range(self.num_learners)
         ]
+
+    def _actor_arguments(self) -> dict[str, Any]:
+        """Arguments of the actors' class besides the config and the amounts of resources."""
+        return {"module_spec": self._module_spec}
 
     def _scheduling_strategy(self, index: int) -> Any:
         if self._placement_group is None:

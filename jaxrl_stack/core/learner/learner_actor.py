@@ -106,8 +106,7 @@ class LearnerActor:
         Returns:
             What the group says of it without asking again.
         """
-        self.learner: Learner = self._config.learner_class(config=self._config, module_spec=self._module_spec)
-        self.learner.build()
+        self.learner = self._make_learner()
         return {
             "num_devices": len(self.learner.devices),
             "module_ids": self.learner.module_ids,
@@ -115,6 +114,11 @@ class LearnerActor:
             "host_connector_names": self.learner.host_connector_names,
             "needs_all_final_obs": self.learner.needs_all_final_obs,
         }
+
+    def _make_learner(self) -> Learner:
+        learner = self._config.learner_class(config=self._config, module_spec=self._module_spec)
+        learner.build()
+        return learner
 
     def ping(self) -> str:
         """Answer, to show that the actor lives."""

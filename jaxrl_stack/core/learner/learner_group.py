@@ -43,6 +43,7 @@ class LearnerGroup(Checkpointable):
         module_spec: Spec of the module(s); None takes the config's own.
         learner: A built learner to hold instead of building one.
         placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
+        actors: Learner actors that are there already, to hold instead of starting some.
 
     Raises:
         ValueError: If a placement group or a learner is given that the config has no use for.
@@ -55,10 +56,13 @@ class LearnerGroup(Checkpointable):
         module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
         learner: Learner | None = None,
         placement_group: Any = None,
+        actors: JoinedLearners | None = None,
     ):
         self.config = config
         self._learner: Learner | None = None
-        self._actors: JoinedLearners | None = None
+        self._actors: JoinedLearners | None = actors
+        if actors is not None:
+            return
         if config.num_learners:
             if learner is not None:
                 raise ValueError(
