@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 import pickle
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -119,11 +120,14 @@ def refused(process: int) -> dict[str, str]:
     }
 
 
-def watched() -> dict[str, Any]:
-    """A run with callbacks, whose iterations last as long as the first process says."""
+def watched(process: int) -> dict[str, Any]:
+    """A run with callbacks, whose iterations last for a time, and begin later in the first process."""
     config = config_of("ppo", 1).callbacks(Watching).reporting(min_time_s_per_iteration=0.3)
     algo = config.build_algo()
-    results = [without_config(algo.train()) for _ in range(2)]
+    results = []
+    for _ in range(2):
+        time.sleep(0.0 if process else 0.6)
+        results.append(without_config(algo.train()))
     algo.stop()
     return {"results": results}
 
@@ -132,7 +136,7 @@ def main(folder: pathlib.Path) -> None:
     jaxrl_stack.distributed.initialize()
     process = jax.process_index()
     found = {name: trained(name, 1, str(folder / name)) for name in ALGORITHMS}
-    found |= {"refused": refused(process), "watched": watched(), "devices": len(jax.devices())}
+    found |= {"refused": refused(process), "watched": watched(process), "devices": len(jax.devices())}
     (folder / f"{process}.pickle").write_bytes(pickle.dumps(found))
 
 

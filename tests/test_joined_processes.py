@@ -46,7 +46,13 @@ def start(*arguments: str, folder: pathlib.Path = ROOT, **variables: str) -> sub
 
 def finished(processes: list[subprocess.Popen[str]]) -> list[str]:
     """What processes have printed, all of which have to succeed."""
-    outputs = [process.communicate(timeout=600)[0] for process in processes]
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        # Those that wait for each other forever.
+        for process in processes:
+            process.kill()
+            process.communicate()
     assert not any(process.returncode for process in processes), "\n".join(outputs)
     return outputs
 
