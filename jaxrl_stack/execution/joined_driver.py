@@ -405,11 +405,11 @@ def _components(driver: Driver) -> list[tuple[str, Component]]:
     ]
 
 
-def _replay_state(driver: Driver) -> dict[str, Any]:
+def _replay_state(driver: Any) -> dict[str, Any]:
     return driver.replay_buffer.get_state()
 
 
-def _set_replay_state(driver: Driver, state: dict[str, Any]) -> None:
+def _set_replay_state(driver: Any, state: dict[str, Any]) -> None:
     driver.replay_buffer.set_state(state)
 
 
