@@ -17,6 +17,8 @@ from typing import Any
 from bench import harness
 
 NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS = 128, 4, 4, (64, 64)
+TOGETHER = 16
+"""Training steps per call of the contenders "together" and "sorting_together"."""
 STAGES = ("rollout", "advantages", "update")
 BASELINE, TIGHTEST = "sorting", "tight"
 
@@ -49,13 +51,25 @@ def make_sorting(num_envs: int, num_devices: int, until: str) -> Any:
     return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices, until=until)
 
 
+def make_sorting_together(num_envs: int, num_devices: int, until: str) -> Any:
+    from bench.baselines.sorting_loop import make_loop
+
+    sizes = (num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices)
+    return make_loop(*sizes, until=until, num_iterations=TOGETHER)
+
+
 def make_tight(num_envs: int, num_devices: int, until: str) -> Any:
     from bench.baselines.tight_loop import make_loop
 
     return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices, until=until)
 
 
-def make_api(num_envs: int, num_devices: int, until: str) -> ApiLoop:
+def make_together(num_envs: int, num_devices: int, until: str) -> ApiLoop:
+    """The public API with several training steps per `train()`, as the public loops have all of theirs in one scan."""
+    return make_api(num_envs, num_devices, until, num_training_steps=TOGETHER)
+
+
+def make_api(num_envs: int, num_devices: int, until: str, *, num_training_steps: int = 1) -> ApiLoop:
     """The public API with the settings that the hand-written loops have as defaults."""
     import jax
 
@@ -87,13 +101,14 @@ def make_api(num_envs: int, num_devices: int, until: str) -> ApiLoop:
         .rl_module(
             model_config=DefaultModelConfig(fcnet_hiddens=list(HIDDENS), fcnet_activation="tanh", vf_share_layers=False)
         )
+        .reporting(min_sample_timesteps_per_iteration=num_training_steps * batch_size)
         .debugging(seed=0)
     )
     algo = config.build_algo()
     step = algo.train if until == STAGES[-1] else first_stages(algo, until)
     started = time.perf_counter()
     step()
-    return ApiLoop(step, batch_size, time.perf_counter() - started)
+    return ApiLoop(step, num_training_steps * batch_size, time.perf_counter() - started)
 
 
 def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
@@ -138,6 +153,8 @@ ENTRIES = {
     "sorting": Entry(make_sorting, multi_device=False),
     "tight": Entry(make_tight, multi_device=True),
     "api": Entry(make_api, multi_device=True),
+    "sorting_together": Entry(make_sorting_together, multi_device=False),
+    "together": Entry(make_together, multi_device=True),
 }
 
 

@@ -94,6 +94,7 @@ def make_loop(
     entropy_coeff: float = 0.01,
     grad_clip: float = 0.5,
     until: str = "update",
+    num_iterations: int = 1,
 ) -> Loop:
     """Compile the loop.
 
@@ -115,6 +116,7 @@ def make_loop(
         entropy_coeff: Weight of the entropy bonus.
         grad_clip: Largest global norm of the gradient.
         until: Last stage that runs, one of `STAGES`; differences between the three time the stages.
+        num_iterations: Iterations of one call, in one scan.
 
     Raises:
         ValueError: More than one device, an unknown stage, or a batch that the minibatches do not divide.
@@ -210,9 +212,19 @@ def make_loop(
         metrics |= dict(zip(("policy_loss", "vf_loss", "entropy"), losses, strict=True))
         return train_state, (*runner[:3], key), metrics
 
+    def call(train_state: TrainState, runner: Any) -> tuple[TrainState, Any, dict[str, jax.Array]]:
+        def one(carry: Any, _: None) -> tuple[Any, Any]:
+            *carry, metrics = iterate(*carry)
+            return tuple(carry), metrics
+
+        (train_state, runner), metrics = jax.lax.scan(one, (train_state, runner), None, num_iterations)
+        return train_state, runner, jax.tree.map(lambda x: x[-1], metrics)
+
     runner = (env_state, obs, jnp.zeros(num_envs), key)
     started = time.perf_counter()
-    compiled = jax.jit(iterate, donate_argnums=(0, 1)).lower(train_state, runner).compile()
+    compiled = (
+        jax.jit(iterate if num_iterations == 1 else call, donate_argnums=(0, 1)).lower(train_state, runner).compile()
+    )
     compile_s = time.perf_counter() - started
     memory = compiled.memory_analysis()
     state = [train_state, runner]
@@ -221,4 +233,4 @@ def make_loop(
         state[0], state[1], metrics = compiled(*state)
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
-    return Loop("sorting", step, num_rows, compile_s, memory.temp_size_in_bytes if memory else None)
+    return Loop("sorting", step, num_iterations * num_rows, compile_s, memory.temp_size_in_bytes if memory else None)
