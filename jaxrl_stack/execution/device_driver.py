@@ -149,7 +149,7 @@ class DeviceDriver(Driver):
                 f"learners(num_cpus_per_learner=1, num_gpus_per_learner=0) to debug."
             )
         self._num_envs = int(self.config.num_envs_per_env_runner)
-        if self._num_envs % num_devices:
+        if self.step.needs_env and self._num_envs % num_devices:
             raise ValueError(
                 f"num_envs_per_env_runner={self._num_envs} must divide by the {num_devices} devices of the learner. "
                 f"Use {-(-self._num_envs // num_devices) * num_devices}, or fewer devices."

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import collections
+import re
 import sys
+import types
+from pathlib import Path
 
-import gymnasium as gym
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.execution.on_policy import OnPolicyStep
-from jaxrl_stack.execution.training_step import Draws, TrainingStep
-from jaxrl_stack.utils.devices import all_shards, place_sharded
+from jaxrl_stack.execution.training_step import TrainingStep
+from jaxrl_stack.utils.devices import all_shards
 from jaxrl_stack.utils.memory import train_batch_memory
 
 NUM_STEPS, NUM_ENVS = 8, 2
@@ -123,71 +123,32 @@ def test_it_runs_without_actors_too():
 
 # ------------------------------------------------------------------------------------------------------------ offline
 
-OBS = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
-DATA = {Columns.OBS: OBS, Columns.ACTIONS: (OBS[:, 0] > 0).astype(np.int32)}
+PAGE = Path(__file__).parents[2] / "docs" / "training_steps.md"
 
 
-class OfflineStep(TrainingStep):
-    """A gradient step on rows of a data set, which is what it keeps."""
-
-    needs_env = False
-    updates_from_rows = True
-
-    def memory_estimates(self, driver, *spaces):
-        estimate = train_batch_memory(*spaces, num_envs=self.config.total_train_batch_size, num_steps=1)
-        return estimate, estimate
-
-    def plan(self, driver):
-        self.rows_per_update = self.config.total_train_batch_size
-        self._devices = driver.learner.devices
-        share, rows = len(OBS) // len(self._devices), self.rows_per_update // len(self._devices)
-        self.draws = {"rows": Draws(1, lambda key: jax.random.randint(key, (rows,), 0, share), rows)}
-
-    def init_kept(self):
-        shares = {name: x.reshape(len(self._devices), -1, *x.shape[1:]) for name, x in DATA.items()}
-        return place_sharded(shares, self._devices)
-
-    def __call__(self, state, place):
-        state, index = place.draw(state, "rows")
-        rows = {name: column[index] for name, column in state.kept.items()}
-        state, learned, _ = place.update_rows(state, {place.module_id: rows})
-        return state, learned
-
-    def num_env_steps_trained(self, driver):
-        return driver.num_updates * self.rows_per_update
+@pytest.fixture(scope="module")
+def page():
+    """What the example of the page defines, after it has run."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    names = {"__name__": "example"}
+    exec(compile(example, PAGE.name, "exec"), names)
+    yield types.SimpleNamespace(**names)
+    names["algo"].stop()
 
 
-class CloningLearner(Learner):
-    """The negative log-likelihood of recorded actions."""
-
-    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        module = self.module[module_id]
-        actions = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
-        return -jnp.mean(actions.logp(batch[Columns.ACTIONS]))
-
-
-class Cloning(PPO):
-    training_step_class = OfflineStep
-
-
-def offline(num_devices=1):
-    spaces = (gym.spaces.Box(-np.inf, np.inf, (4,)), gym.spaces.Discrete(2))
+def offline(page, num_devices):
     return (
-        config(Cloning, env=None)
-        .environment(observation_space=spaces[0], action_space=spaces[1])
-        .learners(
-            learner_class=CloningLearner,
-            num_cpus_per_learner=num_devices,
-            add_default_connectors_to_learner_pipeline=False,
-        )
-        .training(lr=0.02)
-        .reporting(min_train_timesteps_per_iteration=20 * NUM_STEPS * NUM_ENVS)
+        page.config.copy(copy_frozen=False)
+        .training(train_batch_size_per_learner=16, lr=0.02)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .learners(num_cpus_per_learner=num_devices)
+        .reporting(min_train_timesteps_per_iteration=20 * 16)
     )
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_a_step_over_a_data_set_trains_on_the_device_without_an_environment(num_devices, tmp_path):
-    algo = offline(num_devices).build_algo()
+def test_a_step_over_a_data_set_trains_on_the_device_without_an_environment(page, num_devices, tmp_path):
+    algo = offline(page, num_devices).build_algo()
     assert algo.env_runner is None
     losses = []
     for _ in range(4):
@@ -196,13 +157,13 @@ def test_a_step_over_a_data_set_trains_on_the_device_without_an_environment(num_
     assert result["num_training_step_calls_per_iteration"] == 20 and algo.driver.num_updates == 80
     assert result["num_env_steps_sampled_lifetime"] == 0
     assert losses[-1] < 0.5 * losses[0]
-    outputs = algo.get_module().forward_inference({Columns.OBS: OBS})
+    outputs = algo.get_module().forward_inference({Columns.OBS: page.OBS})
     actions = np.argmax(outputs[Columns.ACTION_DIST_INPUTS], axis=-1)
-    assert np.mean(actions == DATA[Columns.ACTIONS]) > 0.9
+    assert np.mean(actions == page.DATA[Columns.ACTIONS]) > 0.9
     # It goes on from a checkpoint as without one.
     path = algo.save_to_path(tmp_path / "checkpoint")
     algo.train()
-    restored = Cloning.from_checkpoint(path, config=offline(num_devices))
+    restored = page.Cloning.from_checkpoint(path, config=offline(page, num_devices))
     restored.train()
     jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), restored.get_weights())
     with pytest.raises(ValueError, match=r"An evaluation needs an environment.*Set environment"):
@@ -211,9 +172,9 @@ def test_a_step_over_a_data_set_trains_on_the_device_without_an_environment(num_
     restored.stop()
 
 
-def test_without_an_environment_the_spaces_have_to_be_set():
+def test_without_an_environment_the_spaces_have_to_be_set(page):
     with pytest.raises(ValueError, match=r"environment\(observation_space=..., action_space=...\)"):
-        config(Cloning, env=None).learners(learner_class=CloningLearner).build_algo()
+        config(page.Cloning, env=None).learners(learner_class=page.CloningLearner).build_algo()
 
 
 # -------------------------------------------------------------------------------------------------- several at a time
