@@ -288,7 +288,8 @@ class Algorithm(Checkpointable):
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
         with self._eager_if_asked(), beside or contextlib.nullcontext():
             while calls == 0 or not self._iteration_is_long_enough(started, before):
-                self._call_training_step()
+                counted = self._env_steps_counted()
+                self._after_training_step(self.training_step(), counted)
                 calls += 1
         training_seconds = time.perf_counter() - started
         # One call of the driver may make several in one program.
@@ -336,19 +337,22 @@ class Algorithm(Checkpointable):
     def _logged(self, key: tuple[str, ...]) -> float:
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
-    def _call_training_step(self) -> None:
-        """`training_step`, which may sample without the driver: RLlib's count of that is what it aggregates."""
-        driver, steps = self.driver, (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)
-        counted, aggregated = driver.num_env_steps, self._logged(steps)
-        out = self.training_step()
-        if out is not None:
+    def _env_steps_counted(self) -> tuple[int, float]:
+        """``(by the driver, in what was aggregated)``: a training step may sample without the driver, and what it
+        aggregates is RLlib's count of that."""
+        return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
+
+    def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
+        """Check what `training_step` returned, and count what it sampled without the driver since `before`."""
+        if returned is not None:
             raise ValueError(
-                f"{type(self).__name__}.training_step() returned {type(out).__name__}; it must return None and log "
-                f"into self.metrics."
+                f"{type(self).__name__}.training_step() returned {type(returned).__name__}; it must return None and "
+                f"log into self.metrics."
             )
-        not_counted = int(self._logged(steps) - aggregated) - (driver.num_env_steps - counted)
+        by_driver, aggregated = self._env_steps_counted()
+        not_counted = int(aggregated - before[1]) - (by_driver - before[0])
         if not_counted > 0:
-            driver.count_env_steps(not_counted)
+            self.driver.count_env_steps(not_counted)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
