@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from jaxrl_stack.acting.recording import Recording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
-from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started, VectorStep
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.spaces import difference
@@ -23,32 +22,61 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-Method = TypeVar("Method", bound=Callable[..., Any])
+
+class _Failures:
+    """Notes what environments raise: ``with failures: environment.step(...)``. All the rest is not theirs."""
+
+    last: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
+        # Too many of them in a row have been counted.
+        if isinstance(error, Exception) and not isinstance(error, ConsecutiveFailuresError):
+            self.last = error
 
 
-def _of_environments(method: Method) -> Method:
-    """A method in which environments run: what it raises is a failure of theirs, which `retried` may tolerate."""
+class Attempts:
+    """Attempts at sampling, until no environment fails in one, and not all that it recorded is lost::
 
-    @functools.wraps(method)
-    def noting(self: FaultTolerantEnvs, *args: Any) -> Any:  # by position alone: one is called in every step
-        try:
-            return method(self, *args)
-        except ConsecutiveFailuresError:
-            raise  # Those have been counted.
-        except Exception as error:
-            self._failure = error
-            raise
+        for attempt in envs.attempts(roll_back):
+            with attempt:
+                ...  # Reset the environments if they need it, step them, have what was recorded accepted.
 
-    return cast("Method", noting)
+    Raises:
+        ConsecutiveFailuresError: Too many failures in a row.
+        Exception: What is raised in an attempt, unless it is a failure that is tolerated.
+    """
+
+    def __init__(self, envs: FaultTolerantEnvs, roll_back: Callable[[], None]):
+        self._envs = envs
+        self._roll_back = roll_back
+        self._num_failures = 0
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[Attempts]:
+        while not self._is_over:
+            yield self
+
+    def __enter__(self) -> None:
+        self._envs.failures.last = None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> bool:
+        if isinstance(error, Exception):
+            self._roll_back()
+            self._num_failures += 1
+            return self._envs.tolerate_in_attempt(error, self._num_failures)
+        self._is_over = error is None and self._envs.note_attempt()
+        return False
 
 
 class FaultTolerantEnvs:
     """A vector of environments that may fail: by raising, or with numbers that are not finite.
 
     With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
-    the middle of a step where the others can go on, else before the next `retried` attempt. More failures in a row
-    than ``num_consecutive_env_runner_failures_tolerance`` are raised, and so is the very first one, before anything
+    the middle of a step where the others can go on, else with the reset of the next of `attempts`. More failures in a
+    row than ``num_consecutive_env_runner_failures_tolerance`` are raised, and so is the very first one, before anything
     was sampled: it is a mistake. A `StepFailedRecreateEnvError` is neither logged nor a mistake.
 
     Args:
@@ -64,6 +92,8 @@ class FaultTolerantEnvs:
         vector: The `HostVectorEnv`; None before `make` and after `close`.
         num_envs: How many, ``B``.
         needs_reset: Whether they have to be reset before the next step.
+        failures: ``with failures:`` stands around every call of `vector` in an attempt.
+        recover: For these calls; None where failures are raised.
     """
 
     def __init__(
@@ -83,11 +113,11 @@ class FaultTolerantEnvs:
         self._on_created = on_created
         self._restarts = bool(config.restart_failed_sub_environments)
         self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
-        # None: failures are raised.
-        self._recovery: Recover | None = self._recover if self._restarts and has_sampled else None
+        self.recover: Recover | None = self._recover if self._restarts and has_sampled else None
         self.vector: Any = None
         self.num_envs = 0
-        self._failure: BaseException | None = None
+        self.failures = _Failures()
+        self._has_recorded = True
         self._is_broken = False
         self._broken_index: int | None = None
         self._form: tuple[int, gym.Space, gym.Space] | None = None
@@ -141,84 +171,82 @@ class FaultTolerantEnvs:
         """Seed of one environment: no failure is repeated with the seed that led to it."""
         return derived_seed("environment", *self._seeds, self._num_renewals, index)
 
-    @_of_environments
     def reset(self) -> Started:
-        """Start new episodes everywhere: ``(obs [B, ...], info per environment)``."""
-        # Only the first reset is seeded: from then on every environment goes its own way.
-        seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
-        started = time.perf_counter()
-        outcome = self.vector.reset(seed=seeds)
+        """Start new episodes everywhere, in environments made anew where they are broken.
+
+        Returns:
+            ``(obs [B, ...], info per environment)``.
+        """
+        with self.failures:
+            if self._is_broken:
+                self._renew()
+            # Only the first reset is seeded: from then on every environment goes its own way.
+            seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
+            started = time.perf_counter()
+            outcome = self.vector.reset(seed=seeds)
         self._metrics.log_value("env_reset_timer", time.perf_counter() - started)
         self._num_resets += 1
         self.needs_reset = False
         return outcome
 
-    @_of_environments
-    def step(self, actions: Any, holds_ended: bool = False, /) -> VectorStep:
-        """See `HostVectorEnv.step`."""
-        return self.vector.step(actions, self._recovery, holds_ended)
-
-    @_of_environments
-    def reset_ended(self, step: VectorStep) -> None:
-        """See `HostVectorEnv.reset_ended`."""
-        self.vector.reset_ended(step, self._recovery)
-
-    @_of_environments
     def accept(self, recording: Recording) -> None:
         """Look for NaN and infinity in a whole recording at once.
 
         Raises:
-            ValueError: If there are any.
+            ValueError: If there are any: a failure of the environments.
         """
         found = recording.first_not_finite()
         if found is not None:
             step, self._broken_index, what = found
             where = f"worker_index={self._worker_index}, vector_index={self._broken_index}"
-            raise ValueError(
-                f"Environment {self._broken_index} of EnvRunner {self._worker_index} (env_config: {where}) returned "
-                f"{what} that is not finite, in step {step} of the {recording.num_steps} that were being sampled. "
-                f"Repair the environment, wrap it with something that replaces NaN and infinity, or set "
-                f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new one."
-            )
+            with self.failures:
+                raise ValueError(
+                    f"Environment {self._broken_index} of EnvRunner {self._worker_index} (env_config: {where}) "
+                    f"returned {what} that is not finite, in step {step} of the {recording.num_steps} that were being "
+                    f"sampled. Repair the environment, wrap it with something that replaces NaN and infinity, or set "
+                    f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new "
+                    f"one."
+                )
+        self._has_recorded = recording.num_env_steps > 0 or not recording.num_failures
         if self._failures_in_a_row:
             sampled = recording.valid_envs
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
-    def retried(self, attempt: Callable[[], Result], roll_back: Callable[[], None]) -> Result:
-        """What `attempt` returns once no environment fails in it.
+    def attempts(self, roll_back: Callable[[], None]) -> Attempts:
+        """See `Attempts`.
 
         Args:
-            attempt: Resets the environments if they need it, steps them, has what it recorded accepted.
-            roll_back: Called after whatever `attempt` raises.
-
-        Raises:
-            ConsecutiveFailuresError: Too many failures in a row.
-            Exception: What `attempt` raises, unless it is a failure that is tolerated.
+            roll_back: Called after whatever an attempt raises.
         """
-        failures = 0
-        while True:
-            self._failure = None
-            try:
-                if self._is_broken:
-                    self._renew()
-                result = attempt()
-            except Exception as error:
-                roll_back()
-                self.needs_reset = True
-                if error is not self._failure:
-                    raise
-                failures += 1
-                self._num_renewals += 1
-                self._is_broken = True
-                self._tolerate(error, failures, "what was being sampled")
-            else:
-                self._recovery = self._recover if self._restarts else None
-                return result
+        return Attempts(self, roll_back)
+
+    def note_attempt(self) -> bool:
+        """Take note of an attempt in which nothing was raised: whether failures left something of what it recorded."""
+        self.recover = self._recover if self._restarts else None
+        return self._has_recorded
+
+    def tolerate_in_attempt(self, error: Exception, num_failures: int) -> bool:
+        """Prepare for another attempt, if this is a failure of environments that is tolerated.
+
+        Args:
+            error: What was raised in an attempt.
+            num_failures: Attempts that failed in a row.
+
+        Returns:
+            False if it is no failure of environments.
+        """
+        self.needs_reset = True
+        if error is not self.failures.last:
+            return False
+        self._num_renewals += 1
+        self._is_broken = True
+        self._tolerate(error, num_failures, "what was being sampled")
+        return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
         """Log what an environment raised, or raise it."""
         is_known = isinstance(error, StepFailedRecreateEnvError)
-        if self._recovery is None and not (is_known and self._restarts):
+        if self.recover is None and not (is_known and self._restarts):
             raise error
         runner = f"EnvRunner {self._worker_index}"
         if failures > self._tolerance:
@@ -241,7 +269,6 @@ class FaultTolerantEnvs:
             except Exception as another:
                 error = another
 
-    @_of_environments
     def _renew(self) -> None:
         """Make the failed environment anew, or all of them where it is unknown which one it is."""
         if self.vector.renew(self._broken_index):

@@ -88,6 +88,7 @@ class HostRollout:
                 needs.
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
+        failures = envs.failures
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
         obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
@@ -115,7 +116,8 @@ class HostRollout:
             actions, for_env = layout.read_actions(matrix, loose)
             inputs = None
             if live is None:
-                step = envs.step(for_env)
+                with failures:
+                    step = envs.vector.step(for_env, envs.recover, False)
             else:
                 columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
                 live.saw(columns.get(Columns.OBS, batch[Columns.OBS]), host is not None and host.makes_obs)
@@ -212,9 +214,11 @@ class HostRollout:
             this is the last step of a recording.
         """
         live: Any = self.live
+        envs = self.envs
         # Environments whose episode ended stay in their final state, for callbacks that look at them.
         holds_ended = True
-        step = self.envs.step(for_env, holds_ended)
+        with envs.failures:
+            step = envs.vector.step(for_env, envs.recover, holds_ended)
         ended = step.terminateds | step.truncateds
         next_obs = _next_obs(step, ended)
         live.append(step, columns, next_obs, weights_seq_no)
@@ -227,7 +231,8 @@ class HostRollout:
             rewards = np.asarray(step.rewards, np.float32)
             inputs = self._final_inputs(next_obs, env_to_module, columns[Columns.ACTIONS], rewards, timesteps)
         live.report(step, inputs)
-        self.envs.reset_ended(step)
+        with envs.failures:
+            envs.vector.reset_ended(step, envs.recover)
         live.begin(step)
         if host is not None:
             host.update(live.episodes, mode, step.resets)

@@ -29,9 +29,9 @@ from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota
-from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs, Result
+from jaxrl_stack.env.fault_tolerant_envs import Attempts, FaultTolerantEnvs
 from jaxrl_stack.env.host_connectors import HostConnectors
-from jaxrl_stack.env.host_rollout import HostRollout, Recorded
+from jaxrl_stack.env.host_rollout import HostRollout
 from jaxrl_stack.env.sampling_metrics import SamplingMetrics
 from jaxrl_stack.env.vector.host_vector_env import make_vector_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -338,12 +338,18 @@ class SingleAgentEnvRunner(EnvRunner):
         if num_timesteps is not None:
             num_steps = -(-num_timesteps // self.num_envs) if self.num_envs else 1
 
-        if num_episodes is not None:
-            episodes = self._attempted(lambda: self._sample_episodes(num_episodes, mode), force_reset=True)
-            self._envs.needs_reset = True
+        episodes: list[SingleAgentEpisode] = []
+        for attempt in self._attempts(force_reset=force_reset or num_episodes is not None):
+            with attempt:
+                self._reset_if_needed()
+                if num_episodes is None:
+                    episodes = [episode for _, episode in self._record_episodes(num_steps, mode)]
+                else:
+                    episodes = self._sample_episodes(num_episodes, mode)
+        if num_episodes is None:
+            episodes += (self._rollout.live or self._builder).cut()
         else:
-            ended = self._attempted(lambda: self._record_episodes(num_steps, mode), force_reset=force_reset)
-            episodes = [episode for _, episode in ended] + (self._rollout.live or self._builder).cut()
+            self._envs.needs_reset = True
         if self.config.episodes_to_numpy:
             for episode in episodes:
                 episode.to_numpy()
@@ -377,7 +383,17 @@ class SingleAgentEnvRunner(EnvRunner):
         started = time.perf_counter()
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
         mode = self._mode(explore, False)
-        recording, *_ = self._attempted(lambda: self._record(length, mode, wants_episodes=keeps_all_final_obs))
+        recording: Any = None
+        for attempt in self._attempts():
+            with attempt:
+                self._reset_if_needed()
+                recording, *_ = self._rollout.record(
+                    length,
+                    mode,
+                    learns=self._learns(mode),
+                    weights_seq_no=self._weights_seq_no,
+                    wants_episodes=keeps_all_final_obs,
+                )
         live = self._rollout.live
         if live is None:
             # A call of sample() in between starts with episodes of its own.
@@ -451,44 +467,42 @@ class SingleAgentEnvRunner(EnvRunner):
         self._num_restarts = num_restarts
         self.reseed(self.seed_of(self.config), self.worker_index, num_restarts)
 
-    def _attempted(self, sample: Callable[[], Result], *, force_reset: bool = False) -> Result:
-        """What `sample` returns once no environment fails in it; leaves no traces of attempts that failed."""
+    def _attempts(self, *, force_reset: bool = False) -> Attempts:
+        """Attempts at sampling, which begin with `_reset_if_needed`; those that failed leave no traces."""
         if self.env is None:
             raise ValueError(
                 f"EnvRunner {self.worker_index} has no environments to sample from: actors do that. Set "
                 f"env_runners(create_env_on_local_worker=True), or call it on "
                 f"algorithm.env_runner_group.foreach_env_runner(...)."
             )
+        self._envs.needs_reset |= force_reset
         connectors = self._connectors.value
         # Only callbacks and host connectors log anything while a recording runs, but for durations.
         counts = self._counts.snapshot(with_logged=self._watches_episodes or self._host_connectors is not None)
-
-        def attempt() -> Result:
-            if force_reset or self._envs.needs_reset:
-                self._builder.reset()
-                self._rollout.reset(self._mode(None, False))
-            return sample()
 
         def roll_back() -> None:
             self._connectors.value = connectors
             self._counts.roll_back(counts)
 
-        return self._envs.retried(attempt, roll_back)
+        return self._envs.attempts(roll_back)
 
-    def _record(self, num_steps: int, mode: Mode, *, wants_episodes: bool = False) -> Recorded:
-        """`HostRollout.record`, once more if environments that failed left nothing of it."""
-        learns = not self.config.in_evaluation and mode != "random"
-        while True:
-            recorded = self._rollout.record(
-                num_steps, mode, learns=learns, weights_seq_no=self._weights_seq_no, wants_episodes=wants_episodes
-            )
-            if recorded[0].num_env_steps or not recorded[0].num_failures:
-                return recorded
+    def _reset_if_needed(self) -> None:
+        if self._envs.needs_reset:
             self._builder.reset()
+            self._rollout.reset(self._mode(None, False))
+
+    def _learns(self, mode: Mode) -> bool:
+        """Whether running statistics of connectors learn from what is recorded."""
+        return not self.config.in_evaluation and mode != "random"
 
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, SingleAgentEpisode]]:
         """Record, and return ``(environment, episode)`` of what ended."""
-        recording, infos, reset_infos = self._record(num_steps, mode, wants_episodes=True)
+        recording, infos, reset_infos = self._rollout.record(
+            num_steps, mode, learns=self._learns(mode), weights_seq_no=self._weights_seq_no, wants_episodes=True
+        )
+        if recording.num_failures and not recording.num_env_steps:
+            self._builder.reset()
+            return []
         if self._rollout.live is not None:
             return self._rollout.live.take_finished()
         return self._builder.add(
