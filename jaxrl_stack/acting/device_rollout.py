@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -93,8 +94,8 @@ class DeviceRollout(PolicyStep):
 
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: Any
-    ) -> tuple[RunnerState, dict[str, Any], jax.Array]:
-        """One step of all environments.
+    ) -> tuple[RunnerState, tuple[dict[str, Any], jax.Array]]:
+        """One step of all environments, as the body of a scan.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
@@ -102,7 +103,7 @@ class DeviceRollout(PolicyStep):
             context: What to act with; see `PolicyStep.context`.
 
         Returns:
-            ``(state, columns [B, ...], bool [B] whether an episode ended)``.
+            ``(state, (columns [B, ...], bool [B] whether an episode ended))``.
         """
         context = dataclasses.replace(context, key=keys.policy)
         state, batch, acted = self.step(state, {Columns.OBS: state.obs}, context, keys.module)
@@ -124,7 +125,7 @@ class DeviceRollout(PolicyStep):
             Columns.FINAL_OBS: final_obs,
         }
         state = dataclasses.replace(state.after(after.reward, ended), env_state=after.state, obs=after.obs)
-        return state, columns, ended
+        return state, (columns, ended)
 
     def unroll(
         self, state: RunnerState, context: Any, *, num_steps: int
@@ -161,17 +162,13 @@ class DeviceRollout(PolicyStep):
         Returns:
             ``(state, columns [T, B, ...], statistics [T, B])``.
         """
-
-        def body(state, keys):
-            state, columns, ended = self.step_envs(state, keys, context)
-            return state, (columns, ended)
-
+        step = functools.partial(self.step_envs, context=context)
         if keys.policy.shape[0] == 1:
             # A loop of its own inside another one is not inlined.
-            state, rows = body(state, jax.tree.map(lambda x: x[0], keys))
+            state, rows = step(state, jax.tree.map(lambda x: x[0], keys))
             columns, ended = jax.tree.map(lambda x: x[None], rows)
         else:
-            state, (columns, ended) = jax.lax.scan(body, state, keys)
+            state, (columns, ended) = jax.lax.scan(step, state, keys)
         episodes, statistics = state.episodes.extend(columns[Columns.REWARDS], ended)
         return dataclasses.replace(state, episodes=episodes), columns, statistics
 

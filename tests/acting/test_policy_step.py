@@ -164,7 +164,7 @@ def test_random_streams_of_all_steps_are_those_of_every_step_alone(runner):
         alone = []
         for t in range(4):
             own = dataclasses.replace(jax.tree.map(lambda x, t=t: x[t], keys), module=None)
-            state, columns, _ = rollout.step_envs(state, own, context)
+            state, (columns, _) = rollout.step_envs(state, own, context)
             alone.append(columns["drawn"])
         return together, jnp.stack(alone)
 
