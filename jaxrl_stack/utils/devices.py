@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -135,37 +136,6 @@ def device_numbers(devices: list[Device]) -> range:
     return range(process * len(devices), (process + 1) * len(devices))
 
 
-class _MappedProgram:
-    """A function under ``jax.pmap``, which lets go of both when nothing refers to this object any more.
-
-    ``jax.pmap`` keeps a function, and every program that was compiled of it, as long as the process lives: the results
-    in its cache refer to the key that they are cached under. A method would keep its algorithm, with all of its data.
-    """
-
-    def __init__(self, function: Callable[..., Any], **arguments: Any):
-        self._function = function
-        own = weakref.ref(self)
-
-        def run(*args: Any) -> Any:
-            program = own()
-            assert program is not None, "only this object calls it"
-            return program._function(*args)
-
-        # Its name only: a callable object's attributes would be kept, too.
-        run.__name__ = getattr(function, "__name__", type(function).__name__)
-        self._call = jax.pmap(run, **arguments)
-        self._donate_argnums = arguments["donate_argnums"]
-        weakref.finalize(self, _forget, run).atexit = False
-
-    def __call__(self, *args: Any) -> Any:
-        return self._call(*args)
-
-    def trace(self, *args: Any) -> jax.stages.Traced:
-        """What a call with these arguments runs, traced: it can be lowered for platforms that are not here."""
-        # What jax.pmap makes lowers for its own devices' platform alone.
-        return jax.jit(self._call, donate_argnums=self._donate_argnums).trace(*args)
-
-
 def _forget(function: Callable[..., Any]) -> None:
     """Drop what ``jax.pmap`` has cached of a function; there is no public way to."""
     cache = getattr(importlib.import_module("jax._src.pmap"), "_cached_shard_map", None)
@@ -185,6 +155,9 @@ def map_over_devices(
 ) -> Callable[..., Any]:
     """``jax.pmap`` over these devices, or, without an axis name, the function itself.
 
+    The first has ``trace(*args)``: what a call with these arguments runs, as a `jax.stages.Traced`, which can be
+    lowered for platforms that are not here. Programs are given back with the last reference to it.
+
     Where ``jax.distributed`` joined several processes, the axis runs over the devices of all of them (see
     `joined_devices`): every process has to call the program, with arguments of the same shapes, passes and gets the
     slices ``[D, ...]`` of its own D devices, and has its own copy of what is replicated. ``jax.lax.axis_index``
@@ -203,14 +176,27 @@ def map_over_devices(
         donate_argnums: Arguments whose buffers the results may take over.
     """
     if axis_name is not None:
-        return _MappedProgram(
-            function,
+        # jax.pmap keeps a function, and every program that was compiled of it, as long as the process lives: the
+        # results in its cache refer to the key that they are cached under. A method would keep its algorithm, with all
+        # of its data. What lives that long here is a call of something that it does not keep.
+        call: Any = functools.partial(operator.call, weakref.proxy(function))
+        # Its name only: a callable object's attributes would be kept, too.
+        call.__name__ = getattr(function, "__name__", type(function).__name__)
+        mapped = functools.partial(
+            jax.pmap,
+            call,
             axis_name=axis_name,
             in_axes=in_axes,
             out_axes=out_axes,
             devices=joined_devices(devices),
             donate_argnums=donate_argnums,
         )
+        program: Any = mapped()
+        program.calls = function
+        # What jax.pmap makes lowers for its own devices' platform alone; and jax.jit keeps functions, too.
+        program.trace = lambda *args: jax.jit(mapped(), donate_argnums=donate_argnums).trace(*args)
+        weakref.finalize(program, _forget, call).atexit = False
+        return program
 
     def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
         pairs = zip(values, axes, strict=True)
