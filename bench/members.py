@@ -29,7 +29,7 @@ def _is_key(x: Any) -> bool:
 
 
 def state_of(algo: Any) -> tuple[Any, ...]:
-    """``(learner, runner, kept, timesteps, settings)`` of an algorithm on one device, as its program takes it; copies."""
+    """``(learner, runner, kept, timesteps, settings)`` of an algorithm on one device, as its program takes it."""
     driver, first = algo.driver, lambda tree: jax.tree.map(lambda x: x[0], tree)
     kept = None if driver.kept is None else first(all_shards(driver.kept))
     learner = driver.learner
