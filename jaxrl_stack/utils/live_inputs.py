@@ -33,7 +33,16 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
         function: Pure function of `args`.
         args: Pytrees of arrays or `jax.ShapeDtypeStruct`s.
     """
-    program, out = jax.make_jaxpr(function, return_shape=True)(*args)
+    return once_of(function, args, *jax.make_jaxpr(function, return_shape=True)(*args))
+
+
+def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
+    """`traced_once` of what was traced already.
+
+    Args:
+        function, args: Of `traced_once`.
+        program, out: What ``jax.make_jaxpr(function, return_shape=True)(*args)`` returned.
+    """
     needed = {id(variable) for variable in program.jaxpr.outvars}
     for equation in reversed(program.jaxpr.eqns):
         if equation.effects or any(id(variable) in needed for variable in equation.outvars):

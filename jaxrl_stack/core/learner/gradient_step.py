@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.row_independence import can_be_split
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils.devices import Device
-from jaxrl_stack.utils.live_inputs import traced_once
+from jaxrl_stack.utils.live_inputs import Once
 
 Carry = tuple[ParamDict, dict[str, jax.Array], Any]
 """What a gradient step changes: parameters, other state of the modules, optimizer states."""
@@ -37,7 +38,7 @@ class GradientStep:
     def __init__(self, learner: LossHooks, trace_of: Callable[..., Trace]):
         self._learner = learner
         self._trace_of = trace_of
-        self._losses_of: Callable[..., Any] = self._losses
+        self._losses_of: Callable[..., Any] = self.losses
 
     def __call__(self, carry: Carry, rows: Rows, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
         """Make the step.
@@ -111,25 +112,22 @@ class GradientStep:
         return losses, rest, metrics.exchanged(averages, slots), per_row
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], rows: Rows, index: Any) -> tuple[Any, Any, Any]:
-        """Losses of the rows at `index`, how they change with the parameters, and what `_losses` returns with them."""
+        """Losses of the rows at `index`, how they change with the parameters, and what `losses` returns with them."""
         batch = {mid: own.take(index[mid]) for mid, own in rows.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
-
-        def losses(trained):
-            return self._losses_of(trained, trace.params, rest, batch, trace.row_counts)
-
+        losses = functools.partial(self._losses_of, trace.params, rest, batch, trace.row_counts)
         values, function, others = jax.linearize(losses, trained, has_aux=True)
         return values, LinearizedLosses(function, trained), others
 
-    def _losses(self, trained: ParamDict, params: ParamDict, rest: Any, batch: Any, row_counts: Any) -> Any:
+    def losses(self, params: ParamDict, rest: Any, batch: Any, row_counts: Any, trained: ParamDict) -> Any:
         """The losses of rows, ``{module_id: {column: [m, ...]}}``, and what they leave.
 
         Args:
-            trained: Those of the parameters that change.
             params: All parameters.
             rest: Other state of the modules.
             batch: The rows.
             row_counts: What `row_counts` returned, or None.
+            trained: Those of the parameters that change.
 
         Returns:
             ``(losses, (rest, metrics, metrics per row))``.
@@ -160,31 +158,33 @@ class GradientStep:
         _check_losses(losses, type(learner).__name__)
         return losses, (learner.pure.unbind(trace.module)[1], trace.metrics.collect(), trace.metrics.rows)
 
-    def trace_losses_once(
+    def arguments_of_losses(
         self,
         params: ParamDict,
         rest: dict[str, jax.Array],
         batch: dict[ModuleID, dict[str, Any]],
         num_rows: Mapping[ModuleID, int],
-    ) -> dict[ModuleID, frozenset[str]]:
-        """Trace the losses for `num_rows` of each module's ``[T, B, ...]``: the step replays them from here on.
-
-        Returns:
-            The columns that the losses depend on; the others need not be carried through the shuffle.
-        """
+    ) -> tuple[Any, ...]:
+        """Those to trace `losses` for, with `num_rows` rows of each module's ``[T, B, ...]``."""
 
         def minibatch(x, n):
             return jax.ShapeDtypeStruct((n, *x.shape[2:]), x.dtype)
 
         rows = {mid: jax.tree.map(lambda x, n=num_rows[mid]: minibatch(x, n), own) for mid, own in batch.items()}
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
-        trained = {ref: params[ref] for ref in trace.trained_refs}
         counts = dict.fromkeys(rows, jnp.float32(0.0)) if loss_is_linear(self._learner) else None
-        once = traced_once(self._losses, trained, params, rest, rows, counts)
+        return params, rest, rows, counts, {ref: params[ref] for ref in trace.trained_refs}
+
+    def replay_losses(self, once: Once) -> dict[ModuleID, frozenset[str]]:
+        """Replay a trace of `losses` from here on.
+
+        Returns:
+            The columns that the losses depend on; the others need not be carried through the shuffle.
+        """
         self._losses_of = once.call
         return {
             mid: frozenset(c for c, own in columns.items() if any(jax.tree.leaves(own)))
-            for mid, columns in once.matters[3].items()
+            for mid, columns in once.matters[2].items()
         }
 
 

@@ -180,7 +180,10 @@ class Learner(StoredLearner):
         self._before_update(counter)
         dealt = {mid: deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
-        self._run(program, dealt, counter=counter, counts=self._training_of(plan, num_rows, block))
+        settings, counts = self.placed_settings(), self._training_of(plan, num_rows, block)
+        with self._updating(counter, counts):
+            self._state, metrics, _ = program(self.state, dealt, settings, counter)
+            self._last = (metrics, counts)
         return self._result()
 
     def _check_block(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan) -> int:
@@ -376,7 +379,10 @@ class Learner(StoredLearner):
             # The number of gradient steps is an argument: another one is the same program.
             plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
         program = self._program("fit", self.pure_update.fit, plan, blocks, *row_counts)
-        self._run(program, blocks, *row_counts, counter=counter, counts=counts)
+        settings = self.placed_settings()
+        with self._updating(counter, counts):
+            self._state, metrics, _ = program(self.state, blocks, settings, counter, *row_counts)
+            self._last = (metrics, counts)
         return self._result()
 
     def _largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
@@ -444,7 +450,11 @@ class Learner(StoredLearner):
         if key not in self._compiled:
             step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
             self._compiled[key] = self._compile(step)
-        return self._run(self._compiled[key], batch, counter=counter, counts=self._rows_trained_on[1], is_dealt=False)
+        program, settings, counts = self._compiled[key], self.placed_settings(), self._rows_trained_on[1]
+        with self._updating(counter, counts):
+            self._state, metrics, rows = program(self.state, batch, settings, counter, is_dealt=False)
+            self._last = (metrics, counts)
+        return rows
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]) -> None:
         """Raises a ValueError for rows that `update_rows` cannot learn from."""
@@ -497,54 +507,35 @@ class Learner(StoredLearner):
         key = (name, plan, self._num_connector_changes, *signature(mapped))
         if key not in self._compiled:
             self._sizes_of_all_learners({}, mapped[0])
-
-            def update(state, batch, settings, counter, *row_counts):
-                more = {"row_counts": row_counts[0]} if row_counts else {}
-                axis_name = self.reduction_axis
-                return *function(state, batch, settings, counter, plan=plan, axis_name=axis_name, **more), {}
-
-            self._compiled[key] = self._compile(update, num_mapped=len(mapped) - 1)
+            function = functools.partial(function, plan=plan, axis_name=self.reduction_axis)
+            self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
         return self._compiled[key]
 
     def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
         keys = [ref for ref, leaf in self.pure.rest.items() if is_key(leaf)]
         return UpdateProgram(function, self.devices, self.axis_name, key_refs=keys, **sizes)
 
-    def _run(
-        self,
-        program: UpdateProgram,
-        *mapped: Any,
-        counter: np.ndarray,
-        counts: Mapping[ModuleID, TrainedOn],
-        is_dealt: bool = True,
-    ) -> dict[MetricKey, np.ndarray]:
-        """Make an update, with everything that follows it.
+    @contextlib.contextmanager
+    def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
+        """Around the call of a program that makes an update, and the assignment of what it returns: what follows an
+        update, and what is done if it fails.
 
         Args:
-            program: Of the update.
-            *mapped: The batch, and further arguments of that kind.
             counter: Lifetime env steps.
             counts: What is trained on.
-            is_dealt: See `UpdateProgram`.
-
-        Returns:
-            What the loss logged row by row.
         """
-        batch, *more = mapped
         num_updates = self.num_updates + 1
-        settings = self.placed_settings()
         with deferred_interrupt(), self._recovering(num_updates - 1):
             self._before_donation()
-            self._state, metrics, rows = program(self.state, batch, settings, counter, *more, is_dealt=is_dealt)
+            yield
             self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates)
             self._steps_trained.count(counts, num_updates)
-            self._last = (metrics, counts)
         if self.config.check_nans:
-            raise_if_not_finite(fetched(metrics), iteration=num_updates)
+            assert self._last is not None
+            raise_if_not_finite(fetched(self._last[0]), iteration=num_updates)
         if self.has_host_hooks:
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-        return rows
 
     def _result(self, num_updates: int = 1) -> dict[str, Any]:
         """The result of the last update, with counters over so many of them."""

@@ -30,7 +30,7 @@ from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
-from jaxrl_stack.utils.live_inputs import traced_once
+from jaxrl_stack.utils.live_inputs import once_of, traced_once
 from jaxrl_stack.utils.traced_config import TracedConfigView
 
 Batch = dict[ModuleID, dict[str, Any]]
@@ -134,10 +134,10 @@ class Update:
         batch: Batch,
         settings: dict[str, Any],
         timesteps: jax.Array,
+        row_counts: RowCounts | None = None,
         *,
         plan: UpdatePlan,
         axis_name: str | None,
-        row_counts: RowCounts | None = None,
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
         """The minibatch loop over a batch that is ready for the loss; arguments as of a whole update.
 
@@ -152,7 +152,10 @@ class Update:
         sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
         parts = microbatches_per_minibatch(self._learner, sizes, local_shards)
         num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
-        read = step.trace_losses_once(state.params, rest, started.batch, num_rows)
+        # Once, for what they read, and the step replays it: a loss is the longest part of a trace.
+        arguments = step.arguments_of_losses(state.params, rest, started.batch, num_rows)
+        traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
+        read = step.replay_losses(once_of(step.losses, arguments, *traced))
         rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
         index_of = _minibatches(state, rows, sizes, plan, axis_name, row_counts)
 

@@ -30,7 +30,8 @@ class UpdateProgram:
     small update, and stay on the devices until they are asked for.
 
     Args:
-        function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics, metrics per row)``.
+        function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics)``, or with metrics per row as
+            a third.
         devices: The devices to run on.
         axis_name: Name of their axis; None for an eager run.
         key_refs: Refs of the PRNG keys in the modules' other state.
@@ -48,11 +49,11 @@ class UpdateProgram:
     ):
         def program(params: Any, others: Any, bits: Any, batch: Any, settings: Any, counter: Any, *mapped: Any) -> Any:
             keys = jax.tree.map(jax.random.wrap_key_data, bits)
-            state, metrics, rows = function(_joined(params, others, keys), batch, settings, counter, *mapped)
+            state, metrics, *rows = function(_joined(params, others, keys), batch, settings, counter, *mapped)
             others, new_keys = self._split(state)
             unchanged = jax.tree.map(lambda new, old: new is old, new_keys, keys)
             bits = () if jax.tree.all(unchanged) else jax.tree.map(jax.random.key_data, new_keys)
-            return state.params, others, bits, Flat.of(metrics), rows
+            return state.params, others, bits, Flat.of(metrics), *(rows or ({},))
 
         self._num_devices = len(devices)
         self._is_eager = axis_name is None
