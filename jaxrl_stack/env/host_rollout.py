@@ -88,7 +88,6 @@ class HostRollout:
                 needs.
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
-        failures = envs.failures
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
         obs, reset, valid = self._obs, self._reset, self._valid
         prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
@@ -116,7 +115,7 @@ class HostRollout:
             actions, for_env = layout.read_actions(matrix, loose)
             inputs = None
             if live is None:
-                with failures:
+                with envs.failures:
                     step = envs.vector.step(for_env, envs.recover, False)
             else:
                 columns = {name: layout.read(name, matrix, loose) for name in layout.columns}
@@ -144,7 +143,6 @@ class HostRollout:
         envs.accept(recording)
         self._stand_at(obs, reset, valid, prev_actions, prev_rewards, memory)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
-        self.num_recordings += 1
         self.metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
         return recording, infos, reset_infos
 
@@ -190,7 +188,8 @@ class HostRollout:
         prev_rewards: np.ndarray,
         memory: tuple[Any, ...],
     ) -> None:
-        """What the next recording begins with."""
+        """What the next recording begins with, and its number."""
+        self.num_recordings += 1
         self._obs, self._reset, self._valid = obs, reset, valid
         self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
         *connectors, self._recurrent = memory
