@@ -17,7 +17,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.ops import two_words
+from jaxrl_stack.ops import two_words, unrolled_threefry
 
 
 class TDRows(NamedTuple):
@@ -96,7 +96,7 @@ def epsilon_greedy(
         int32 ``[...]``.
     """
     num_actions = q_values.shape[-1]
-    explore, draw = jax.random.uniform(key, (2, *q_values.shape[:-1]), jnp.float32)
+    explore, draw = jax.random.uniform(unrolled_threefry.unrolled(key), (2, *q_values.shape[:-1]), jnp.float32)
     if action_mask is None:
         random = jnp.minimum((draw * num_actions).astype(jnp.int32), num_actions - 1)
     else:

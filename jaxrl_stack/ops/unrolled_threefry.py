@@ -27,6 +27,11 @@ def wrap_key_data(bits: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(bits, impl=_implementation())
 
 
+def unrolled(key: jax.Array) -> jax.Array:
+    """A PRNG key whose rounds are unrolled in place of one of the default kind; one of another kind as it is."""
+    return wrap_key_data(jax.random.key_data(key)) if jax.random.key_impl(key) == "threefry2x32" else key
+
+
 @functools.cache
 def _implementation() -> Any:
     # Late: it brings along a compiler for kernels.

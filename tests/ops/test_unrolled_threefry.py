@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.ops import unrolled_threefry
+from jaxrl_stack.ops import q_learning, unrolled_threefry
 
 BITS = np.array([0x12345678, 0x9ABCDEF0], np.uint32)
 
@@ -37,3 +37,21 @@ def test_numbers_are_those_of_the_default_generator(function):
     expected, found = both(function)
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == expected.dtype
+
+
+def test_only_keys_of_the_default_kind_are_unrolled():
+    default = jax.random.wrap_key_data(BITS, impl="threefry2x32")
+    unrolled = unrolled_threefry.unrolled(default)
+    assert unrolled.dtype == unrolled_threefry.wrap_key_data(BITS).dtype
+    assert unrolled_threefry.unrolled(unrolled) is unrolled
+    other = jax.random.wrap_key_data(np.zeros(4, np.uint32), impl="rbg")
+    assert unrolled_threefry.unrolled(other) is other
+    legacy = unrolled_threefry.unrolled(jnp.asarray(BITS))
+    np.testing.assert_array_equal(jax.random.bits(legacy), jax.random.bits(default))
+
+
+def test_exploring_starts_no_loop_of_rounds():
+    key = jax.random.wrap_key_data(BITS, impl="threefry2x32")
+    values = jnp.zeros((3, 2))
+    traced = str(jax.make_jaxpr(q_learning.epsilon_greedy)(key, values, 0.5))
+    assert "threefry2x32" not in traced.replace("unrolled_threefry2x32", "")
