@@ -109,8 +109,8 @@ class DeviceProgram:
         if num_warm_up is not None:
             before = functools.partial(self.step, place=dataclasses.replace(place, is_warm=False))
             state, _ = repeat(before, state, 0, num_warm_up)
-            state, learned = repeat_reporting_last(
-                functools.partial(self.step, place=place), state, num_warm_up, self.num_training_steps
+            state, learned = repeat(
+                functools.partial(self.step, place=place), state, num_warm_up, self.num_training_steps, _combined
             )
         elif self.num_training_steps == 1:
             state, learned = self.step(state, place)
@@ -319,29 +319,6 @@ def repeat(
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.fori_loop(start, stop, body, (state, zeros))
-
-
-def repeat_reporting_last(
-    function: Callable[[Any], tuple[Any, Any]], state: Any, start: Any, stop: int
-) -> tuple[Any, Any]:
-    """`repeat` for training steps, where what they report is computed in the last one only, in a loop of its own.
-
-    Args:
-        function: ``state -> (state, result)``, the result a `Flat` of metrics.
-        state: Before the first call.
-        start: Counts up from here, int32 or a number.
-        stop: To here, this excluded.
-
-    Returns:
-        ``(state, metrics of the last step)``; zeros without a step. Flags (`NOT_FINITE`) are the highest of all steps,
-        and every step computes its metrics then.
-    """
-    function = jax.jit(function, inline=True)  # both loops find one trace
-    learned = jax.eval_shape(function, state)[1]
-    if not isinstance(learned, Flat) or any(path[0] == NOT_FINITE for path in jax.eval_shape(Flat.tree, learned)):
-        return repeat(function, state, start, stop, _combined)
-    state, _ = repeat(lambda state: (function(state)[0], ()), state, start, stop - 1)
-    return repeat(function, state, jnp.maximum(start, stop - 1), stop)
 
 
 def _combined(before: Any, latest: Any) -> Any:
