@@ -28,7 +28,7 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import Driver, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
-from jaxrl_stack.execution.rollout_ops import Sampled, sample_rounds
+from jaxrl_stack.execution.rollout_ops import Sampled, sample_once, sample_rounds
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
@@ -130,6 +130,7 @@ class HostDriver(Driver):
         self._learned: list[dict[str, Any]] = []
         self._connector_states: list[dict[str, Any]] = []
         self._blocks: list[SampleBlock] = []
+        self._requested: tuple[Any, dict[str, Any]] | None = None
         self.kept = self.step.init_kept()
         local = self._samples_blocks and not self.config.num_env_runners
         self._local_sampler = self.env_runner if local else None
@@ -180,7 +181,7 @@ class HostDriver(Driver):
         num_failures, tolerance = 0, self.config.num_consecutive_env_runner_failures_tolerance
         while True:
             try:
-                self.step(state, self)
+                self.kept = self.step(state, self)[0].kept
                 return
             except LostExperienceError as error:
                 num_failures += 1
@@ -233,7 +234,12 @@ class HostDriver(Driver):
     def _sampled_episodes(self, num_env_steps: int, started: float) -> list[Any]:
         """Episodes of whole rounds over all runners, until there are enough steps."""
         group = self.env_runner_group
-        samples = sample_rounds(group, num_env_steps, timeout_seconds=self.config.sample_timeout_s)
+        return self._take_in_episodes(
+            sample_rounds(group, num_env_steps, timeout_seconds=self.config.sample_timeout_s), started
+        )
+
+    def _take_in_episodes(self, samples: Sequence[Sampled], started: float) -> list[Any]:
+        group = self.env_runner_group
         if merges_env_runner_states(self.config):
             states = group.foreach_env_runner(connector_state, local_env_runner=group.num_remote_env_runners() == 0)
             self._connector_states = [state for state in states if state]
@@ -260,15 +266,17 @@ class HostDriver(Driver):
 
     def request(self, state: TrainState, *, num_steps: int) -> TrainState:
         """See `Place.request`; a runner in this process is asked when its steps are collected."""
-        self._requested = self._share(num_steps)
-        self.env_runner_group.request("sample_block", self._requested)
+        self._requested = ("sample_block", self._share(num_steps)) if self._samples_blocks else (sample_once, {})
+        self.env_runner_group.request(*self._requested)
         return state
 
-    def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Sequence[SampleBlock]]:
+    def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Sequence[Any]]:
         """See `Place.collect`."""
-        started = time.perf_counter()
-        blocks = self.env_runner_group.collect("sample_block", self._requested, timeout_seconds=timeout_seconds)
-        return state, self._take_in_blocks(blocks, started)
+        started, take_in = time.perf_counter(), self._take_in_blocks if self._samples_blocks else self._take_in_episodes
+        if self._requested is None:
+            return state, []
+        samples = self.env_runner_group.collect(*self._requested, timeout_seconds=timeout_seconds)
+        return state, take_in(samples, started)
 
     def update(self, state: TrainState, sampled: Sequence[Any], plan: dict[str, Any]) -> tuple[TrainState, Any]:
         """See `Place.update`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 import sys
 import types
@@ -121,6 +122,29 @@ def test_it_runs_without_actors_too():
     algo.stop()
 
 
+class EpisodesStep(OnPolicyStep):
+    """Learns from all that has come in since the last time, whatever runners give."""
+
+    def __call__(self, state, place):
+        state, nothing = place.collect(state, timeout_seconds=1.0) if not place.num_env_steps else (state, [])
+        assert len(nothing) == 0
+        state = place.request(state, num_steps=NUM_STEPS)
+        state, sampled = place.collect(state, timeout_seconds=1.0)
+        state, learned = place.update(state, sampled, self._plan)
+        return place.publish(state), learned
+
+
+class FromEpisodes(PPO):
+    training_step_class = EpisodesStep
+
+
+def test_runners_that_give_episodes_are_asked_for_these():
+    algo = config(FromEpisodes).env_runners(batch_mode="complete_episodes").build_algo()
+    result = algo.train()
+    assert result["env_runners"]["num_episodes"] == NUM_ENVS and algo.driver.num_updates == 1
+    algo.stop()
+
+
 # ------------------------------------------------------------------------------------------------------------ offline
 
 PAGE = Path(__file__).parents[2] / "docs" / "training_steps.md"
@@ -181,7 +205,7 @@ def test_without_an_environment_the_spaces_have_to_be_set(page):
 
 
 class TwiceStep(OnPolicyStep):
-    """Two rounds of sampling and learning in one training step."""
+    """Two rounds of sampling and learning in one training step, which are counted in what it keeps."""
 
     def plan(self, driver):
         super().plan(driver)
@@ -189,7 +213,15 @@ class TwiceStep(OnPolicyStep):
 
     def __call__(self, state, place):
         once = super().__call__
-        return place.repeat(lambda state: once(state, place), state, 2)
+
+        def counted(state):
+            state, learned = once(state, place)
+            return dataclasses.replace(state, kept=state.kept + 1), learned
+
+        return place.repeat(counted, state, 2)
+
+    def init_kept(self):
+        return np.zeros(1, np.int32)  # one device
 
 
 class Twice(PPO):
@@ -201,6 +233,8 @@ def test_a_step_may_repeat_another_one_on_both_drivers(env):
     algo = config(Twice, env).build_algo()
     result = algo.train()
     assert result["num_env_steps_sampled_lifetime"] == 2 * NUM_STEPS * NUM_ENVS and algo.driver.num_updates == 2
+    algo.train()
+    assert np.asarray(algo.driver.kept).tolist() == [4]
     algo.stop()
 
 
