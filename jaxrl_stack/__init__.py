@@ -31,7 +31,7 @@ _connect_with_tune()
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: the modules behind them import jax.
+    # Imported when asked for: their modules import jax.
     if name == "distributed":
         return importlib.import_module(f"{__name__}.distributed")
     if name == "use_cpu_devices":

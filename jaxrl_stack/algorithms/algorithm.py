@@ -769,26 +769,8 @@ class Algorithm(Checkpointable):
         for module_id in present - set(modules.parts):
             self.learner_group.remove_module(module_id)
 
-    def save_to_path(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        state: dict[str, Any] | None = None,
-        filesystem: Any = None,
-        use_msgpack: bool = False,
-        blocking: bool = True,
-    ) -> str:
-        """Write a checkpoint; see `Checkpointable.save_to_path`.
-
-        Joined processes call it together. The first one writes, what all of them hold; the others wait for it.
-
-        Raises:
-            ValueError: If `path` exists and is no checkpoint.
-            RuntimeError: In the other processes, if the first one cannot write it.
-        """
-        written, save = self.get_state() if state is None else state, super().save_to_path
-        options = {"filesystem": filesystem, "use_msgpack": use_msgpack, "blocking": blocking}
-        return of_first_process(lambda: save(path, state=written, **options))
+    def _in_one_process(self, save: Callable[[], str]) -> str:
+        return of_first_process(save)
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
         """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""

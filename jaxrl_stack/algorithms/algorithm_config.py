@@ -34,7 +34,7 @@ __all__ = ["AlgorithmConfig", "NotProvided", "PolicySpec"]
 __getattr__ = coming_names(__name__)
 
 _READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
-"""Settings of actors that learner actors have a use for, whoever steps the environments."""
+"""Settings of actors that learner actors read, with host and with JAX environments."""
 
 
 class AlgorithmConfig(ConfigValidation, ConfigBuilding):

@@ -149,10 +149,19 @@ class Checkpointable:
                 f"The checkpoint of this {type(self).__name__} does not hold {items}: that is code. Pass it again when "
                 f"you load it, as a keyword argument of from_checkpoint(), for an Algorithm also with its config=."
             )
-        if path is None:
-            path = os.path.join(tempfile.mkdtemp(prefix=f"{type(self).__name__}_"), "checkpoint")
         written = self.get_state() if state is None else state
-        return write(path, component, written, filesystem=filesystem, blocking=blocking)
+
+        def save() -> str:
+            folder = path
+            if folder is None:
+                folder = os.path.join(tempfile.mkdtemp(prefix=f"{type(self).__name__}_"), "checkpoint")
+            return write(folder, component, written, filesystem=filesystem, blocking=blocking)
+
+        return self._in_one_process(save)
+
+    def _in_one_process(self, save: Callable[[], str]) -> str:
+        """What `save` returns. Where several processes hold this object together, one of them calls it."""
+        return save()
 
     # -------------------------------------------------------------------------------------------------------- loading
 

@@ -31,7 +31,7 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
-from jaxrl_stack.execution.driver import Driver
+from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
 from jaxrl_stack.utils import counters
@@ -66,7 +66,7 @@ _RUNNING = "running_evaluation"
 """Part of an evaluation runner's state that matters where its environments are not reset."""
 
 
-class DeviceDriver(Driver):
+class DeviceDriver(LocalDriver):
     """Trains on a JAX environment, or on what its training step keeps.
 
     Args:
@@ -79,8 +79,6 @@ class DeviceDriver(Driver):
         shards: The environments that it steps.
         kept: What the training step keeps, leaves ``[D, ...]``.
         timesteps: uint32[2], lifetime env steps; replicated.
-        recorded: Shapes of the columns that one step of one device's environments records, ``[1, B, ...]``; None where
-            they are not needed.
     """
 
     kind = "device"
@@ -195,7 +193,7 @@ class DeviceDriver(Driver):
             records_block=self._watches_episodes,
         )
         needs_columns = program.rollout is not None and (self.step.updates_from_rows or self._watches_episodes)
-        self.recorded = program.columns_of_step() if needs_columns else None
+        self.program = dataclasses.replace(program, recorded=program.columns_of_step() if needs_columns else None)
         self._plan = learner.plan()
         self.step.plan(self)
         wanted, each = self.config.min_sample_timesteps_per_iteration, self.step.num_env_steps
@@ -205,7 +203,7 @@ class DeviceDriver(Driver):
         if num_training_steps > 1 and self._returns_to_host():
             num_training_steps = 1
         self.num_training_steps_per_call = num_training_steps
-        self.program = dataclasses.replace(program, num_training_steps=num_training_steps, recorded=self.recorded)
+        self.program = dataclasses.replace(self.program, num_training_steps=num_training_steps)
 
     def _returns_to_host(self) -> bool:
         """Whether something wants to see every training step; if so, it is said what that costs."""

@@ -69,7 +69,7 @@ class DeviceProgram:
         is_joined: Whether some of them belong to other processes.
         explore: Whether sampling explores.
         num_training_steps: K.
-        recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None without environments.
+        recorded: Shapes of the columns of one vector step, ``[1, B, ...]``; None where they are not needed.
         records_block: Whether a call returns all that was sampled in it.
         settings: The learner's traced settings, inside of a call.
         is_warm: Whether learning has started, inside of a call.

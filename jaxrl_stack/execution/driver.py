@@ -129,18 +129,6 @@ class Driver(abc.ABC):
         self.device_seconds = 0.0
 
     @abc.abstractmethod
-    def plan_update(self, num_columns: int, **sizes: Any) -> Any:
-        """What `Place.update` takes of the sizes of an update.
-
-        Args:
-            num_columns: Columns of a train batch, one per environment and fragment.
-            **sizes: See `Learner.plan`.
-
-        Raises:
-            ValueError: If they do not fit the devices.
-        """
-
-    @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
         """Call the training step.
 
@@ -258,16 +246,24 @@ class Driver(abc.ABC):
     kind: str
     """Which driver this is, in checkpoints."""
 
+    @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
         """``(name, Checkpointable or description)`` of what has a folder of its own in checkpoints."""
-        runner, eval_runner = self._described_env_runners()
-        parts = [
-            (COMPONENT_LEARNER_GROUP, self.learner_group),
-            (COMPONENT_ENV_RUNNER, runner),
-            (COMPONENT_REPLAY_BUFFER, self.stored_replay),
-            (COMPONENT_EVAL_ENV_RUNNER, eval_runner),
-        ]
-        return [(name, part) for name, part in parts if part is not None]
+
+    @abc.abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """All that changes during training but replay: the states of `components`, and ``"driver"`` for the rest.
+
+        `Algorithm.get_state` adds that of `stored_replay`.
+        """
+
+    @abc.abstractmethod
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` returned; parts that are left out stay, as does replay.
+
+        Raises:
+            ValueError: If it does not fit. Part of it may have been taken over then.
+        """
 
     @property
     def replay_buffer(self) -> Checkpointable | None:
@@ -280,15 +276,53 @@ class Driver(abc.ABC):
         replay: Any = self.replay_buffer
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
+    def set_replay_state(self, state: dict[str, Any]) -> None:
+        """Take over that of `stored_replay` out of a whole state, when everything else is.
+
+        Raises:
+            ValueError: If it does not fit; nothing has changed then.
+        """
+        self.step.set_kept_state(self, state)
+
+    @abc.abstractmethod
+    def reset(self, config: AlgorithmConfig) -> bool:
+        """Start from the beginning with a config that differs in traced settings only; False if that is impossible."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Release devices, actors and environments."""
+
+
+class LocalDriver(Driver):
+    """A driver with learners and runners of its own, which plans updates and has their states."""
+
+    @abc.abstractmethod
+    def plan_update(self, num_columns: int, **sizes: Any) -> Any:
+        """What `Place.update` takes of the sizes of an update.
+
+        Args:
+            num_columns: Columns of a train batch, one per environment and fragment.
+            **sizes: See `Learner.plan`.
+
+        Raises:
+            ValueError: If they do not fit the devices.
+        """
+
+    def components(self) -> list[tuple[str, Any]]:
+        runner, eval_runner = self._described_env_runners()
+        parts = [
+            (COMPONENT_LEARNER_GROUP, self.learner_group),
+            (COMPONENT_ENV_RUNNER, runner),
+            (COMPONENT_REPLAY_BUFFER, self.stored_replay),
+            (COMPONENT_EVAL_ENV_RUNNER, eval_runner),
+        ]
+        return [(name, part) for name, part in parts if part is not None]
+
     @abc.abstractmethod
     def _described_env_runners(self) -> tuple[Any, Any]:
         """The EnvRunner whose connectors are those of all, and one that evaluates, None if none does."""
 
     def get_state(self) -> dict[str, Any]:
-        """All that changes during training but replay: the states of `components`, and ``"driver"`` for the rest.
-
-        `Algorithm.get_state` adds that of `stored_replay`.
-        """
         return {
             COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),
             **self._sampling_state(),
@@ -310,11 +344,6 @@ class Driver(abc.ABC):
         """What else changes, as named values."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; parts that are left out stay, as does replay.
-
-        Raises:
-            ValueError: If it does not fit. Part of it may have been taken over then.
-        """
         own = state.get("driver")
         if own is not None and own["kind"] != self.kind:
             raise ValueError(
@@ -333,22 +362,6 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
-
-    def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Take over that of `stored_replay` out of a whole state, when everything else is.
-
-        Raises:
-            ValueError: If it does not fit; nothing has changed then.
-        """
-        self.step.set_kept_state(self, state)
-
-    @abc.abstractmethod
-    def reset(self, config: AlgorithmConfig) -> bool:
-        """Start from the beginning with a config that differs in traced settings only; False if that is impossible."""
-
-    @abc.abstractmethod
-    def stop(self) -> None:
-        """Release devices, actors and environments."""
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:

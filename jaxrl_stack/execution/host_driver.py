@@ -26,7 +26,7 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_s
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
-from jaxrl_stack.execution.driver import Driver, episode_results
+from jaxrl_stack.execution.driver import LocalDriver, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.rollout_ops import Sampled, sample_once, sample_rounds
 from jaxrl_stack.execution.training_step import TrainState
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class HostDriver(Driver):
+class HostDriver(LocalDriver):
     """Trains on gymnasium environments.
 
     It is the `Place` of its training step; what a step samples is a list of `SampleBlock`, or of episodes where runners

@@ -207,9 +207,6 @@ class JoinedDriver(Driver):
     def description(self) -> str:
         return f"{self._description} of {len(self.learner_group)} learner actor(s)"
 
-    def plan_update(self, num_columns: int, **sizes: Any) -> Any:
-        raise NotImplementedError("The drivers in the actors plan.")
-
     # -------------------------------------------------------------------------------------------------- training
 
     def training_step(self, iteration: int) -> None:
@@ -306,17 +303,6 @@ class JoinedDriver(Driver):
 
         # Once for all actors.
         self._take(self._of_all(_changed, method, ray.put(state)))
-
-    def _described_env_runners(self) -> tuple[Any, Any]:
-        raise NotImplementedError("`components` asks the actors.")
-
-    def _sampling_state(self) -> dict[str, Any]:
-        raise NotImplementedError("`get_state` asks the actors.")
-
-    _own_state = _sampling_state
-
-    def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        raise NotImplementedError("`set_state` hands it to the actors.")
 
     def reset(self, config: AlgorithmConfig) -> bool:
         if not all(self._actors.drive_all(operator.methodcaller("reset", config_of_all(config)))):

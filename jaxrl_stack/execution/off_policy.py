@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
-    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class OffPolicyStep(TrainingStep):
         rows = replay_memory(observation_space, action_space, capacity=batch.num_rows, extra=extra)
         return rollout, dataclasses.replace(rows, what=batch.what, counts=batch.counts)
 
-    def plan(self, driver: Driver) -> None:
+    def plan(self, driver: LocalDriver) -> None:
         config = self.config
         self._check_learner_pipeline(driver)
         num_samples, self.num_updates = config.rounds_per_training_step

@@ -10,7 +10,7 @@ from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
 
 
 class OnPolicyStep(TrainingStep):
@@ -26,7 +26,7 @@ class OnPolicyStep(TrainingStep):
             train_batch_memory(*spaces, num_envs=num_envs * num_shares, num_steps=length),
         )
 
-    def plan(self, driver: Driver) -> None:
+    def plan(self, driver: LocalDriver) -> None:
         config = self.config
         num_shares, length = config.train_batch_blocks
         num_columns = int(config.num_envs_per_env_runner) * num_shares

@@ -1,4 +1,4 @@
-"""Replay memories behind one interface: a buffer on the host, or arrays in the compiled program."""
+"""Replay memories of training steps: a buffer on the host, or arrays in the compiled program."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
@@ -109,7 +110,7 @@ class HostMemory:
 
     def add(self, kept: EpisodeReplayBuffer, sampled: list[Any]) -> EpisodeReplayBuffer:
         """With what `Place.sample` gave."""
-        if not sampled or not hasattr(sampled[0], "experience"):
+        if not sampled or not isinstance(sampled[0], SampleBlock):
             kept.add(sampled)
             return kept
         # A runner that did another one's work has several blocks.
@@ -186,7 +187,7 @@ class DeviceMemory(Checkpointable):
         )
         self.capacity = self.replay.num_rows * num_envs
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
-        self._recorded: Any = self._driver.recorded
+        self._recorded: Any = self._driver.program.recorded
         share = self.replay.memory_estimate(self._recorded)
         self.estimate = dataclasses.replace(share, counts={**share.counts, "envs": num_envs})
         require_device_memory(

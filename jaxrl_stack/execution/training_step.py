@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
-    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.utils.memory import MemoryEstimate
 
 
@@ -164,7 +164,7 @@ class TrainingStep(abc.ABC):
         """
 
     @abc.abstractmethod
-    def plan(self, driver: Driver) -> None:
+    def plan(self, driver: LocalDriver) -> None:
         """Work out the sizes, when spaces, learners and pipelines are known.
 
         Raises:
