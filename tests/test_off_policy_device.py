@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -14,6 +15,7 @@ from jaxrl_stack.acting.device_rollout import StepKeys
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner, nest_metrics
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters, notices
@@ -89,7 +91,11 @@ def steps_in_python(driver, state, num_training_steps):
     def sample(state, keys):
         values = learner.current_values(settings, state.timesteps)["modules"]
         context = rollout.context(state.learner.params, state.learner.rest, values, state.timesteps, explore=True)
-        runner, columns, ended = rollout.steps(state.runner, keys, context)
+        runner, (columns, ended) = jax.lax.scan(
+            functools.partial(rollout.step_envs, context=context), state.runner, keys
+        )
+        episodes, ended = runner.episodes.extend(columns[Columns.REWARDS], ended)
+        runner = dataclasses.replace(runner, episodes=episodes)
         timesteps = counters.add(state.timesteps, length * NUM_ENVS)
         return dataclasses.replace(state, runner=runner, timesteps=timesteps), columns, ended
 

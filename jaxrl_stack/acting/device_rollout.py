@@ -130,11 +130,21 @@ class DeviceRollout(PolicyStep):
     def unroll(
         self, state: RunnerState, context: Any, *, num_steps: int
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
-        """`num_steps` steps of all environments with the state's own key; arguments and results as in `steps`."""
+        """Steps of all environments with the state's own key.
+
+        Args:
+            state: State before the first one.
+            context: What to act with; see `PolicyStep.context`.
+            num_steps: ``T``.
+
+        Returns:
+            ``(state, columns [T, B, ...], statistics [T, B])``.
+        """
         key, rollout_key = jax.random.split(state.key)
         keys = self.step_keys(rollout_key, num_steps, state.reset.shape[0], context.rest)
-        state, columns, statistics = self.steps(state, keys, context)
-        return dataclasses.replace(state, key=key), columns, statistics
+        state, (columns, ended) = jax.lax.scan(functools.partial(self.step_envs, context=context), state, keys)
+        episodes, statistics = state.episodes.extend(columns[Columns.REWARDS], ended)
+        return dataclasses.replace(state, episodes=episodes, key=key), columns, statistics
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
         """Random numbers of all steps at once: derived in every step, they cost up to a tenth of the sampling.
@@ -148,29 +158,6 @@ class DeviceRollout(PolicyStep):
         keys = jax.random.split(key, (num_steps, 1 + num_envs))
         module = jax.vmap(lambda key: self.random_streams(rest, key))(keys[:, 0])
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), module=module)
-
-    def steps(
-        self, state: RunnerState, keys: StepKeys, context: Any
-    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
-        """As many steps of all environments as there are keys.
-
-        Args:
-            state: State before the first one.
-            keys: Those of all T steps.
-            context: What to act with; see `PolicyStep.context`.
-
-        Returns:
-            ``(state, columns [T, B, ...], statistics [T, B])``.
-        """
-        step = functools.partial(self.step_envs, context=context)
-        if keys.policy.shape[0] == 1:
-            # A loop of its own inside another one is not inlined.
-            state, rows = step(state, jax.tree.map(lambda x: x[0], keys))
-            columns, ended = jax.tree.map(lambda x: x[None], rows)
-        else:
-            state, (columns, ended) = jax.lax.scan(step, state, keys)
-        episodes, statistics = state.episodes.extend(columns[Columns.REWARDS], ended)
-        return dataclasses.replace(state, episodes=episodes), columns, statistics
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
         """`state` with the statistics of connectors merged over the devices."""

@@ -219,17 +219,16 @@ class AutoResetJaxEnv(JaxEnv):
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
         return obs, strongly_typed(state)
 
-    def _step_without_reset(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        obs, state, reward, terminated, truncated, info = _parts(
-            f"{self.name}.step_env", self.step_env(key, state, action, params), _STEP_ENV_PARTS
-        )
+    def _stepped(self, outcome: Any) -> JaxStep:
+        """What one `step_env` returned, checked and with the types that were declared."""
+        obs, state, reward, terminated, truncated, info = _parts(f"{self.name}.step_env", outcome, _STEP_ENV_PARTS)
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
         signals = _typed_signals(self.name, reward, terminated, truncated)
         return JaxStep(obs, strongly_typed(state), *signals, obs, strongly_typed(info))
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         step_key, reset_key = jax.random.split(key)
-        step = self._step_without_reset(step_key, state, action, params)
+        step = self._stepped(self.step_env(step_key, state, action, params))
         first = self.reset(reset_key, params)
         structs = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), s) for s in (step.state, first[1])]
         _expect(self.name, "step's state", *structs)
@@ -243,9 +242,10 @@ class AutoResetJaxEnv(JaxEnv):
 
     def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
         whole, own = keys if isinstance(keys, _StepKeys) else AutoResetJaxEnv.step_keys(self, keys)
-        step = jax.vmap(self._step_without_reset, in_axes=(0, 0, 0, None))(own, state, action, params)
+        outcomes = jax.vmap(self.step_env, in_axes=(0, 0, 0, None))(own, state, action, params)
         return reset_where_ended(
-            step, lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(whole)
+            jax.vmap(self._stepped)(outcomes),
+            lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(whole),
         )
 
 

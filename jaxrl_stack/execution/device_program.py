@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.training_step import TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
@@ -183,7 +184,14 @@ class DeviceProgram:
         keys = sampler.step_keys
         if length != self._steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
-        runner, columns, statistics = self.rollout.steps(sampler.runner, keys, self._acting_context(state))
+        step = functools.partial(self.rollout.step_envs, context=self._acting_context(state))
+        if length == 1:
+            # A loop of its own inside another one is not inlined.
+            runner, rows = step(sampler.runner, jax.tree.map(lambda x: x[0], keys))
+            columns, ended = jax.tree.map(lambda x: x[None], rows)
+        else:
+            runner, (columns, ended) = jax.lax.scan(step, sampler.runner, keys)
+        episodes, statistics = runner.episodes.extend(columns[Columns.REWARDS], ended)
         returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
         lengths = jnp.where(statistics.ended, statistics.episode_length, 0)
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (returns, lengths)], axis=1)
@@ -195,7 +203,7 @@ class DeviceProgram:
             )
         sampler = dataclasses.replace(
             sampler,
-            runner=self.rollout.merged(runner, self.axis_name),
+            runner=self.rollout.merged(dataclasses.replace(runner, episodes=episodes), self.axis_name),
             num_steps=sampler.num_steps + length,
             ended=ended,
             block=block,
@@ -281,8 +289,9 @@ class DeviceProgram:
         def one_step(key, learner, settings, timesteps):
             place = dataclasses.replace(self, settings=settings, axis_name=None)
             state = TrainState(learner, None, None, timesteps)
-            keys = rollout.step_keys(key, 1, self.num_envs, learner.rest)
-            return rollout.steps(rollout.init(key, self.num_envs), keys, place._acting_context(state))[1]
+            keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, self.num_envs, learner.rest))
+            _, (columns, _) = rollout.step_envs(rollout.init(key, self.num_envs), keys, place._acting_context(state))
+            return jax.tree.map(lambda x: x[None], columns)
 
         state = self.learner.state
         settings = jax.tree.map(jnp.asarray, self.learner.settings())

@@ -20,7 +20,7 @@ from jaxrl_stack.core import (
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     COMPONENT_RL_MODULE,
 )
-from jaxrl_stack.core.experience import Experience, LostExperienceError
+from jaxrl_stack.core.experience import Experience, LostExperienceError, joined
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
@@ -284,7 +284,10 @@ class HostDriver(LocalDriver):
         timesteps = {"num_env_steps_sampled_lifetime": self.num_env_steps}
         if self._samples_blocks:
             experiences = [block.experience for block in sampled]
-            self._learned = self.learner_group.update_block(experiences, timesteps=timesteps, **plan)
+            if self.learner is not None:
+                self._learned = [self.learner.update_block(joined(experiences), timesteps=timesteps, **plan)]
+            else:
+                self._learned = self.learner_group.update_block(experiences, timesteps=timesteps, **plan)
         else:
             self._learned = self.learner_group.update(episodes=sampled, timesteps=timesteps, **plan)
         self.device_seconds += self._clock(LEARNER_UPDATE_TIMER, started) - started
@@ -293,7 +296,8 @@ class HostDriver(LocalDriver):
     def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Any, Mapping[Any, Any]]:
         """See `Place.update_rows`; metrics are asked for when they are reported."""
         started = time.perf_counter()
-        logged = self.learner_group.update_rows(Experience.of_rows(rows), timesteps=self.num_env_steps)
+        learner = self.learner or self.learner_group
+        logged = learner.update_rows(Experience.of_rows(rows), timesteps=self.num_env_steps)
         self.device_seconds += self._clock(LEARNER_UPDATE_TIMER, started) - started
         return state, None, logged
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from fractions import Fraction
 
 import jax
@@ -160,7 +161,8 @@ def test_random_streams_of_all_steps_are_those_of_every_step_alone(runner):
         state = rollout.init(key, NUM_ENVS)
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
         keys = rollout.step_keys(key, 4, NUM_ENVS, pure.rest)
-        together = rollout.steps(state, keys, context)[1]["drawn"]
+        _, (columns, _) = jax.lax.scan(functools.partial(rollout.step_envs, context=context), state, keys)
+        together = columns["drawn"]
         alone = []
         for t in range(4):
             own = dataclasses.replace(jax.tree.map(lambda x, t=t: x[t], keys), module=None)

@@ -1070,7 +1070,7 @@ def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypa
         weights.append(learner.get_weights())
         block = jax.tree.map(lambda x: x[None], {DEFAULT_MODULE_ID: ppo_rows(32)})
         plan = learner.plan(minibatch_size=32)
-        fit = functools.partial(learner.pure_update.fit, plan=plan, axis_name="devices")
+        fit = functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name="devices")
         program = jax.make_jaxpr(fit, axis_env=[("devices", 2)])(
             host_view(learner.state), block, learner.settings(), counters.zero()
         )

@@ -117,7 +117,7 @@ def exact_update(learner, data, settings):
         blocks[mid] = lay_out_rows(
             columns, num_devices=1, num_shards=plan.num_shards, size=size, mask=num_rows % plan.num_shards > 0
         )
-    fit = jax.jit(functools.partial(learner.pure_update.fit, plan=plan, axis_name=None))
+    fit = jax.jit(functools.partial(learner.pure_update, is_sampled=False, plan=plan, axis_name=None))
     batch = jax.tree.map(lambda x: x[0], blocks)
     state, metrics = fit(host_view(learner.state), batch, learner.settings(), counters.from_int(0))
     return jax.device_get(state), jax.device_get(metrics)

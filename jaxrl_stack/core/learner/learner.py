@@ -378,7 +378,9 @@ class Learner(StoredLearner):
             row_counts = (jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), own),)
             # The number of gradient steps is an argument: another one is the same program.
             plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
-        program = self._program("fit", self.pure_update.fit, plan, blocks, *row_counts)
+        program = self._program(
+            "batch", functools.partial(self.pure_update, is_sampled=False), plan, blocks, *row_counts
+        )
         settings = self.placed_settings()
         with self._updating(counter, counts):
             self._state, metrics, _ = program(self.state, blocks, settings, counter, *row_counts)
@@ -503,7 +505,7 @@ class Learner(StoredLearner):
         return counters.from_int(int(steps or 0))
 
     def _program(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
-        """The compiled program of a method of `pure_update`, for a batch and further arguments of these shapes."""
+        """The compiled program of an update, for a batch and further arguments of these shapes."""
         key = (name, plan, self._num_connector_changes, *signature(mapped))
         if key not in self._compiled:
             self._sizes_of_all_learners({}, mapped[0])

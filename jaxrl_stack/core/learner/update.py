@@ -59,7 +59,7 @@ class Update:
     """What a `Learner` runs inside its compiled programs, and drivers inside of theirs.
 
     All methods are pure functions of a `LearnerState`. They call the learner's hooks, which are looked up when they are
-    traced. Calling the object makes a whole update: `connect`, then `fit`.
+    traced. Calling the object makes a whole update.
 
     Args:
         learner: The learner, built.
@@ -74,25 +74,63 @@ class Update:
         batch: Batch,
         settings: dict[str, Any],
         timesteps: jax.Array,
+        row_counts: RowCounts | None = None,
         *,
         plan: UpdatePlan,
         axis_name: str | None,
+        is_sampled: bool = True,
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """One whole update: clipped rewards, connector pipeline, then `fit`.
+        """One whole update: clipped rewards and connector pipeline, then the loop over minibatches.
 
         Args:
             state: State before the update.
-            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part, as sampled.
+            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part.
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps including this batch.
+            row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
             plan: Epochs, minibatches, shards.
             axis_name: Name of the device axis, or None.
+            is_sampled: Whether the batch is as it was sampled; False for one that is ready for the loss.
 
         Returns:
             ``(new state, {(module_id, name): float32})``.
         """
-        state, batch = self.connect(state, self.with_clipped_rewards(batch), settings, timesteps, axis_name=axis_name)
-        return self.fit(state, batch, settings, timesteps, plan=plan, axis_name=axis_name)
+        if is_sampled:
+            batch = self.with_clipped_rewards(batch)
+            state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name)
+        started = self._started(state, batch, settings, axis_name)
+        state, rest = started.state, started.rest
+        step = GradientStep(self._learner, started.trace_of)
+        local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
+        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in started.batch.items()}
+        sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
+        parts = microbatches_per_minibatch(self._learner, sizes, local_shards)
+        num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
+        # Once, for what they read, and the step replays it: a loss is the longest part of a trace.
+        arguments = step.arguments_of_losses(state.params, rest, started.batch, num_rows)
+        traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
+        read = step.replay_losses(once_of(step.losses, arguments, *traced))
+        rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
+        index_of = _minibatches(state, rows, sizes, plan, axis_name, row_counts)
+
+        # A few parameters go through the loop as one vector: XLA then works on it as a whole.
+        start, unpack = as_vector(state.params)
+
+        def body(carry, number):
+            index = {}
+            for mid in rows:
+                own = jnp.broadcast_to(index_of(mid, number), (local_shards, sizes[mid]))
+                index[mid] = jnp.moveaxis(own.reshape(local_shards, parts, -1), 1, 0)
+            (params, rest, optimizers), logged = step((unpack(carry[0]), *carry[1:]), rows, index)
+            return (as_vector(params)[0], rest, optimizers), logged.collect()
+
+        carry = (start, rest, state.optimizers)
+        if row_counts is None:
+            carry, metrics = _scan(body, carry, max(plan.num_steps(r.num_rows) for r in rows.values()))
+        else:
+            carry, metrics = _scan_while(body, carry, row_counts.num_steps)
+        carry = (unpack(carry[0]), *carry[1:])
+        return self._ended(started, carry, metrics, timesteps, axis_name)
 
     def with_clipped_rewards(self, batch: Batch) -> Batch:
         """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
@@ -127,56 +165,6 @@ class Update:
         )
         connector, batch = pipeline.apply(state.connector, batch, context)
         return dataclasses.replace(state, connector=pipeline.merge(connector, axis_name)), batch
-
-    def fit(
-        self,
-        state: LearnerState,
-        batch: Batch,
-        settings: dict[str, Any],
-        timesteps: jax.Array,
-        row_counts: RowCounts | None = None,
-        *,
-        plan: UpdatePlan,
-        axis_name: str | None,
-    ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """The minibatch loop over a batch that is ready for the loss; arguments as of a whole update.
-
-        Args:
-            row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
-        """
-        started = self._started(state, batch, settings, axis_name)
-        state, rest = started.state, started.rest
-        step = GradientStep(self._learner, started.trace_of)
-        local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
-        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in started.batch.items()}
-        sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
-        parts = microbatches_per_minibatch(self._learner, sizes, local_shards)
-        num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
-        # Once, for what they read, and the step replays it: a loss is the longest part of a trace.
-        arguments = step.arguments_of_losses(state.params, rest, started.batch, num_rows)
-        traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
-        read = step.replay_losses(once_of(step.losses, arguments, *traced))
-        rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
-        index_of = _minibatches(state, rows, sizes, plan, axis_name, row_counts)
-
-        # A few parameters go through the loop as one vector: XLA then works on it as a whole.
-        start, unpack = as_vector(state.params)
-
-        def body(carry, number):
-            index = {}
-            for mid in rows:
-                own = jnp.broadcast_to(index_of(mid, number), (local_shards, sizes[mid]))
-                index[mid] = jnp.moveaxis(own.reshape(local_shards, parts, -1), 1, 0)
-            (params, rest, optimizers), logged = step((unpack(carry[0]), *carry[1:]), rows, index)
-            return (as_vector(params)[0], rest, optimizers), logged.collect()
-
-        carry = (start, rest, state.optimizers)
-        if row_counts is None:
-            carry, metrics = _scan(body, carry, max(plan.num_steps(r.num_rows) for r in rows.values()))
-        else:
-            carry, metrics = _scan_while(body, carry, row_counts.num_steps)
-        carry = (unpack(carry[0]), *carry[1:])
-        return self._ended(started, carry, metrics, timesteps, axis_name)
 
     def step(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
