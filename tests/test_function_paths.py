@@ -100,10 +100,7 @@ CONFIGS = {
     ),
 }
 COLUMNS = [(place, end) for place in ("device", "host") for end in ("env step", "loss")]
-MOST = {
-    "PPO": dict(zip(COLUMNS, (8, 9, 8, 11), strict=True)),
-    "DQN": dict(zip(COLUMNS, (11, 14, 10, 15), strict=True)),
-}
+MOST = {"PPO": dict(zip(COLUMNS, (8, 9, 8, 11), strict=True)), "DQN": dict(zip(COLUMNS, (11, 14, 10, 15), strict=True))}
 """Functions on each of these ways."""
 
 

@@ -25,6 +25,15 @@ def clipped_surrogate(
     return jnp.minimum(ratio * advantages, jnp.clip(ratio, 1.0 - clip_param, 1.0 + clip_param) * advantages)
 
 
+def is_clipped(logp: jax.Array, old_logp: jax.Array, clip_param: jax.Array | float) -> jax.Array:
+    """Whether the probability ratio of a row has left ``[1 - eps, 1 + eps]``: float32 ``[N]``, 1 or 0.
+
+    Args:
+        logp, old_logp, clip_param: As for `clipped_surrogate`.
+    """
+    return (jnp.abs(jnp.exp(logp - old_logp) - 1.0) > clip_param).astype(jnp.float32)
+
+
 def sampled_kl(logp: jax.Array, old_logp: jax.Array) -> jax.Array:
     """Divergence ``KL(old || new)`` from the taken actions alone, per row: ``(r - 1) - log r``, ``r = new / old``.
 
@@ -57,6 +66,26 @@ def clamped_squared_error(
     """
     error = jnp.square(prediction - target)
     return error, jnp.clip(error, 0.0, clip)
+
+
+def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
+    """What the targets of a value function and its errors say.
+
+    Args:
+        statistics: Of rows ``[target, target - prediction]``.
+
+    Returns:
+        ``vf_explained_var`` (see `explained_variance`); mean and standard deviation of the targets, and of the errors:
+        these are the advantages, before they are standardised, against the values of today.
+    """
+    (target, advantage), (target_std, advantage_std) = statistics.mean, jnp.sqrt(statistics.variance)
+    return {
+        "vf_explained_var": explained_variance(statistics),
+        "value_target_mean": target,
+        "value_target_std": target_std,
+        "advantage_mean": advantage,
+        "advantage_std": advantage_std,
+    }
 
 
 def explained_variance(statistics: RunningStatistics) -> jax.Array:

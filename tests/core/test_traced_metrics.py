@@ -42,6 +42,15 @@ def test_statistics_are_those_of_all_rows_and_need_no_exchange_of_their_own():
     assert program.count("psum") == 1 and "all_gather" not in program
 
 
+def test_a_function_of_statistics_may_have_several_names():
+    metrics = TracedMetrics()
+    rows = jnp.array([[1.0, 0.5], [3.0, -0.5]])
+    metrics.log_statistics("p", losses.critic_metrics, running_statistics.of_batch(rows))
+    found = {path: float(value) for path, value in metrics.collect().values().items()}
+    assert found[("p", "vf_explained_var")] == 0.75 and found[("p", "value_target_mean")] == 2.0
+    assert found[("p", "advantage_std")] == 0.5 and all(path[0] == "p" for path in found)
+
+
 def test_a_setting_is_reported_as_it_was_set_and_a_metric_as_it_was_found():
     metrics = {("p", "mean_learning_rate"): np.float32(0.1)}
     put_setting(metrics, ("p", "default_optimizer_learning_rate"), jnp.float32(0.0003))

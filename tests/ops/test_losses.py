@@ -42,6 +42,19 @@ def test_explained_variance():
     error = target - prediction
     statistics = running_statistics.of_batch(jnp.stack([target, error], axis=-1))
     np.testing.assert_allclose(losses.explained_variance(statistics), 1 - error.var() / target.var(), rtol=1e-4)
+    found = losses.critic_metrics(statistics)
+    expected = {"value_target_mean": target.mean(), "value_target_std": target.std()}
+    expected |= {"advantage_mean": error.mean(), "advantage_std": error.std()}
+    assert found.pop("vf_explained_var") == losses.explained_variance(statistics)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_clipped_rows_by_hand():
+    # Ratios 1, 1.1, 1.3, 0.9, 0.7 with clip 0.2.
+    logp = jnp.log(jnp.array([1.0, 1.1, 1.3, 0.9, 0.7]))
+    np.testing.assert_array_equal(losses.is_clipped(logp, jnp.zeros(5), 0.2), [0.0, 0.0, 1.0, 0.0, 1.0])
 
 
 @pytest.mark.parametrize(("rows", "n", "m"), [((32,), 64, 64), ((32,), 4, 64), ((32,), 64, 2), ((4, 8), 20, 30)])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
 from jaxrl_stack.core.learner.learner import Learner, LearnerState, MetricKey
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
@@ -31,8 +32,13 @@ class PPOLearner(Learner):
         "vf_loss",
         "vf_loss_unclipped",
         "vf_explained_var",
+        "value_target_mean",
+        "value_target_std",
+        "advantage_mean",
+        "advantage_std",
         "entropy",
         "mean_kl_loss",
+        "clip_fraction",
         "curr_kl_coeff",
         "curr_entropy_coeff",
     )
@@ -66,7 +72,13 @@ class PPOLearner(Learner):
                 logp, batch[Columns.ACTION_LOGP], batch[Columns.ADVANTAGES], config.clip_param
             ),
             "entropy": distribution.entropy(),
+            "clip_fraction": jax.lax.stop_gradient(
+                losses.is_clipped(logp, batch[Columns.ACTION_LOGP], config.clip_param)
+            ),
         }
+        if isinstance(distribution, DiagGaussian):
+            scale = jnp.broadcast_to(jax.lax.stop_gradient(distribution.scale), distribution.loc.shape)
+            rows["policy_std"] = jnp.mean(scale.reshape(len(logp), -1), axis=-1)
         if config.use_kl_loss:
             behaviour = module.get_exploration_action_dist_cls().from_logits(batch[Columns.ACTION_DIST_INPUTS])
             rows["kl"] = behaviour.kl(distribution)
@@ -81,20 +93,20 @@ class PPOLearner(Learner):
             rows["vf_loss_unclipped"] = error
             # A loss runs nowhere but in a trace.
             cast(TracedMetrics, self.metrics).log_statistics(
-                (module_id, "vf_explained_var"),
-                losses.explained_variance,
+                module_id,
+                losses.critic_metrics,
                 self.masked_statistics(jnp.stack([targets, targets - values], axis=-1), batch),
             )
         means = self.masked_means(rows, batch)
 
         total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
-        metrics = {"policy_loss": -means["surrogate"], "entropy": means["entropy"], "mean_kl_loss": means["kl"]}
         if config.use_critic:
             total = total + config.vf_loss_coeff * means["vf_loss"]
-            metrics |= {"vf_loss": means["vf_loss"], "vf_loss_unclipped": means["vf_loss_unclipped"]}
         if config.use_kl_loss:
             coefficient = self.curr_kl_coeffs_per_module[module_id]
             total = total + coefficient * means["kl"]
+        # Every other mean is a metric by its own name.
+        metrics = {"policy_loss": -means.pop("surrogate"), "mean_kl_loss": means.pop("kl"), **means}
         self.metrics.log_dict(metrics, key=module_id, window=1)
         return total
 

@@ -122,7 +122,7 @@ class TracedMetrics:
     def log_statistics(
         self,
         key: str | tuple[str, ...],
-        function: Callable[[RunningStatistics], jax.Array],
+        function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
         """Log a function of the statistics of the last minibatch's rows.
@@ -131,7 +131,8 @@ class TracedMetrics:
 
         Args:
             key: Name or path.
-            function: Pure; gives a scalar. Must be the same object in every trace.
+            function: Pure; gives a scalar, or ``{name: scalar}`` for paths below `key`. Must be the same object in
+                every trace.
             statistics: Of this batch, from `Learner.masked_statistics`.
         """
         path = (key,) if isinstance(key, str) else tuple(key)
@@ -313,7 +314,11 @@ class Metrics:
             pairs = zip(nothing, statistics, strict=True)
             merged = [running_statistics.merge_over_axis(a, b, axis_name) for a, b in pairs]
         found = self._with(numbers, tuple(merged)).logged()
-        return {path: how(value) if callable(how) else value for path, (how, value) in found.items()}
+        values: dict[MetricKey, jax.Array] = {}
+        for path, (how, value) in found.items():
+            value = how(value) if callable(how) else value
+            values |= {(*path, name): own for name, own in value.items()} if isinstance(value, dict) else {path: value}
+        return values
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
