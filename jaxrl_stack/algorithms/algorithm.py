@@ -48,6 +48,7 @@ from jaxrl_stack.utils.devices import of_first_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.profiling import Profiler
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import empty_result, merge_nested
@@ -202,6 +203,7 @@ class Algorithm(Checkpointable):
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
         self._evaluated = dict.fromkeys(("num_env_steps", "num_episodes", "num_calls_since_iteration"), 0)
         self._action_count = 0
+        self._profiler = Profiler(config.profile_iterations, None)
         self._evaluation_metrics: dict[str, Any] | None = None
         self._last_result: dict[str, Any] = {}
 
@@ -286,7 +288,8 @@ class Algorithm(Checkpointable):
         self._clock.reset()
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
-        with self._eager_if_asked(), beside or contextlib.nullcontext():
+        profile = self._profiler.around(self._iteration + 1, self.driver)
+        with self._eager_if_asked(), beside or contextlib.nullcontext(), profile as profiled:
             while calls == 0 or not self._iteration_is_long_enough(started, before):
                 counted = self._env_steps_counted()
                 self._after_training_step(self.training_step(), counted)
@@ -329,6 +332,8 @@ class Algorithm(Checkpointable):
         merge_nested(result, logged)
         # Last: sums that an evaluation function has logged start anew in the iteration after it.
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
+        if profiled:
+            result["profile"] = profiled
         result["config"] = dict(self._reported_config)
         self._last_result = result
         self.log_result(result)

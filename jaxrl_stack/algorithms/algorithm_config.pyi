@@ -225,6 +225,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     seed: int | None
     disable_jit: bool
     check_nans: bool
+    profile_iterations: int | Collection[int] | None
     restart_failed_env_runners: bool
     ignore_env_runner_failures: bool
     max_num_env_runner_restarts: int
@@ -467,6 +468,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         seed: int | None | type[NotProvided] = ...,
         disable_jit: bool | type[NotProvided] = ...,
         check_nans: bool | type[NotProvided] = ...,
+        profile_iterations: int | Collection[int] | None | type[NotProvided] = ...,
     ) -> _Config: ...
     def fault_tolerance(
         self: _Config,

@@ -18,6 +18,7 @@ from jaxrl_stack.algorithms.setting_checks import (
     instance,
     integer,
     is_class,
+    iterations,
     name_list,
     number,
     one_of,
@@ -379,6 +380,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Run the same code eagerly, operation by operation: slow, but print and debuggers work in it.", ALGORITHM),
         static("check_nans", False, boolean,
             "Raise at the first loss or gradient that is not finite, naming iteration, module and tensor.", LEARNER),
+        host("profile_iterations", None, iterations,
+            "Number of an iteration, or several, to trace with JAX's profiler; the result's `profile` says where the "
+            "trace is and what the time went to.", ALGORITHM),
     )),
     Section("fault_tolerance", "Sets what happens when actors or environments fail.", (
         actors("restart_failed_env_runners", True, boolean,

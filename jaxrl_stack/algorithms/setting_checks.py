@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -148,6 +148,16 @@ def functions(value: Any) -> str | None:
     """A callable or a list of callables."""
     items = value if isinstance(value, (list, tuple)) else [value]
     return None if all(map(callable, items)) else "a function or a list of functions"
+
+
+@check_of("int | Collection[int]")
+def iterations(value: Any) -> str | None:
+    """An iteration's number, or several."""
+    one = integer(1)
+    numbers = [value] if isinstance(value, (int, np.integer)) else value
+    if isinstance(numbers, Collection) and not isinstance(numbers, str) and all(one(n) is None for n in numbers):
+        return None
+    return "the number of an iteration, from 1, or a collection of them, such as [3, 4] or range(3, 5)"
 
 
 boolean = fits(lambda value: isinstance(value, (bool, np.bool_)), "True or False", "bool")

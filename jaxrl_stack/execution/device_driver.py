@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ from jaxrl_stack.utils.devices import (
 )
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.profiling import compiled_text, shares_of_scopes
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 from jaxrl_stack.utils.spaces import difference
@@ -341,6 +343,15 @@ class DeviceDriver(LocalDriver):
         settings: Any = self.learner.placed_settings()
         call: Any = self._call
         return call.trace(*self._donated_state(), settings, self._num_warm_up_steps)
+
+    def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
+        del seconds
+        if self.learner.axis_name is None:
+            return {}
+        call: Any = self._call
+        settings = self.learner.placed_settings()
+        lowered = call.lower(*self._donated_state(), settings, self._num_warm_up_steps)
+        return shares_of_scopes(folder, compiled_text(lowered))
 
     def training_step(self, iteration: int) -> None:
         learner, num_warm_up = self.learner, self._num_warm_up_steps

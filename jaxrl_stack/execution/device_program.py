@@ -18,6 +18,7 @@ from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
 from jaxrl_stack.execution.training_step import TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorContext
@@ -174,6 +175,7 @@ class DeviceProgram:
 
     # ----------------------------------------------------------------------------------------------------------- verbs
 
+    @jax.named_scope(SAMPLING)
     def sample(
         self, state: TrainState, *, num_steps: int, num_shares: int = 1, at_least: int = 0
     ) -> tuple[TrainState, dict[str, Any]]:
@@ -238,6 +240,7 @@ class DeviceProgram:
         """``{module_id: {traced setting: its value now}}``."""
         return self.learner.current_values(self.settings, state.timesteps)["modules"]
 
+    @jax.named_scope(UPDATE)
     def update(self, state: TrainState, sampled: dict[str, Any], plan: UpdatePlan) -> tuple[TrainState, Flat]:
         """See `Place.update`."""
         learner, learned = self.learner.pure_update(
@@ -246,6 +249,7 @@ class DeviceProgram:
         # One vector passes through loops, and to the host, faster than a dozen numbers.
         return dataclasses.replace(state, learner=learner), Flat.of(learned)
 
+    @jax.named_scope(UPDATE)
     def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Flat, dict[Any, Any]]:
         """See `Place.update_rows`."""
         learner, learned, logged = self.learner.pure_update.step(
@@ -275,9 +279,10 @@ class DeviceProgram:
         return self.is_warm
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """See `Place.timed`: parts of a program cannot be timed."""
-        del timer
-        return function(*args)
+        """See `Place.timed`: parts of a program cannot be timed, but for those that its profile shows."""
+        del timer  # replay memories have timers, and nothing else
+        with jax.named_scope(REPLAY):
+            return function(*args)
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -135,6 +136,16 @@ class Driver(abc.ABC):
         Args:
             iteration: Number of the running iteration, from 1, for messages.
         """
+
+    def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
+        """What the iteration that has just ended spent its time on, ``{part: share}``; {} if this process cannot tell.
+
+        Args:
+            folder: The trace of the iteration.
+            seconds: Its length.
+        """
+        del folder, seconds
+        return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
         """Take note of steps that were sampled past this driver, by a training step of the user's own."""

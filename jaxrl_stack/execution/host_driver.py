@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -34,6 +35,7 @@ from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER, LEARNER_UPDATE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.profiling import shares_of_timers
 from jaxrl_stack.utils.resources import (
     RayLease,
     bundle_index,
@@ -197,6 +199,10 @@ class HostDriver(LocalDriver):
             if group is not None and group.num_remote_env_runners():
                 group.probe_unhealthy_env_runners(timeout_seconds=0.0)
         self._clock("restore_env_runners", started)
+
+    def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
+        del folder
+        return shares_of_timers(self._timers, seconds)
 
     def _clock(self, name: str, started: float) -> float:
         now = time.perf_counter()

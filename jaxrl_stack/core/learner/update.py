@@ -31,6 +31,7 @@ from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.live_inputs import once_of, traced_once
+from jaxrl_stack.utils.profiling import LEARNER_CONNECTOR
 from jaxrl_stack.utils.traced_config import TracedConfigView
 
 Batch = dict[ModuleID, dict[str, Any]]
@@ -145,6 +146,7 @@ class Update:
             for mid, columns in batch.items()
         }
 
+    @jax.named_scope(LEARNER_CONNECTOR)
     def connect(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
     ) -> tuple[LearnerState, Batch]:

@@ -1,0 +1,125 @@
+"""What an iteration spends its time on: a trace of JAX's profiler, and the shares of a training step's parts."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import pathlib
+import re
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.driver import Driver
+
+SAMPLING, LEARNER_CONNECTOR, UPDATE, REPLAY, OTHER = "sampling", "learner_connector", "update", "replay", "other"
+SCOPES = (SAMPLING, LEARNER_CONNECTOR, UPDATE, REPLAY)
+"""Names of the parts of a program (`jax.named_scope`)."""
+
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*? ([\w-]+)\(")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_CONTROL_FLOW = {"while", "conditional", "call"}
+"""Instructions whose time is that of others inside of them."""
+
+logger = logging.getLogger(__name__)
+
+
+class Profiler:
+    """Traces some iterations of an algorithm.
+
+    Args:
+        iterations: Their numbers; an integer is one of them.
+        directory: Where to write, below it in ``profile/``; None for a new folder among the temporary ones.
+    """
+
+    def __init__(self, iterations: int | Collection[int] | None, directory: str | None):
+        numbers = (iterations,) if isinstance(iterations, int) else iterations or ()
+        self._iterations = frozenset(numbers)
+        self._directory = directory
+
+    @contextlib.contextmanager
+    def around(self, iteration: int, driver: Driver) -> Iterator[dict[str, Any]]:
+        """Trace this iteration if it is one of them.
+
+        Yields:
+            A dict, which holds ``trace_dir`` and the share of each part afterwards; empty for other iterations.
+        """
+        found: dict[str, Any] = {}
+        if iteration not in self._iterations:
+            yield found
+            return
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(prefix="jaxrl_stack_")
+        folder = pathlib.Path(self._directory, "profile", f"iteration_{iteration:06}")
+        options = jax.profiler.ProfileOptions()
+        # Python's frames would take longer than what they call.
+        options.python_tracer_level = 0
+        with jax.profiler.trace(str(folder), profiler_options=options):
+            started = time.perf_counter()
+            yield found
+            seconds = time.perf_counter() - started
+        shares = driver.time_shares(folder, seconds)
+        listed = ", ".join(f"{name} {share:.1%}" for name, share in shares.items()) or "no program ran"
+        logger.warning("Iteration %d: %s. Its trace is in %s (xprof, Perfetto).", iteration, listed, folder)
+        found |= {"trace_dir": str(folder), **shares}
+
+
+def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
+    """The share of each named scope in the time of a program's instructions, those of all devices and threads.
+
+    Args:
+        folder: Of one trace.
+        program: The program's compiled text.
+
+    Returns:
+        ``{scope: share}`` of the scopes that took time, and of what is in none of them; {} if the program did not run.
+    """
+    scope_of = dict(_scopes(program))
+    times: collections.Counter[str] = collections.Counter()
+    for file in folder.rglob("*.xplane.pb"):
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+            for line in plane.lines:
+                for event in line.events:
+                    scope = scope_of.get(event.name)
+                    if scope is not None:
+                        times[scope] += event.duration_ns
+    return _as_shares({name: times[name] for name in (*SCOPES, OTHER) if times[name]})
+
+
+def compiled_text(lowered: Any) -> str:
+    """The text of a program after compilation, with the scopes of today: a cached one may have been compiled without.
+
+    An option that changes nothing passes what is cached in this process; that on disk is told apart by the setting.
+    """
+    option = "jax_compilation_cache_include_metadata_in_key"
+    before = getattr(jax.config, option)
+    jax.config.update(option, True)
+    try:
+        return lowered.compile(compiler_options={"xla_dump_large_constants": False}).as_text()
+    finally:
+        jax.config.update(option, before)
+
+
+def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """The share of each timer, and of what none of them has seen, in an iteration of so many seconds."""
+    return _as_shares({**timers, OTHER: max(0.0, seconds - sum(timers.values()))})
+
+
+def _scopes(program: str) -> Iterator[tuple[str, str]]:
+    """``(instruction, scope)`` of a program's text, without control flow."""
+    for line in program.splitlines():
+        instruction, op_name = _INSTRUCTION.match(line), _OP_NAME.search(line)
+        if instruction is None or instruction[2] in _CONTROL_FLOW:
+            continue
+        # The innermost one counts.
+        parts = [part for part in re.split(r"[/()]", op_name[1]) if part in SCOPES] if op_name else []
+        yield instruction[1], parts[-1] if parts else OTHER
+
+
+def _as_shares(times: Mapping[str, float]) -> dict[str, float]:
+    return {name: own / sum(times.values()) for name, own in times.items()}

@@ -1,0 +1,68 @@
+"""`debugging(profile_iterations=...)`: a trace, and the shares of a training step's parts."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.utils.profiling import _scopes
+
+PROGRAM = """\
+%body (arg: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
+  %fusion.1 = f32[8,4]{1,0} fusion(%a), kind=kLoop, metadata={op_name="jit(_fun)/sampling/while/body/mul"}
+  ROOT %dot.7 = f32[8,4]{1,0} dot(%a, %b), metadata={op_name="jit(_fun)/update/transpose(jvp(learner_connector))/dot"}
+}
+ENTRY %main {
+  %while.2 = (s32[], f32[8,4]{1,0}) while(%t), body=%body, metadata={op_name="jit(_fun)/sampling/while"}
+  %copy.3 = f32[8,4]{1,0} copy(%c)
+  %my_update = f32[8,4]{1,0} add(%c, %c), metadata={op_name="jit(_fun)/my_update/add"}
+}
+"""
+
+
+def test_instructions_belong_to_their_innermost_scope_and_loops_to_what_is_in_them():
+    expected = {"fusion.1": "sampling", "dot.7": "learner_connector", "copy.3": "other", "my_update": "other"}
+    assert dict(_scopes(PROGRAM)) == expected
+
+
+def common(config):
+    return config.debugging(profile_iterations=[2]).rl_module(model_config={"fcnet_hiddens": [8]})
+
+
+def ppo(env):
+    config = common(PPOConfig()).environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+    return config.training(train_batch_size_per_learner=64, minibatch_size=16, num_epochs=2)
+
+
+def dqn(env):
+    settings = {"train_batch_size_per_learner": 8, "num_steps_sampled_before_learning_starts": 8}
+    return common(DQNConfig()).environment(env).training(**settings).reporting(min_sample_timesteps_per_iteration=64)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        (ppo("gymnax/CartPole-v1"), {"sampling", "learner_connector", "update", "other"}),
+        (dqn("gymnax/CartPole-v1"), {"sampling", "replay", "update", "other"}),
+        (ppo("CartPole-v1"), {"env_runner_sampling_timer", "learner_update_timer", "other"}),
+    ],
+)
+def test_the_profile_of_an_iteration_says_what_its_time_went_to(config, parts):
+    algo = config.build_algo()
+    results = [algo.train() for _ in range(3)]
+    algo.stop()
+    assert ["profile" in result for result in results] == [False, True, False]
+    shares = dict(results[1]["profile"])
+    folder = pathlib.Path(shares.pop("trace_dir"))
+    assert list(folder.rglob("*.xplane.pb")) and folder.name == "iteration_000002"
+    assert parts <= shares.keys() and sum(shares.values()) == pytest.approx(1.0)
+    assert all(shares[part] > 0.0 for part in parts - {"other"})
+
+
+@pytest.mark.parametrize("wrong", [0, [1, -1], "12", 1.5])
+def test_what_is_no_iteration_is_refused(wrong):
+    with pytest.raises(ValueError, match="profile_iterations"):
+        PPOConfig().debugging(profile_iterations=wrong)
