@@ -1,45 +1,101 @@
 """RLlib's new API stack on JAX: the same calls, compiled from environment to optimizer.
 
-Importing this module is cheap: it starts no JAX backend and imports neither gymnax nor Ray. Public names live where
-RLlib has them, with ``ray.rllib`` replaced by ``jaxrl_stack``, for example
-``from jaxrl_stack.algorithms.ppo import PPOConfig``.
+Importing this module is cheap: it starts no JAX backend and imports neither jax nor gymnax nor Ray. Public names live
+where RLlib has them, with ``ray.rllib`` replaced by ``jaxrl_stack`` (``from jaxrl_stack.algorithms.ppo import
+PPOConfig``); those that nearly every script needs are here as well: ``from jaxrl_stack import PPOConfig, RLModule``.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxrl_stack.tune.registration import install as _connect_with_tune
 from jaxrl_stack.utils.coming import ComingModules
+from jaxrl_stack.utils.lazy_names import lazy_names
 from jaxrl_stack.utils.torch_names import TorchNamesFinder
 
 if TYPE_CHECKING:
     from jaxrl_stack import distributed
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.dqn.dqn import DQN, DQNConfig
+    from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
+    from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
+    from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
+    from jaxrl_stack.callbacks.callbacks import RLlibCallback
+    from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+    from jaxrl_stack.core.columns import Columns
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+    from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+    from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv
+    from jaxrl_stack.env.registry import register_env
+    from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+    from jaxrl_stack.policy.policy import Policy
     from jaxrl_stack.utils.devices import use_cpu_devices
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "distributed", "use_cpu_devices"]
+__all__ = [
+    "DQN",
+    "PPO",
+    "SAC",
+    "TQC",
+    "Algorithm",
+    "AlgorithmConfig",
+    "AutoResetJaxEnv",
+    "Columns",
+    "ConnectorV2",
+    "DQNConfig",
+    "DefaultModelConfig",
+    "JaxEnv",
+    "Learner",
+    "PPOConfig",
+    "Policy",
+    "RLModule",
+    "RLModuleSpec",
+    "RLlibCallback",
+    "SACConfig",
+    "SingleAgentEnvRunner",
+    "SingleAgentEpisode",
+    "TQCConfig",
+    "ValueFunctionAPI",
+    "__version__",
+    "distributed",
+    "register_env",
+    "use_cpu_devices",
+]
 
+# Imported when asked for: their modules import jax.
+_MODULES = {
+    "algorithms.algorithm": ("Algorithm",),
+    "algorithms.algorithm_config": ("AlgorithmConfig",),
+    "algorithms.dqn.dqn": ("DQN", "DQNConfig"),
+    "algorithms.ppo.ppo": ("PPO", "PPOConfig"),
+    "algorithms.sac.sac": ("SAC", "SACConfig"),
+    "algorithms.tqc.tqc": ("TQC", "TQCConfig"),
+    "callbacks.callbacks": ("RLlibCallback",),
+    "connectors.connector_v2": ("ConnectorV2",),
+    "core.columns": ("Columns",),
+    "core.learner.learner": ("Learner",),
+    "core.rl_module.apis.value_function_api": ("ValueFunctionAPI",),
+    "core.rl_module.default_model_config": ("DefaultModelConfig",),
+    "core.rl_module.rl_module": ("RLModule", "RLModuleSpec"),
+    "distributed": (),
+    "env.jax_env": ("AutoResetJaxEnv", "JaxEnv"),
+    "env.registry": ("register_env",),
+    "env.single_agent_env_runner": ("SingleAgentEnvRunner",),
+    "episodes.single_agent_episode": ("SingleAgentEpisode",),
+    "policy.policy": ("Policy",),
+    "utils.devices": ("use_cpu_devices",),
+}
 
 if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
     sys.meta_path += [ComingModules(), TorchNamesFinder()]
 # Imports nothing: it waits for ray.tune.
 _connect_with_tune()
 
-
-def __getattr__(name: str) -> Any:
-    # Imported when asked for: their modules import jax.
-    if name == "distributed":
-        return importlib.import_module(f"{__name__}.distributed")
-    if name == "use_cpu_devices":
-        from jaxrl_stack.utils.devices import use_cpu_devices
-
-        return use_cpu_devices
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

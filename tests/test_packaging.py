@@ -173,12 +173,14 @@ def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
 
 
 def test_public_names_are_there_without_being_imported_first():
-    assert {"distributed", "use_cpu_devices", "__version__"} <= set(dir(jaxrl_stack))
-    assert callable(jaxrl_stack.use_cpu_devices) and callable(jaxrl_stack.distributed.initialize)
     from jaxrl_stack import algorithms
-    from jaxrl_stack.algorithms.ppo.ppo import PPO
 
-    assert algorithms.PPO is PPO and set(algorithms.__all__) <= set(dir(algorithms))
+    assert callable(jaxrl_stack.use_cpu_devices) and callable(jaxrl_stack.distributed.initialize)
+    for module in (jaxrl_stack, algorithms):
+        assert set(module.__all__) <= set(dir(module))
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+    assert jaxrl_stack.PPO is algorithms.PPO is sys.modules["jaxrl_stack.algorithms.ppo.ppo"].PPO
     for module in (jaxrl_stack, algorithms):
         with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'nothing'"):
             _ = module.nothing

@@ -20,10 +20,16 @@ FACTS = json.loads((ROOT / "tests" / "reference" / "rllib_api.json").read_text()
 USE = """
 from typing import assert_type
 
+import jaxrl_stack
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.tqc import TQCConfig
+
+
+class MyModule(jaxrl_stack.RLModule, jaxrl_stack.ValueFunctionAPI):
+    def setup(self):
+        assert_type(self.inference_only, bool)
 
 
 class MyConfig(PPOConfig):
@@ -41,6 +47,7 @@ class MyConfig(PPOConfig):
 config = PPOConfig().environment("gymnax/CartPole-v1").training(lr=[[0, 1e-3], [1000, 1e-4]], clip_param=0.2)
 assert_type(config, PPOConfig)
 assert_type(config.copy(), PPOConfig)
+assert_type(jaxrl_stack.PPOConfig().training(lr=0.1), PPOConfig)
 assert_type(config.clip_param, float)
 assert_type(config.num_epochs, int)
 assert_type(DQNConfig().env_runners(num_env_runners=2).training(n_step=(1, 5), dueling=False).num_atoms, int)
@@ -103,6 +110,11 @@ def test_jedi_completes_after_chained_calls(start, written, offered):
     source = f"from jaxrl_stack.algorithms.{name.lower()} import {name}Config\n{start}{written}"
     script = jedi.Script(source, project=jedi.Project(ROOT))
     assert offered in [completion.name for completion in script.complete()]
+
+
+def test_jedi_completes_the_names_at_the_top():
+    completions = jedi.Script("from jaxrl_stack import RLM", project=jedi.Project(ROOT)).complete()
+    assert [completion.name for completion in completions] == ["RLModule", "RLModuleSpec"]
 
 
 @pytest.mark.parametrize("config_class", [PPOConfig, DQNConfig, SACConfig, TQCConfig])
