@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -13,9 +14,15 @@ import sys
 import pytest
 
 from jaxrl_stack import __version__, cli
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.ppo.tuned import TUNED
+from jaxrl_stack.checkpoints.newest import newest_checkpoint
+from jaxrl_stack.cli.experiment import experiment, known_result
 from jaxrl_stack.cli.progress import RunStatistics, duration, eta_text
 from jaxrl_stack.cli.stop import StopCriteria
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.results import flatten_result
 
 ROOT = pathlib.Path(__file__).parents[1]
 SMALL = {
@@ -26,7 +33,7 @@ SMALL = {
     "model_config": {"fcnet_hiddens": [8]},
     "evaluation_duration": 4,
 }
-TRAIN = ["train", "--algo", "PPO", "--env", "gymnax/CartPole-v1"]
+TRAIN = ["train", "ppo", "gymnax/CartPole-v1"]
 
 
 def train(*arguments: str) -> int:
@@ -140,6 +147,35 @@ def test_a_run_goes_on_from_its_checkpoint(trained, tmp_path, capsys):
     assert "jaxrl train: error: --restore" in capsys.readouterr().err
 
 
+def test_the_directory_of_a_run_means_its_newest_checkpoint(trained, tmp_path, capsys):
+    directory, _ = trained
+    assert newest_checkpoint(str(directory)) == str(directory / "checkpoint_000002")
+    assert cli.main(["evaluate", str(directory), "--episodes", "1"]) == 0
+    assert "checkpoint_000002: 1 episodes" in capsys.readouterr().out
+    for other in (str(directory / "checkpoint_000001"), str(tmp_path), "s3://bucket/run"):
+        assert newest_checkpoint(other) == other
+    (tmp_path / "checkpoint_000009").mkdir()  # nothing is in it yet
+    for number in (2, 10):
+        (tmp_path / f"checkpoint_{number}").mkdir()
+        (tmp_path / f"checkpoint_{number}" / "rllib_checkpoint.json").touch()
+    assert newest_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint_10")
+
+
+def test_set_changes_single_settings_of_what_is_used_otherwise():
+    def settings(*assignments: str, **more):
+        options = {"config": None, "stop": None, "config_file": None, "restore": None, "seed": None}
+        options |= {"evaluation_interval": None, "num_iterations": None, "algo": "ppo", "env": "gymnax/CartPole-v1"}
+        return experiment(argparse.Namespace(**options, **more, assignments=list(assignments)))
+
+    texts = ["lr=1e-4", "use_kl_loss=True", "model_config.fcnet_hiddens=(8, 8)", "env_config.max_steps_in_episode=9"]
+    config, _, origin = settings(*texts, "log_level=ERROR", "grad_clip=None")
+    assert (config.lr, config.use_kl_loss, config.log_level, config.grad_clip) == (1e-4, True, "ERROR", None)
+    tuned = TUNED["gymnax/CartPole-v1"]
+    assert config.stored_value("model_config") == {**tuned["model_config"], "fcnet_hiddens": (8, 8)}
+    assert config.env_config == {"max_steps_in_episode": 9} and config.num_epochs == tuned["num_epochs"]
+    assert origin.endswith("Changed: lr=1e-4, " + ", ".join([*texts[1:], "log_level=ERROR", "grad_clip=None."]))
+
+
 def test_a_second_ctrl_c_aborts(tmp_path, capsys):
     file = tmp_path / "experiment.py"
     file.write_text(
@@ -166,12 +202,37 @@ def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path,
     assert error.startswith("jaxrl train: error: --stop: ") and "'env_runners/episode_return_mean'" in error
 
 
+def test_what_a_result_holds_is_known_before(trained):
+    directory, _ = trained
+    config = PPOConfig().environment("gymnax/CartPole-v1").update_from_dict({**SMALL, "evaluation_interval": 2})
+    result = json.loads((directory / "result.json").read_text().splitlines()[-1])
+    names = [name for name, value in flatten_result(result).items() if value is None or type(value) in (int, float)]
+    StopCriteria(dict.fromkeys(names, 1e300)).check_names(known_result(config))
+
+
+def test_numbers_that_own_code_may_report_are_not_refused():
+    config = PPOConfig().environment("gymnax/CartPole-v1")
+    assert known_result(config) is not None
+    assert known_result(config.copy().callbacks(on_train_result=lambda **kwargs: None)) is None
+    assert known_result(config.copy().learners(learner_class=type("Mine", (PPOLearner,), {}))) is None
+    assert known_result(config.copy().rl_module(rl_module_spec=RLModuleSpec())) is None
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["train", "--env", "gymnax/CartPole-v1"], "--algo is missing. Name an algorithm: --algo PPO"),
         (["train", "--algo", "PPOO", "--env", "x"], "--algo: There is no algorithm 'PPOO'. Did you mean 'PPO'?"),
         (["train", "--algo", "PPO"], "--env is missing. Name an environment: --env gymnax/CartPole-v1"),
+        (["train", "pp", "x"], "--algo: There is no algorithm 'pp'. Did you mean 'PPO'?"),
+        ([*TRAIN, "--set", "lr"], "--set 'lr': must be name=value, such as --set lr=0.001."),
+        ([*TRAIN, "--set", "lrr=0.1"], "--set lrr=0.1: PPOConfig has no setting 'lrr'. Did you mean training(lr=...)?"),
+        ([*TRAIN, "--set", "modl.width=8"], "--set modl.width=8: PPOConfig has no setting 'modl'"),
+        ([*TRAIN, "--set", "gamma.x=1"], "'gamma' is 0.99, which has no 'x'. Write gamma=..."),
+        ([*TRAIN, "--set", "clip_param=wide"], "training(clip_param='wide'): must be a number at least 0"),
+        ([*TRAIN, "--stop", '{"episode_reward_mean": 9}'], "Near matches: 'env_runners/episode_return_mean'"),
+        ([*TRAIN, "--stop", '{"learners/default_policy/entrpy": 9}'], "'learners/default_policy/entropy'"),
+        ([*TRAIN, "--stop", '{"env_runners": 9}'], "It holds a dict"),
         ([*TRAIN, "--stop", "{475}"], "--stop '{475}' is no JSON"),
         ([*TRAIN, "--stop", "475"], "--stop '475' must be a JSON object"),
         ([*TRAIN, "--stop", '{"training_iteration": "9"}'], "'training_iteration' has the bound '9', which must be a"),
@@ -275,7 +336,7 @@ def test_version_and_help(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"jaxrl {__version__}\n"
     assert cli.main(["train", "--help"]) == 0
-    assert "jaxrl train --algo PPO --env gymnax/CartPole-v1 --stop" in capsys.readouterr().out
+    assert "jaxrl train PPO gymnax/CartPole-v1 --stop" in capsys.readouterr().out
     assert cli.main([]) == 0
     assert "COMMAND" in capsys.readouterr().out
 

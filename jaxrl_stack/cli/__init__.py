@@ -14,22 +14,24 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from jaxrl_stack.checkpoints.newest import newest_checkpoint
 from jaxrl_stack.cli.common import CliError, one_line
 
 __all__ = ["main"]
 
 _EXAMPLES = """\
 examples:
-  jaxrl train --algo PPO --env gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
-  jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100
+  jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
+  jaxrl evaluate results/RUN --episodes 100
   jaxrl list
 
 Each command has its own help: jaxrl train --help
 """
 
 _TRAIN_EXAMPLES = """\
-Settings: without --config and --config-file, environments that the algorithm has tuned example settings for are
-trained with those (the first lines of the output show them); everything else is trained with the algorithm's defaults.
+Settings: without --config and a file, environments that the algorithm has tuned example settings for are trained with
+those (the first lines of the output show them); everything else is trained with the algorithm's defaults. --set changes
+one of them; its value is JSON or Python, and text if it is neither. NAME.INNER is an entry of a dict: env_config.length
 
 Stop criteria name places in the result by their path; training stops when one value is reached. Examples:
   '{"env_runners/episode_return_mean": 475, "num_env_steps_sampled_lifetime": 1000000}'
@@ -37,15 +39,16 @@ Stop criteria name places in the result by their path; training stops when one v
 Without any, training goes on until Ctrl-C.
 
 Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts. Go on with
-  jaxrl train --restore results/RUN/checkpoint_000031
+  jaxrl train --restore results/RUN
 into a new directory of results; iterations, steps and times count on. A gymnasium environment starts new episodes.
 
 A config file is either Python that defines `config` (an AlgorithmConfig) and, if it likes, `stop` (a dict), or JSON
 with any of the keys "algo", "env", "config" (an object of settings) and "stop". Options overrule the file.
 
 examples:
-  jaxrl train --algo PPO --env gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
-  jaxrl train --algo PPO --env gymnax/Acrobot-v1 --num-iterations 200 \\
+  jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
+  jaxrl train ppo gymnax/CartPole-v1 --set lr=1e-3 --set model_config.fcnet_hiddens=[32,32] --num-iterations 20
+  jaxrl train PPO gymnax/Acrobot-v1 --num-iterations 200 \\
       --config '{"lr": 0.001, "num_envs_per_env_runner": 64, "train_batch_size_per_learner": 8192}'
   jaxrl train file my_experiment.py --seed 3 --results-dir results/seed3
 
@@ -54,13 +57,16 @@ exit codes: 0 stopped by a criterion, 1 failed while training, 2 wrong input, 13
 
 _EVALUATE_EXAMPLES = """\
 examples:
-  jaxrl evaluate results/RUN/checkpoint_000031
+  jaxrl evaluate results/RUN
   jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100 --no-explore --json
 """
 
 
 _FILES = {"train": "train", "evaluate": "evaluate", "list": "listing"}
 """Of each command, imported when it is asked for."""
+
+
+_CHECKPOINT = "checkpoint, or directory of a run, whose newest one is taken"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -105,19 +111,37 @@ def _add_train(add: Callable[..., _Parser]) -> None:
     train = add(
         "train",
         help="train an algorithm in an environment",
-        usage="jaxrl train --algo NAME --env ENV [options]\n       jaxrl train file PATH [options]",
+        usage="jaxrl train ALGO ENV [options]\n       jaxrl train file PATH [options]",
         description="Trains an algorithm and writes a directory of results, with a checkpoint at the end.",
         epilog=_TRAIN_EXAMPLES,
     )
     what = train.add_argument_group("what to train")
-    what.add_argument("--algo", metavar="NAME", help="algorithm, such as PPO (`jaxrl list algorithms`)")
-    what.add_argument("--env", metavar="ENV", help="environment, such as gymnax/CartPole-v1 (`jaxrl list envs`)")
+    # Without a word here, the option's value stays.
+    for name, metavar, example in (("algo", "ALGO", "PPO"), ("env", "ENV", "gymnax/CartPole-v1")):
+        listed = {"algo": "algorithms", "env": "envs"}[name]
+        what.add_argument(
+            name,
+            nargs="?",
+            metavar=metavar,
+            default=argparse.SUPPRESS,
+            help=f"such as {example} (`jaxrl list {listed}`)",
+        )
+        what.add_argument(f"--{name}", metavar=metavar, help=f"the same as {metavar}")
+    what.add_argument(
+        "--set",
+        dest="assignments",
+        action="append",
+        metavar="NAME=VALUE",
+        help="change one setting of those that are used otherwise; again for more (lr=1e-3, env_config.length=3)",
+    )
     what.add_argument("--config", metavar="JSON", help='settings by name: \'{"lr": 0.0003, "gamma": 0.99}\'')
     what.add_argument("--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)")
     what.add_argument(
         "--restore",
         metavar="CHECKPOINT",
-        help="go on from a checkpoint, with its settings unless --algo and --env or a file give others",
+        type=newest_checkpoint,
+        help="go on from a checkpoint, or from the newest of a run's directory, with its settings unless ALGO and ENV "
+        "or a file give others",
     )
     what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
     what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
@@ -155,9 +179,7 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
         description="Restores an algorithm from a checkpoint and evaluates it.",
         epilog=_EVALUATE_EXAMPLES,
     )
-    evaluate.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="directory that `jaxrl train` or save_to_path() wrote"
-    )
+    evaluate.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
     evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
     evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
     evaluate.add_argument(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -11,7 +13,7 @@ import pathlib
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, json_object, wrong_input
@@ -35,6 +37,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     stop = None if arguments.stop is None else json_object("--stop", arguments.stop)
     settings = None if arguments.config is None else json_object("--config", arguments.config)
     criteria_from = "--stop"
+    arguments.algo = arguments.algo and _in_any_case(arguments.algo)
     if arguments.config_file is None and arguments.restore is not None and arguments.algo is None:
         config = config_of_checkpoint(f"--restore {arguments.restore}", pathlib.Path(arguments.restore))
         origin = _change(config, arguments.env, settings, arguments.restore)
@@ -45,6 +48,9 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         config, origin, stop_of_file = _config_of_file(path, arguments, settings)
         if stop is None:
             stop, criteria_from = stop_of_file, f"stop in {path}"
+    if arguments.assignments:
+        _assign(config, arguments.assignments)
+        origin = f"{origin} Changed: {', '.join(arguments.assignments)}."
     if arguments.seed is not None:
         with wrong_input("--seed"):
             config.debugging(seed=arguments.seed)
@@ -56,9 +62,74 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         config.validate()
     criteria = StopCriteria(stop or {}, criteria_from)
     criteria.check_evaluation(config.evaluation_interval)
+    criteria.check_names(known_result(config))
     if arguments.num_iterations is not None:
         criteria.add("training_iteration", arguments.num_iterations)
     return config, criteria, origin
+
+
+def _in_any_case(algo: str) -> str:
+    """The algorithm that is meant by a name in any case; the name as it is if there is none."""
+    from jaxrl_stack.algorithms.registry import ALGORITHMS
+
+    return next((name for name in ALGORITHMS if name.casefold() == algo.casefold()), algo)
+
+
+def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
+    """Set what ``--set name=value`` says; ``--set name.inner=value`` changes one entry of a dict."""
+    from jaxrl_stack.algorithms.model_settings import given_settings
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+    for assignment in assignments:
+        name, sign, text = assignment.partition("=")
+        if not (name and sign):
+            raise CliError(f"--set {assignment!r}: must be name=value, such as --set lr=0.001.")
+        setting, *inner = name.split(".")
+        value = _parsed(text)
+        with wrong_input(f"--set {assignment}"):
+            if inner:
+                present = config.stored_value(setting)
+                if not isinstance(present, Mapping | DefaultModelConfig | None):
+                    raise ValueError(f"{setting!r} is {present!r}, which has no {inner[0]!r}. Write {setting}=...")
+                value = _with_entry(given_settings(present), inner, value)
+            config.update_from_dict({setting: value})
+
+
+def _with_entry(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    name, *inner = path
+    if inner:
+        below = settings.get(name)
+        value = _with_entry(below if isinstance(below, Mapping) else {}, inner, value)
+    return {**settings, name: value}
+
+
+def _parsed(text: str) -> Any:
+    """A value of JSON or of Python; what is neither is text."""
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return parse(text)
+    return text
+
+
+def known_result(config: AlgorithmConfig) -> dict[str, Any] | None:
+    """A result with every number that a config's results have; None if code of the user's may report others."""
+    from jaxrl_stack.utils.results import empty_result
+
+    given = config.explicitly_set - {"env"}
+    code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]
+    if given & {"rl_module_spec", "policies"} or not _is_of_package(code):
+        return None
+    losses = config.learner_class.all_result_names()
+    return empty_result(loss_keys=losses, evaluation=bool(config.evaluation_interval))
+
+
+def _is_of_package(value: Any) -> bool:
+    """Whether a value is data, or code of this package."""
+    if isinstance(value, Mapping):
+        return all(_is_of_package(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_of_package(item) for item in value)
+    return not callable(value) or str(getattr(value, "__module__", "")).startswith("jaxrl_stack.")
 
 
 def _config_of_options(
@@ -162,8 +233,9 @@ def _config_of_file(
     merged = None
     if "config" in content or settings is not None:
         merged = {**content.get("config", {}), **(settings or {})}
+    algo = arguments.algo or content.get("algo")
     config, origin = _config_of_options(
-        arguments.algo or content.get("algo"), arguments.env or content.get("env"), merged, str(path)
+        algo and _in_any_case(algo), arguments.env or content.get("env"), merged, str(path)
     )
     return config, origin, content.get("stop")
 

@@ -50,6 +50,20 @@ class StopCriteria:
                 f"{self.option}: {waiting[0]!r} needs evaluations, and none are set. Add --evaluation-interval 10."
             )
 
+    def check_names(self, known: Mapping[str, Any] | None) -> None:
+        """Checks paths before there is a result.
+
+        Args:
+            known: A result with all its numbers, but for those of timers and replay buffers, which only a run has;
+                None if they are not known.
+
+        Raises:
+            CliError: If a path leads nowhere in it; names near matches.
+        """
+        if known is not None:
+            later = ("timers/", "replay_buffer/")
+            self._check(known, {path: goal for path, goal in self.targets.items() if not path.startswith(later)})
+
     def reached(self, result: Mapping[str, Any]) -> str | None:
         """The criterion that `result` fulfils, in words; None if it fulfils none.
 
@@ -62,8 +76,11 @@ class StopCriteria:
             for path, target in self.targets.items()
             if "evaluation" in result or not path.startswith("evaluation/")
         }
+        return self._check(result, present)
+
+    def _check(self, result: Mapping[str, Any], targets: Mapping[str, float]) -> str | None:
         try:
-            return check_stop(result, present)
+            return check_stop(result, targets)
         except ValueError as error:
             raise CliError(f"{self.option}: {error}") from error
 

@@ -1,0 +1,31 @@
+"""Which checkpoint a path means."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+
+_NAME = re.compile(r"checkpoint_(\d+)")
+
+
+def newest_checkpoint(path: str) -> str:
+    """The newest complete checkpoint of an algorithm in the directory of a run.
+
+    Args:
+        path: A run of ``jaxrl train``, a trial of Tune, or anything else.
+
+    Returns:
+        The ``checkpoint_<number>`` in it with the highest number; `path` as it is where there is none, for it may be
+        a checkpoint, be in an object store, or not be there.
+    """
+    directory = Path(path)
+    if not directory.is_dir() or (directory / ALGORITHM_METADATA_FILE).exists():
+        return path
+    found = {
+        int(match[1]): folder
+        for folder in directory.iterdir()
+        if (match := _NAME.fullmatch(folder.name)) and (folder / ALGORITHM_METADATA_FILE).exists()
+    }
+    return str(found[max(found)]) if found else path
