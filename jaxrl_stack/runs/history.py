@@ -1,0 +1,252 @@
+"""The table of a run: a row for each iteration, a column for each number that it reported."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import numbers
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from jaxrl_stack.utils.optional_packages import optional_import
+from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
+
+_FILES = ("progress.csv", "result.json")
+
+
+class History:
+    """All iterations of a run as a table of numbers: what ``algo.history`` is.
+
+    Columns are named as in results, with ``"/"`` between the parts, and come in the order in which they were first
+    reported. All values are float64; NaN where an iteration did not report the number. What was never reported is no
+    column.
+
+    Memory is 8 bytes for each cell and at most doubles while it grows: 10,000 iterations of 100 numbers take 8 to 16
+    MB.
+    """
+
+    def __init__(self) -> None:
+        self._cells = np.empty((0, 0))
+        self._num_rows = 0
+        self._places: dict[str, int] = {}
+        self._is_filled: np.ndarray = np.zeros(0, bool)
+
+    def append(self, result: Mapping[str, Any]) -> None:
+        """Add an iteration.
+
+        Args:
+            result: What ``train()`` returned: nested dicts. Numbers count, Python's and arrays of shape ``()``; truth
+                values, text, larger arrays and the config do not.
+        """
+        self._append(numbers_of(result))
+
+    def _append(self, row: Mapping[str, float]) -> None:
+        places = self._places
+        for name in row:
+            if name not in places:
+                places[name] = len(places)
+        self._make_room(self._num_rows + 1, len(places))
+        cells = self._cells[self._num_rows]
+        cells[[places[name] for name in row]] = list(row.values())
+        self._is_filled[~np.isnan(cells)] = True
+        self._num_rows += 1
+
+    def _make_room(self, num_rows: int, num_columns: int) -> None:
+        rows, columns = self._cells.shape
+        if num_rows <= rows and num_columns <= columns:
+            return
+        # Rows double. Columns, which are nearly all there from the first row on, grow by an eighth.
+        rows = rows if num_rows <= rows else max(num_rows, 2 * rows, 16)
+        columns = columns if num_columns <= columns else max(num_columns, columns + columns // 8)
+        cells, is_filled = np.full((rows, columns), math.nan), np.zeros(columns, bool)
+        cells[: self._cells.shape[0], : self._cells.shape[1]] = self._cells
+        is_filled[: len(self._is_filled)] = self._is_filled
+        self._cells, self._is_filled = cells, is_filled
+
+    def __len__(self) -> int:
+        """Iterations."""
+        return self._num_rows
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all numbers that at least one iteration reported."""
+        return [name for name, place in self._places.items() if self._is_filled[place]]
+
+    def __contains__(self, name: object) -> bool:
+        place = self._places.get(name) if isinstance(name, str) else None
+        return place is not None and bool(self._is_filled[place])
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the columns, as of a dict or a data frame."""
+        return iter(self.columns)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A column.
+
+        Args:
+            name: Such as ``"env_runners/episode_return_mean"``.
+
+        Returns:
+            ``float64[iterations]``, a copy; NaN where an iteration did not report it.
+
+        Raises:
+            KeyError: If no iteration did; the message names columns that look alike.
+        """
+        if name not in self:
+            get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
+        return self._cells[: self._num_rows, self._places[name]].copy()
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The numbers of the last iteration; empty before the first."""
+        if self._num_rows == 0:
+            return {}
+        row = self._cells[self._num_rows - 1].tolist()
+        return {name: row[place] for name, place in self._places.items() if not math.isnan(row[place])}
+
+    def _table(self) -> np.ndarray:
+        """``float64[iterations, columns]``, a copy."""
+        return self._cells[: self._num_rows, [self._places[name] for name in self.columns]]
+
+    def to_pandas(self) -> Any:
+        """The table as a ``pandas.DataFrame``, one row for each iteration.
+
+        Raises:
+            ImportError: Without pandas.
+        """
+        pandas = optional_import("pandas", purpose="History.to_pandas", install="pandas")
+        return pandas.DataFrame(self._table(), columns=self.columns)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a file; cells without a number are empty.
+
+        Args:
+            path: The file; replaced if it is there.
+        """
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.columns)
+            writer.writerows(map(_cell, row) for row in self._table().tolist())
+
+    # -------------------------------------------------------------------------------------------------------- storage
+
+    def get_state(self) -> dict[str, Any]:
+        """``{"columns": names, "cells": float64[iterations, columns]}``, for checkpoints."""
+        return {"columns": self.columns, "cells": self._table()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_state` returned.
+
+        Raises:
+            ValueError: If there is not a name for each column.
+        """
+        columns, cells = list(state["columns"]), np.array(state["cells"], np.float64)
+        if cells.ndim != 2 or cells.shape[1] != len(columns) or len(set(columns)) != len(columns):
+            raise ValueError(f"A history of {len(columns)} columns cannot have cells of shape {cells.shape}.")
+        self._places = {name: place for place, name in enumerate(columns)}
+        self._cells, self._num_rows, self._is_filled = cells, len(cells), ~np.isnan(cells).all(axis=0)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """The history that a run has left behind.
+
+        Args:
+            path: A ``progress.csv`` or ``result.json``, of this package, RLlib or Tune; or a folder that has one.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            ValueError: If a file is none of these.
+        """
+        found = Path(path)
+        if found.is_dir():
+            files = [found / name for name in _FILES if (found / name).is_file()]
+            if not files:
+                raise FileNotFoundError(f"{found} is not the folder of a run: it has neither {' nor '.join(_FILES)}.")
+            found = files[0]
+        if found.suffix not in (".csv", ".json"):
+            raise ValueError(f"{found} is no table of a run: name a folder, a {' or a '.join(_FILES)}.")
+        with found.open(newline="", encoding="utf-8") as file:
+            try:
+                return cls._of_csv(file) if found.suffix == ".csv" else cls._of_json(file)
+            except (ValueError, csv.Error) as error:
+                raise ValueError(f"{found} is no table of a run, or is damaged: {error}") from error
+
+    @classmethod
+    def _of_csv(cls, file: Iterable[str]) -> Self:
+        header, *rows = [*csv.reader(file)] or [[]]
+        # A run that is writing, or was killed at it, leaves a row that is not complete.
+        by_column = zip(*(row for row in rows if len(row) == len(header)), strict=True)
+        columns = {}
+        for name, texts in zip(header, by_column, strict=False):
+            if name not in NOT_NUMBERS and not name.startswith("config/"):
+                with contextlib.suppress(ValueError):  # text
+                    columns[name] = [float(text) if text else math.nan for text in texts]
+        if header and rows and not columns:
+            raise ValueError("no column holds numbers.")
+        history = cls()
+        if columns:
+            history.set_state({"columns": list(columns), "cells": np.array(list(columns.values())).T})
+        return history
+
+    @classmethod
+    def _of_json(cls, file: Iterable[str]) -> Self:
+        history = cls()
+        lines = [line for line in file if line.strip()]
+        for number, line in enumerate(lines, start=1):
+            try:
+                result = json.loads(line)
+            except ValueError:
+                if number < len(lines):
+                    raise
+                break  # of a run that is writing, or was killed at it
+            if not isinstance(result, dict):
+                raise ValueError(f"line {number} is no JSON object.")
+            history.append(result)
+        return history
+
+
+def numbers_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a result, flat.
+
+    Args:
+        result: What ``train()`` returned: nested dicts.
+
+    Returns:
+        Path, with ``"/"`` between its parts -> int or float, in the order of the result. Truth values, text, arrays of
+        more than one number, and what is below ``config`` are left out.
+    """
+    found: dict[str, float] = {}
+    _collect(((name, value) for name, value in result.items() if name != "config"), "", found)
+    return found
+
+
+def _collect(items: Iterable[tuple[Any, Any]], prefix: str, found: dict[str, float]) -> None:
+    for name, value in items:
+        kind = type(value)
+        if kind is float or kind is int:
+            found[f"{prefix}{name}"] = value
+        elif isinstance(value, dict):
+            _collect(value.items(), f"{prefix}{name}/", found)
+        elif kind is not bool and (number := _number(value)) is not None:
+            found[f"{prefix}{name}"] = number
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.shape == ():
+        value = np.asarray(value).item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _cell(value: float) -> int | float | str:
+    if math.isnan(value):
+        return ""
+    return int(value) if value.is_integer() else value

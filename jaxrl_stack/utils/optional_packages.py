@@ -1,0 +1,24 @@
+"""Packages that only some functions need, imported inside of those."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def optional_import(module: str, *, purpose: str, install: str) -> Any:
+    """Import a module of a package that may be absent.
+
+    Args:
+        module: Its full name.
+        purpose: What needs it, as the beginning of a sentence: "Figures".
+        install: What ``pip install`` gets, such as ``"jaxrl-stack[plots]"``.
+
+    Raises:
+        ImportError: If it cannot be imported; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(f"{purpose} needs {package} ({error}): pip install '{install}'.") from error
