@@ -8,9 +8,11 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from jaxrl_stack import __version__, cli
@@ -22,6 +24,7 @@ from jaxrl_stack.cli.experiment import experiment, known_result
 from jaxrl_stack.cli.progress import RunStatistics, duration, eta_text
 from jaxrl_stack.cli.stop import StopCriteria
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.runs.origin import git_state, read_origin
 from jaxrl_stack.utils.results import flatten_result
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -76,6 +79,54 @@ def test_a_run_leaves_results_and_checkpoints(trained):
     assert [row["evaluation/env_runners/num_episodes"] for row in rows] == ["", "4"]
     assert len(list(directory.glob("events.out.tfevents.*"))) == 1
     assert sorted(p.name for p in directory.glob("checkpoint_*")) == ["checkpoint_000001", "checkpoint_000002"]
+
+
+def test_a_run_says_where_it_comes_from(trained):
+    directory, _ = trained
+    origin = read_origin(directory)
+    words = shlex.split(origin["command"])
+    assert words[:4] == ["jaxrl", *TRAIN] and words[words.index("--seed") + 1] == "7"
+    assert origin["working_directory"] == str(directory.parent.resolve())
+    assert origin["versions"]["jaxrl_stack"] == __version__ and origin["versions"]["jax"] == jax.__version__
+    assert read_origin(directory.parent) == {}
+
+
+def test_the_state_of_a_repository_is_its_commit_and_whether_it_was_changed(tmp_path):
+    def git(*words: str) -> str:
+        own = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "init.defaultBranch=main"]
+        return subprocess.run(["git", *own, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    git("init", "--quiet")
+    assert git_state(str(tmp_path)) is None  # no commit yet
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "--quiet", "--message", "x")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "new").write_text("untracked")
+    commit = git("rev-parse", "HEAD").strip()
+    assert git_state(str(tmp_path / "results")) == {"commit": commit, "dirty": False}
+    (tmp_path / "file").write_text("b")
+    assert git_state(str(tmp_path)) == {"commit": commit, "dirty": True}
+
+
+def test_a_run_that_fails_before_its_first_result_leaves_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "fails.py").write_text(
+        "from jaxrl_stack import PPOConfig\n"
+        f"config = PPOConfig().environment('gymnax/CartPole-v1').update_from_dict({SMALL!r})\n"
+        "def fail(*, algorithm, **kwargs):\n"
+        "    raise RuntimeError('broken')\n"
+        "config.callbacks(on_algorithm_init=fail)\n"
+    )
+    assert train("file", "fails.py") == 1
+    assert "RuntimeError: broken" in capsys.readouterr().err
+    assert train("file", "fails.py", "--results-dir", "mine") == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["fails.py", "mine"]
+    assert not list((tmp_path / "mine").iterdir())
+    capsys.readouterr()
+    assert train("file", "fails.py", "--results-dir", "fails.py/below") == 2
+    assert "--results-dir fails.py/below: cannot be written" in capsys.readouterr().err
 
 
 def test_a_run_without_a_terminal_prints_plain_lines(trained):
@@ -200,6 +251,7 @@ def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path,
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("jaxrl train: error: --stop: ") and "'env_runners/episode_return_mean'" in error
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_result_holds_is_known_before(trained):

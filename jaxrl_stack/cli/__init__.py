@@ -221,6 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser.print_help()
         return 0
+    arguments.words = ["jaxrl", *argv]
     name = f"jaxrl {arguments.command}"
     try:
         return importlib.import_module(f"{__name__}.{_FILES[arguments.command]}").run(arguments)

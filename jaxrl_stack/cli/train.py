@@ -8,9 +8,10 @@ import datetime
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from jaxrl_stack.cli.common import CliError, wrong_input
 from jaxrl_stack.cli.experiment import algo_name, env_name, experiment
 from jaxrl_stack.cli.progress import RunStatistics, Silence, duration, make_display, return_text
 from jaxrl_stack.cli.stop import StopCriteria
+from jaxrl_stack.runs.origin import write_origin
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -40,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     display.header(f"{algo_name(config)} in {env_name(config)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
     interruption = _Interruption()
-    with display:
+    with _made(directory, arguments.words), display:
         with wrong_input():
             algo = config.build_algo()
         try:
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -> pathlib.Path:
-    """A directory that is not there yet, or is empty. Made when there is something to write."""
+    """A directory that is not there yet, or is empty."""
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -69,6 +71,29 @@ def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -
         number += 1
         directory = pathlib.Path("results", f"{stem}_{number}")
     return directory
+
+
+@contextlib.contextmanager
+def _made(directory: pathlib.Path, command: Sequence[str]) -> Iterator[None]:
+    """Makes the directory of a run, with where it comes from; what ends before a result leaves nothing behind."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    results = directory / "result.json"
+    try:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_origin(directory, command)
+        except OSError as error:
+            raise CliError(
+                f"--results-dir {directory}: cannot be written ({error}). Name another directory."
+            ) from error
+        yield
+    finally:
+        if directory.exists() and not (results.exists() and results.stat().st_size):
+            for path in directory.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in missing:
+                with contextlib.suppress(OSError):  # another run has begun beside it
+                    path.rmdir()
 
 
 def _result_writer(directory: pathlib.Path, config: AlgorithmConfig) -> ResultWriter:

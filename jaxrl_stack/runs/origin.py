@@ -1,0 +1,100 @@
+"""Where a run comes from: the command, versions, the state of the code."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jaxrl_stack
+
+ORIGIN_FILE = "run.json"
+_PACKAGE = Path(jaxrl_stack.__file__).parent
+_DEPENDENCIES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy", "ray")
+
+
+def write_origin(directory: str | os.PathLike[str], command: Sequence[str] | None = None) -> None:
+    """Write `run_origin` to ``run.json`` in a run's directory."""
+    text = json.dumps(run_origin(command), indent=2)
+    Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `write_origin` has written; an empty dict where there is nothing that can be read."""
+    try:
+        found = json.loads(Path(directory, ORIGIN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def run_origin(command: Sequence[str] | None = None) -> dict[str, Any]:
+    """What repeats a run that starts now, as JSON.
+
+    Args:
+        command: Its words; None for those of this process.
+
+    Returns:
+        ``command`` (a line for a shell; None in a notebook, which has none), ``working_directory``, ``started`` (ISO
+        8601), ``versions`` (of Python and packages), ``platform``, ``hostname`` and ``git``, the `git_state` of
+        ``working_directory`` and of ``jaxrl_stack``.
+    """
+    return {
+        "command": _line(_own_command() if command is None else command),
+        "working_directory": os.getcwd(),
+        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), "jaxrl_stack": jaxrl_stack.__version__, **_versions()},
+        "platform": platform.platform(),
+        "hostname": socket.gethostname(),
+        "git": {
+            "working_directory": git_state(os.getcwd()),
+            # Installed into an environment that lies in some project's folder, it is no part of that.
+            "jaxrl_stack": None if "site-packages" in _PACKAGE.parts else git_state(str(_PACKAGE)),
+        },
+    }
+
+
+def git_state(directory: str) -> dict[str, Any] | None:
+    """Commit of a directory's repository, and whether tracked files differ from it.
+
+    Returns:
+        ``{"commit": str, "dirty": bool}``; None where there is no commit, or no git.
+    """
+    git = ["git", "--no-optional-locks", "-C", directory]
+    try:
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(changes)}
+
+
+def _own_command() -> list[str]:
+    if "ipykernel" in sys.modules:
+        return []
+    return [os.path.basename(sys.orig_argv[0]), *sys.orig_argv[1:]]
+
+
+def _line(words: Sequence[str]) -> str | None:
+    return shlex.join(words) if words else None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _DEPENDENCIES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
