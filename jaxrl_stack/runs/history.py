@@ -15,6 +15,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from jaxrl_stack.runs.curves import RETURN, STEPS, Curve, aggregated, axis_label, key_label, x_axis
+from jaxrl_stack.runs.terminal import sparkline
 from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
 
@@ -135,6 +137,61 @@ class History:
             writer.writerow(self.columns)
             writer.writerows(map(_cell, row) for row in self._table().tolist())
 
+    # -------------------------------------------------------------------------------------------------------- looking
+
+    def curve(self, key: str = RETURN, x: str = STEPS) -> Curve:
+        """A column over another one, where both are known.
+
+        Args:
+            key: The column.
+            x: "steps", "seconds", "iterations", or the name of a column.
+
+        Raises:
+            KeyError: If there is no such column.
+        """
+        return Curve.of(self[x_axis(x)], self[key])
+
+    def plot(
+        self,
+        key: str = RETURN,
+        x: str = STEPS,
+        path: str | os.PathLike[str] | None = None,
+        ax: Any = None,
+        title: str | None = None,
+    ) -> Any:
+        """A figure of a column.
+
+        Args:
+            key, x: As of `curve`.
+            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+            ax: matplotlib axes to draw into; None for a figure of its own.
+            title: Above it.
+
+        Returns:
+            The figure, which notebooks show.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            KeyError: If there is no such column.
+            ValueError: If it has no numbers to draw, or `path` another end.
+        """
+        from jaxrl_stack.runs.figures import draw
+
+        band = aggregated([self.curve(key, x)], key)
+        return draw([band], x_label=axis_label(x), y_label=key_label(key), title=title, path=path, ax=ax)
+
+    def sparkline(self, key: str = RETURN, width: int = 40) -> str:
+        """A column as one line of small bars: ``▁▂▃▅▇█``; blanks where it is not known.
+
+        Args:
+            key: The column.
+            width: At most as many characters.
+
+        Raises:
+            KeyError: If there is no such column.
+        """
+        return sparkline(self[key], width)
+
     # -------------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
@@ -151,7 +208,8 @@ class History:
         if cells.ndim != 2 or cells.shape[1] != len(columns) or len(set(columns)) != len(columns):
             raise ValueError(f"A history of {len(columns)} columns cannot have cells of shape {cells.shape}.")
         self._places = {name: place for place, name in enumerate(columns)}
-        self._cells, self._num_rows, self._is_filled = cells, len(cells), ~np.isnan(cells).all(axis=0)
+        self._cells, self._num_rows = cells, len(cells)
+        self._is_filled = np.any(~np.isnan(cells), axis=0)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:

@@ -1,0 +1,177 @@
+"""A number over the course of runs, and what several seeds say together: a middle, and how sure it is.
+
+Source: Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", NeurIPS 2021: runs are
+aggregated by the interquartile mean, and the band around it is a percentile bootstrap that draws runs, whole ones and
+within each environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+STEPS, SECONDS, ITERATIONS = "num_env_steps_sampled_lifetime", "time_total_s", "training_iteration"
+X_AXES = {STEPS: "environment steps", SECONDS: "seconds", ITERATIONS: "iterations"}
+"""What a curve can run over -> how an axis is labelled."""
+_SHORT_NAMES = {"steps": STEPS, "seconds": SECONDS, "time": SECONDS, "iterations": ITERATIONS}
+
+RETURN = "env_runners/episode_return_mean"
+
+_NUM_POINTS = 200
+_NUM_RESAMPLES = 2000
+
+
+def x_axis(name: str) -> str:
+    """The column of an x axis.
+
+    Args:
+        name: ``"steps"``, ``"seconds"`` (or ``"time"``), ``"iterations"``, or the name of any column.
+    """
+    return _SHORT_NAMES.get(name, name)
+
+
+def axis_label(x: str) -> str:
+    """What an x axis is called in a figure."""
+    return X_AXES.get(x_axis(x), key_label(x))
+
+
+def key_label(key: str) -> str:
+    """What a number of results is called in a figure: ``"env_runners/episode_return_mean"`` is the return."""
+    if key == RETURN:
+        return "mean episode return"
+    name = key.rpartition("/")[2].replace("_", " ")
+    return f"{name} (evaluation)" if key.startswith("evaluation/") else name
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A number over the course of one run.
+
+    Attributes:
+        x: ``float64[points]``, ascending.
+        y: ``float64[points]``; no NaN.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray) -> Curve:
+        """The points where both numbers are known, in the order of x."""
+        is_known = np.isfinite(x) & np.isfinite(y)
+        x, y = x[is_known], y[is_known]
+        order = np.argsort(x, kind="stable")
+        return cls(x[order], y[order])
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """What runs that differ only in their seed say together.
+
+    Attributes:
+        label: What they are.
+        curves: The curve of each.
+        x: ``float64[points]``, ascending.
+        middle: ``float64[points]``.
+        low: ``float64[points]``, the lower end of the interval; the middle itself for one run.
+        high: ``float64[points]``, the upper end.
+    """
+
+    label: str
+    curves: tuple[Curve, ...]
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """The interquartile mean: that of the values without the lowest and the highest quarter.
+
+    Args:
+        values: ``[..., n, ...]``.
+        axis: The one with the n values; ``n // 4`` are left out at each end.
+    """
+    count = values.shape[axis]
+    cut = count // 4
+    ordered = values if cut == 0 else np.partition(values, (cut, count - cut - 1), axis=axis)
+    return ordered.take(range(cut, count - cut), axis).mean(axis)
+
+
+STATISTICS: dict[str, Callable[..., np.ndarray]] = {"iqm": iqm, "mean": np.mean, "median": np.median}
+"""How several runs become one curve, by name."""
+
+
+def statistic_of(name: str) -> Callable[..., np.ndarray]:
+    """The function of a name in `STATISTICS`.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    if name not in STATISTICS:
+        raise ValueError(f"aggregate={name!r}: must be one of {', '.join(map(repr, STATISTICS))}.")
+    return STATISTICS[name]
+
+
+def bootstrap_interval(
+    scores: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], *, confidence: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stratified percentile bootstrap of a statistic over runs.
+
+    Args:
+        scores: ``float64[runs, points]`` of each stratum, such as an environment; with the same points. Runs are drawn
+            within their stratum, and the statistic is taken over all that were drawn.
+        statistic: One of `STATISTICS`.
+        confidence: Share of the resamples that are between the ends.
+
+    Returns:
+        ``(low, high)``, ``float64[points]`` each; always the same for the same scores.
+    """
+    rng = np.random.default_rng(0)
+    draws = [rng.integers(len(runs), size=(_NUM_RESAMPLES, len(runs))) for runs in scores]
+    # A point after the other: all resamples of all points would be gigabytes.
+    columns = zip(*(np.asarray(runs).T for runs in scores), strict=True)
+    samples = np.stack(
+        [
+            statistic(np.concatenate([one[drawn] for one, drawn in zip(column, draws, strict=True)], axis=1), axis=1)
+            for column in columns
+        ],
+        axis=1,
+    )
+    rest = (1.0 - confidence) / 2.0
+    low, high = np.quantile(samples, (rest, 1.0 - rest), axis=0)
+    return low, high
+
+
+def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", confidence: float = 0.95) -> Band:
+    """What runs say together, where all of them have been: from the latest of their starts to the first of their ends.
+
+    Args:
+        curves: One of each run; those without points do not count.
+        label: What they are.
+        aggregate: One of `STATISTICS`.
+        confidence: Of the band.
+
+    Returns:
+        Their aggregate at 200 places that are equally far from each other, linearly interpolated in each run; one run
+        as it is, without a band.
+
+    Raises:
+        ValueError: If no run has points, or the runs have no part of the axis in common.
+    """
+    statistic = statistic_of(aggregate)
+    curves = tuple(curve for curve in curves if len(curve.x))
+    if not curves:
+        raise ValueError(f"{label}: no run has numbers to draw.")
+    if len(curves) == 1:
+        (x, y) = curves[0].x, curves[0].y
+        return Band(label, curves, x, y, y, y)
+    start, end = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    if start > end:
+        raise ValueError(f"{label}: the runs have no part of the x axis in common; draw them by x='iterations'.")
+    x = np.linspace(start, end, _NUM_POINTS)
+    scores = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
+    low, high = bootstrap_interval([scores], statistic, confidence=confidence)
+    return Band(label, curves, x, statistic(scores, axis=0), low, high)

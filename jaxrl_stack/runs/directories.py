@@ -1,0 +1,155 @@
+"""Folders of runs: found below paths, described by their settings, and grouped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl_stack.runs.history import History
+
+_TABLES = ("progress.csv", "result.json")
+_SETTINGS, _ABOUT = "params.json", "run.json"
+# Settings in which runs of one group may differ: they say nothing about what is learned.
+_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir"}
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRun:
+    """What a run has left in a folder.
+
+    Attributes:
+        path: The folder, or the table itself if that was named.
+        settings: What ``params.json`` holds, the config as plain values; empty if there is none.
+        about: What ``run.json`` holds: algorithm, command, versions; empty if there is none.
+    """
+
+    path: Path
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> StoredRun:
+        """The run of a folder, or of a table.
+
+        Raises:
+            ValueError: If a file of it is damaged.
+        """
+        found = Path(path)
+        folder = found if found.is_dir() else found.parent
+        return cls(found, _json_object(folder / _SETTINGS), _json_object(folder / _ABOUT))
+
+    @property
+    def name(self) -> str:
+        """What the folder is called; of a table with a name of its own, that name."""
+        own = self.path if self.path.is_dir() or self.path.name not in _TABLES else self.path.absolute().parent
+        return own.absolute().name if own.is_dir() else own.stem
+
+    @property
+    def algorithm(self) -> str | None:
+        """Its name, ``"PPO"``; None if nothing says it."""
+        known = self.about.get("algorithm")
+        if isinstance(known, str):
+            return known
+        # This package and Tune call a folder by algorithm, environment, and what tells runs of these apart.
+        env = re.sub(r"[^\w.-]+", "-", str(self.settings.get("env")))
+        found = re.match(rf"(\w+)_{re.escape(env)}(_|$)", self.name)
+        return found[1] if found else None
+
+    @property
+    def title(self) -> str:
+        """``"PPO on CartPole-v1"`` as far as that is known, else its name."""
+        env = self.settings.get("env")
+        if not isinstance(env, str):
+            return self.name
+        return f"{self.algorithm} on {env}" if self.algorithm else env
+
+    def history(self) -> History:
+        """The table of its iterations; see `History.read`."""
+        return History.read(self.path)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is no JSON object.")
+    return value
+
+
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[StoredRun]:
+    """The runs at some paths and below them.
+
+    Args:
+        paths: Folders of runs, tables (``progress.csv``, ``result.json``), and folders that hold runs at any depth,
+            such as those of Tune.
+
+    Returns:
+        In the order of the paths, and by name below each; every run once.
+
+    Raises:
+        FileNotFoundError: If there is no run at one of the paths.
+    """
+    found: dict[Path, None] = {}
+    for one in map(Path, paths):
+        if one.is_file():
+            below = [one]
+        else:
+            tables = sorted(table for name in _TABLES for table in one.rglob(name))
+            below = sorted(dict.fromkeys(table.parent for table in tables))
+        if not below:
+            raise FileNotFoundError(f"{one}: no run is there. A run has a {' or a '.join(_TABLES)}.")
+        found.update(dict.fromkeys(below))
+    return [StoredRun.at(path) for path in found]
+
+
+def grouped(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+    """Runs that differ in nothing but their seed, together.
+
+    Args:
+        runs: Those of `find_runs`.
+
+    Returns:
+        Label -> its runs. A label is the algorithm, the environment, and the settings in which the groups of these
+        differ from each other; a run whose settings are not known is a group of its own.
+    """
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
+        identity = [run.algorithm, compared] if compared else str(run.path)
+        groups.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
+    by_title: dict[str, list[list[StoredRun]]] = {}
+    for members in groups.values():
+        by_title.setdefault(members[0].title, []).append(members)
+    labelled: dict[str, list[StoredRun]] = {}
+    for title, alike in by_title.items():
+        differing = _differing([members[0].settings for members in alike])
+        for members in alike:
+            settings = members[0].settings
+            parts = [f"{name}={_shown(settings[name])}" for name in differing if name in settings]
+            label = f"{title}, {' '.join(parts)}" if parts else title
+            # Runs of the same name and unknown settings.
+            number = 1 + sum(known == label or known.startswith(f"{label} (") for known in labelled)
+            labelled[label if number == 1 else f"{label} ({number})"] = members
+    return labelled
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the settings that are not the same in all, those that others are made of left out."""
+    names = sorted({name for one in settings for name in one} - _NOT_COMPARED)
+    differing = [name for name in names if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
+    # A config holds some settings twice: as they were set, and as RLlib calls them.
+    return [name for name in differing if not (name.startswith("_") and name[1:] in differing)]
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

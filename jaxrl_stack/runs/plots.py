@@ -1,0 +1,180 @@
+"""Curves of runs in folders, this package's, RLlib's and Tune's: as figures, in characters, as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import (
+    RETURN,
+    STEPS,
+    Band,
+    Curve,
+    aggregated,
+    axis_label,
+    bootstrap_interval,
+    key_label,
+    statistic_of,
+)
+from jaxrl_stack.runs.directories import find_runs, grouped
+from jaxrl_stack.runs.terminal import number_text, text_plot
+
+Paths = Sequence[str | os.PathLike[str]]
+
+
+def bands_of(
+    paths: Paths, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
+) -> list[Band]:
+    """The curves of runs, those that differ only in their seed together.
+
+    Args:
+        paths: What `find_runs` takes: folders of runs or of many, and tables.
+        key: The number that is looked at.
+        x: What the axis is; see `x_axis`.
+        aggregate: ``"iqm"``, ``"mean"`` or ``"median"`` of several seeds.
+        band: Confidence of the band around them.
+
+    Returns:
+        One band for each group of `grouped`, its label with the number of seeds if there are several.
+
+    Raises:
+        FileNotFoundError: If there is no run at one of the paths.
+        KeyError: If none of the runs has such a number.
+        ValueError: If a table is damaged, or no numbers can be drawn.
+    """
+    statistic_of(aggregate)
+    bands, problem = [], None
+    for label, runs in grouped(find_runs(paths)).items():
+        try:
+            curves = [run.history().curve(key, x) for run in runs]
+        except KeyError as error:
+            # Runs of other algorithms may have it.
+            problem = error
+            continue
+        several = f" ({len(curves)} seeds)" if len(curves) > 1 else ""
+        bands.append(aggregated(curves, f"{label}{several}", aggregate=aggregate, confidence=band))
+    if not bands:
+        assert problem is not None
+        raise problem
+    return bands
+
+
+def plot_runs(
+    paths: Paths,
+    key: str = RETURN,
+    x: str = STEPS,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    aggregate: str = "iqm",
+    band: float = 0.95,
+    title: str | None = None,
+) -> Any:
+    """A figure of runs: a line for each, or for each group of seeds with a band around it.
+
+    Args:
+        paths, key, x, aggregate, band: As of `bands_of`.
+        out: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+        title: Above it.
+
+    Returns:
+        A `RunFigure`, which notebooks show.
+
+    Raises:
+        ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+        FileNotFoundError, KeyError, ValueError: As of `bands_of`; and if `out` ends in something else.
+    """
+    from jaxrl_stack.runs.figures import checked_figure_path, draw
+
+    if out is not None:
+        checked_figure_path(out)
+    bands = bands_of(paths, key, x, aggregate=aggregate, band=band)
+    return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=title, path=out)
+
+
+def runs_as_text(
+    paths: Paths, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", width: int = 72, height: int = 12
+) -> str:
+    """The same curves drawn in characters, below each other, for terminals and without matplotlib.
+
+    Args:
+        paths, key, x, aggregate: As of `bands_of`, which also says what is raised.
+        width: Characters.
+        height: Lines for each.
+    """
+    bands = bands_of(paths, key, x, aggregate=aggregate)
+    return "\n\n".join(text_plot(band, x_label=axis_label(x), width=width, height=height) for band in bands)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Where a group of runs ended.
+
+    Attributes:
+        label: What they are.
+        num_runs: Seeds.
+        last: Aggregate over runs of the mean over the last tenth of each curve; `low` and `high` are its interval.
+        area: Aggregate of the mean over the whole curve: who learned sooner has more.
+        x: Where the shortest of them ended.
+    """
+
+    label: str
+    num_runs: int
+    last: float
+    low: float
+    high: float
+    area: float
+    x: float
+
+
+def compare(
+    paths: Paths, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
+) -> list[Comparison]:
+    """Groups of runs by how they ended, the highest first.
+
+    Args:
+        paths, key, x, aggregate, band: As of `bands_of`, which also says what is raised.
+    """
+    statistic = statistic_of(aggregate)
+    rows = []
+    for one in bands_of(paths, key, x, aggregate=aggregate, band=band):
+        curves = one.curves
+        ends = np.array([[_mean_from(curve, 0.9), _mean_from(curve, 0.0)] for curve in curves])
+        last, area = statistic(ends, axis=0).tolist()
+        low, high = bootstrap_interval([ends[:, :1]], statistic, confidence=band) if len(curves) > 1 else (last, last)
+        end = float(min(curve.x[-1] for curve in curves))
+        rows.append(Comparison(one.label, len(curves), last, float(np.max(low)), float(np.max(high)), area, end))
+    return sorted(rows, key=lambda row: -row.last)
+
+
+def comparison_text(rows: Sequence[Comparison], x: str = STEPS) -> str:
+    """What `compare` returns as a table for terminals."""
+    header = ["run", "seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
+    cells = [
+        [
+            row.label,
+            str(row.num_runs),
+            number_text(row.last),
+            f"{number_text(row.low)} … {number_text(row.high)}" if row.num_runs > 1 else "–",
+            number_text(row.area),
+            number_text(row.x),
+        ]
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = [
+        "  ".join(
+            [f"{row[0]:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in (header, *cells)
+    ]
+    return "\n".join(lines)
+
+
+def _mean_from(curve: Curve, share: float) -> float:
+    """The mean of a curve from a share of its axis on, weighted by x."""
+    start = curve.x[0] + share * (curve.x[-1] - curve.x[0])
+    return float(np.interp(np.linspace(start, curve.x[-1], 100), curve.x, curve.y).mean())

@@ -1,0 +1,71 @@
+"""Curves in characters, for terminals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import Band
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+# The dots of a braille character, by row and column in it.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+def sparkline(values: Sequence[float] | np.ndarray, width: int = 40) -> str:
+    """Numbers as one line of small bars, lowest to highest.
+
+    Args:
+        values: One for each iteration; what is not finite is a blank.
+        width: At most as many characters; of more values each bar is the mean of its share.
+    """
+    parts = np.array_split(np.asarray(values, np.float64), min(width, len(values))) if len(values) else []
+    means = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan for part in parts])
+    if not np.isfinite(means).any():
+        return " " * len(means)
+    low, high = np.nanmin(means), np.nanmax(means)
+    scaled = (means - low) / (high - low) if high > low else np.where(np.isnan(means), math.nan, 0.5)
+    return "".join(" " if math.isnan(one) else _LEVELS[round(one * (len(_LEVELS) - 1))] for one in scaled)
+
+
+def number_text(value: float) -> str:
+    """A number as a person writes it down: at most four digits that count, thousands as k and M."""
+    if not math.isfinite(value):
+        return "–"
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit * 10 or (abs(value) >= unit and unit > 1e3):
+            return f"{value / unit:.4g}{name}"
+    return f"{value:.4g}"
+
+
+def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) -> str:
+    """The middle of a band as a drawing of braille dots, with the ends of both axes.
+
+    Args:
+        band: What is drawn.
+        x_label: What is below the axis.
+        width: Characters, the numbers at the left included.
+        height: Lines of the drawing.
+    """
+    low, high = float(band.middle.min()), float(band.middle.max())
+    ends = [number_text(high), number_text(low)]
+    margin = max(map(len, ends))
+    columns = max(8, width - margin - 2)
+    places = np.linspace(band.x[0], band.x[-1], 2 * columns)
+    values = np.interp(places, band.x, band.middle)
+    share = (values - low) / (high - low) if high > low else np.full(len(values), 0.5)
+    rows = np.round((1.0 - share) * (4 * height - 1)).astype(int)
+    dots = np.zeros((4 * height, 2 * columns), bool)
+    for column, (row, before) in enumerate(zip(rows, [rows[0], *rows[:-1]], strict=True)):
+        dots[min(row, before) : max(row, before) + 1, column] = True
+    lines = []
+    for line in range(height):
+        label = ends[0] if line == 0 else ends[1] if line == height - 1 else ""
+        cells = dots[4 * line : 4 * line + 4].reshape(4, columns, 2)
+        codes = (cells * np.array(_DOTS)[:, None, :]).sum(axis=(0, 2))
+        lines.append(f"{label:>{margin}} │{''.join(chr(0x2800 + code) for code in codes)}".rstrip())
+    first, last = number_text(band.x[0]), number_text(band.x[-1])
+    below = f"{first} {x_label:^{max(0, columns - len(first) - len(last) - 2)}} {last}"
+    return "\n".join([band.label, *lines, f"{'':>{margin}} └{'─' * columns}", f"{'':>{margin}}  {below}"])
