@@ -172,6 +172,19 @@ def test_importing_modules_starts_no_backend_and_imports_no_ray(module):
     assert modules_after(f"import {module}; {check}") & {"ray", "gymnax", "tensorboardX", "torch"} == set()
 
 
+def test_gymnax_is_imported_without_what_draws_its_environments():
+    code = """
+from jaxrl_stack.env.registry import resolve_env
+env = resolve_env("gymnax/Pong-misc").make()
+assert not {"matplotlib", "seaborn", "scipy.stats", "pandas"} & set(sys.modules), "imported to draw"
+import gymnax, matplotlib.pyplot as plt
+from gymnax.environments.misc import pong
+assert type(env.env) is type(gymnax.make("Pong-misc")[0]) is pong.Pong
+assert pong.plt.figure is plt.figure and pong.colors.ListedColormap is plt.matplotlib.colors.ListedColormap
+"""
+    assert "seaborn" not in modules_after(f"exec({code!r})")
+
+
 def test_public_names_are_there_without_being_imported_first():
     from jaxrl_stack import algorithms
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.env.env_context import refuse_unknown
+from jaxrl_stack.env.gymnax_import import import_gymnax
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
 
@@ -558,8 +559,7 @@ def _bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _make_gymnax(env_id: str, **arguments: Any) -> Any:
-    import gymnax
-
+    gymnax = import_gymnax()
     if env_id not in gymnax.registered_envs:
         near = difflib.get_close_matches(env_id, gymnax.registered_envs, n=3)
         raise ValueError(
