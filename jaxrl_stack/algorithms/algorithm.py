@@ -41,6 +41,7 @@ from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.runs.result import Result
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
@@ -53,6 +54,7 @@ from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.resources import check_resources, resource_bundles
 from jaxrl_stack.utils.results import empty_result, merge_nested
 from jaxrl_stack.utils.streams import Stream, stream_key
+from jaxrl_stack.utils.system_load import SystemLoad
 
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
@@ -179,7 +181,7 @@ class Algorithm(Checkpointable):
         """Build environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
         self._start_anew(config)
-        self._clock = CompileClock()
+        self._clock, self._load = CompileClock(), SystemLoad()
         self._is_stopped = False
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
@@ -271,12 +273,12 @@ class Algorithm(Checkpointable):
         """
         self.driver.training_step(self._iteration + 1)
 
-    def train(self) -> dict[str, Any]:
+    def train(self) -> Result:
         """Run one iteration.
 
         Returns:
-            RLlib's nested result dict; every key is there from the first iteration on, NaN until known. Only
-            ``evaluation`` comes with the first evaluation, and stays until the next one.
+            RLlib's nested result dict, printed as its main numbers; every key is there from the first iteration on, NaN
+            until known. Only ``evaluation`` comes with the first evaluation, and stays until the next one.
             ``timers/{compile,device,host}_s`` split the iteration's wall time.
         """
         self._check_is_running()
@@ -384,7 +386,7 @@ class Algorithm(Checkpointable):
             return True
         return of_first_process(lambda: "yes" * (time.perf_counter() - started >= seconds)) == "yes"
 
-    def _empty_result(self) -> dict[str, Any]:
+    def _empty_result(self) -> Result:
         module_ids = self.driver.module_ids
         if self._result_template is None or self._result_template[0] != module_ids:
             template = empty_result(
@@ -393,13 +395,13 @@ class Algorithm(Checkpointable):
                 evaluation=bool(self.config.evaluation_interval),
             )
             self._result_template = (module_ids, template)
-        result: dict[str, Any] = {}
+        result = Result()
         merge_nested(result, self._result_template[1])
         return result
 
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
-    def _training_result(self, before: _Progress, calls: int, seconds: float) -> dict[str, Any]:
+    def _training_result(self, before: _Progress, calls: int, seconds: float) -> Result:
         result, driver, restored_at = self._empty_result(), self.driver, self._restored_at
         sampled = driver.num_env_steps - before.num_env_steps
         now = datetime.datetime.now()
@@ -420,6 +422,7 @@ class Algorithm(Checkpointable):
             **self._lifetime_counts(),
         }
         merge_nested(result["learners"], driver.learner_results(driver.num_updates - before.num_updates))
+        result["perf"] |= self._load.read()
         result |= {
             "num_env_steps_sampled_lifetime": driver.num_env_steps,
             "num_env_steps_sampled_lifetime_throughput": sampled / seconds,
@@ -435,7 +438,7 @@ class Algorithm(Checkpointable):
 
     # ------------------------------------------------------------------------------------------------- evaluation
 
-    def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
+    def evaluate(self, parallel_train_future: Any = None) -> Result:
         """Evaluate the current weights on fresh environments.
 
         Exactly ``evaluation_duration`` episodes (or at least so many timesteps) are run, without favouring short
@@ -475,7 +478,8 @@ class Algorithm(Checkpointable):
         counts["num_episodes_lifetime"] = lifetime["num_episodes"]
         return metrics
 
-    def _finish_evaluation(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    def _finish_evaluation(self, outcome: dict[str, Any]) -> Result:
+        metrics = Result(outcome)
         self.callbacks.on_evaluate_end(algorithm=self, metrics_logger=self.metrics, evaluation_metrics=metrics)
         self._evaluation_metrics = metrics
         return metrics
@@ -871,6 +875,6 @@ class _Beside:
         if exception[0] is None:
             self._thread.join()
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         """What the evaluation returned; raises what it raised."""
         return self._algorithm._finish_evaluation(self._outcome.result())

@@ -16,10 +16,10 @@ from jaxrl_stack.algorithms.settings_display import config_html, config_text, sh
 from jaxrl_stack.checkpoints.plain_data import Plain
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.env.registry import get_env_creator, note_env
+from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.utils.result_writer import as_json
 
 if TYPE_CHECKING:
     from typing import Self

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
     """
-    from jaxrl_stack.utils.result_writer import as_json
+    from jaxrl_stack.runs.writers import as_json
 
     path = pathlib.Path(arguments.checkpoint)
     algo = _restored(path, arguments)

@@ -24,7 +24,7 @@ from jaxrl_stack.runs.origin import write_origin
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.utils.result_writer import ResultWriter
+    from jaxrl_stack.runs.writers import ResultWriter
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,7 +97,7 @@ def _made(directory: pathlib.Path, command: Sequence[str]) -> Iterator[None]:
 
 
 def _result_writer(directory: pathlib.Path, config: AlgorithmConfig) -> ResultWriter:
-    from jaxrl_stack.utils.result_writer import ResultWriter
+    from jaxrl_stack.runs.writers import ResultWriter
 
     try:
         return ResultWriter(directory, config.to_dict())

@@ -11,8 +11,8 @@ import pytest
 
 from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder
 from jaxrl_stack.runs.history import History, numbers_of
+from jaxrl_stack.runs.writers import ResultWriter
 from jaxrl_stack.utils.class_paths import ClassLoader
-from jaxrl_stack.utils.result_writer import ResultWriter
 from jaxrl_stack.utils.results import empty_result
 
 RETURN = "env_runners/episode_return_mean"

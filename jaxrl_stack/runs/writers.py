@@ -10,25 +10,28 @@ import numbers
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.utils.results import flatten_result, get_nested
+from jaxrl_stack.runs.history import numbers_of
+from jaxrl_stack.utils.results import get_nested
 
 
 class ResultWriter:
     """Keeps what every iteration reports, in four forms.
 
     * ``params.json``: the config. Values that JSON does not have are there as text.
-    * ``result.json``: one JSON object per line and iteration, without the config. Numbers that are not finite
-      are null.
+    * ``result.json``: one JSON object per line and iteration, without the config. Infinities are null.
     * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. A number
       that only comes up later widens the table; it is empty in the rows before.
     * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
+
+    What is NaN is not written until it was a number once: what cannot apply to a run is in none of its files. After
+    that it is "nan" in the table and null in JSON: a loss that breaks down is seen there.
 
     Every `write` leaves all files complete up to that iteration, so a crash loses nothing that was written
     before.
@@ -49,6 +52,7 @@ class ResultWriter:
         self._csv_file = (self.directory / "progress.csv").open("x", newline="", encoding="utf-8")
         params = json.dumps(as_json(config), indent=2, sort_keys=True)
         (self.directory / "params.json").write_text(params, encoding="utf-8")
+        self._known: set[str] = set()
         self._columns: list[str] | None = None
         self._csv = csv.writer(self._csv_file)
         self._events = _EventFile(self.directory) if tensorboard else None
@@ -63,11 +67,14 @@ class ResultWriter:
             KeyError: If it has no ``num_env_steps_sampled_lifetime``.
         """
         step = int(get_nested(result, "num_env_steps_sampled_lifetime"))
-        result = {name: value for name, value in result.items() if name != "config"}
-        self._json.write(f"{json.dumps(as_json(result), allow_nan=False)}\n")
+        values = numbers_of(result)
+        self._known.update(name for name, value in values.items() if not math.isnan(value))
+        unknown = values.keys() - self._known
+        for name in unknown:
+            del values[name]
+        written = _without(unknown, {name: value for name, value in result.items() if name != "config"})
+        self._json.write(f"{json.dumps(as_json(written), allow_nan=False)}\n")
         self._json.flush()
-        scalars = {name: _scalar(value) for name, value in flatten_result(result).items()}
-        values = {name: value for name, value in scalars.items() if value is not None}
         self._write_row(values)
         if self._events is not None:
             self._events.write(step, {name: value for name, value in values.items() if math.isfinite(value)})
@@ -167,12 +174,14 @@ def as_json(value: Any) -> Any:
     return repr(value)
 
 
-def _scalar(value: Any) -> int | float | None:
-    """A number as int or float; None for everything else, truth values included."""
-    if type(value) is float or type(value) is int:
-        return value
-    if isinstance(value, (np.generic, np.ndarray, jax.Array)) and value.shape == ():
-        value = np.asarray(value).item()
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return None
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
+def _without(paths: Set[str], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts without what is at `paths`, and without dicts that are empty then."""
+    kept = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            below = _without(paths, value, f"{prefix}{name}/")
+            if below or not value:
+                kept[name] = below
+        elif f"{prefix}{name}" not in paths:
+            kept[name] = value
+    return kept
