@@ -21,6 +21,7 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.ppo.tuned import TUNED
 from jaxrl_stack.checkpoints.newest import newest_checkpoint
 from jaxrl_stack.cli.experiment import experiment, known_result
+from jaxrl_stack.cli.new import KINDS
 from jaxrl_stack.cli.progress import RunStatistics, duration, eta_text
 from jaxrl_stack.cli.stop import StopCriteria
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -421,3 +422,66 @@ def test_speed_and_eta_leave_compilation_out():
 @pytest.mark.parametrize(("seconds", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (187, "3:07"), (3600, "1:00:00")])
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_new_writes_is_clean_and_trains(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", kind, "MyPPOThing2"]) == 0
+    assert capsys.readouterr().out.endswith("Train it: jaxrl train file my_ppo_thing2.py\n")
+    file = tmp_path / "my_ppo_thing2.py"
+    text = file.read_text()
+    assert "class MyPPOThing2" in text and "keleton" not in text
+    for check in (["check"], ["format", "--check"]):
+        lint = [
+            "ruff",
+            *check,
+            "--config",
+            str(ROOT / "pyproject.toml"),
+            "--stdin-filename",
+            "jaxrl_stack/cli/x.py",
+            "-",
+        ]
+        subprocess.run([sys.executable, "-m", *lint], input=text, cwd=ROOT, text=True, check=True, capture_output=True)
+    small = ["--set", "train_batch_size_per_learner=128", "--set", "minibatch_size=64", "--set", "num_epochs=1"]
+    assert train("file", file.name, *small, "--num-iterations", "1", "--quiet", "--results-dir", "run") == 0
+    assert cli.main(["new", kind, "MyPPOThing2"]) == 2
+    assert "my_ppo_thing2.py cannot be written (File exists)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "name", "file"), [("maze", "Maze", "maze.py"), ("my-maze", "MyMaze", "my_maze.py")])
+def test_new_makes_a_name_of_a_class_and_of_a_file(given, name, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "env", given]) == 0
+    assert f"class {name}(" in (tmp_path / file).read_text()
+
+
+def test_bash_completes_what_is_typed(tmp_path):
+    command = tmp_path / "jaxrl"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxrl_stack.cli "$@"\n')
+    command.chmod(0o755)
+    offered = {
+        "jaxrl comp": "completion",
+        "jaxrl train p": "PPO",
+        "jaxrl train PPO gymnax/Pend": "gymnax/Pendulum-v1",
+        "jaxrl train TQC --set n_q": "n_quantiles=",
+    }
+    script = ['eval "$(jaxrl completion bash)"']
+    for line in offered:
+        script.append(f"COMP_LINE='{line}' COMP_POINT={len(line)} COMPREPLY=()")
+        script.append("COMP_TYPE=9 _python_argcomplete jaxrl; echo ${COMPREPLY[@]}")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert run.stdout.splitlines() == list(offered.values()), run.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_prints_what_a_shell_evaluates(shell, capsys):
+    assert cli.main(["completion", shell]) == 0
+    assert "jaxrl" in capsys.readouterr().out

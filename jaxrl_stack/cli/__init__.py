@@ -1,198 +1,24 @@
-"""The command line: ``jaxrl train``, ``jaxrl evaluate``, ``jaxrl list``.
+"""The command line, ``jaxrl``.
 
-One file per command. Nothing heavy is imported before a command needs it, so that ``jaxrl --help`` answers at once.
+One file per command, and all options in ``parser.py``. Nothing heavy is imported before a command needs it, so that
+``jaxrl --help`` answers at once.
 """
 
 from __future__ import annotations
 
-import argparse
-import functools
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
-from jaxrl_stack.checkpoints.newest import newest_checkpoint
 from jaxrl_stack.cli.common import CliError, one_line
+from jaxrl_stack.cli.parser import make_parser
 
 __all__ = ["main"]
 
-_EXAMPLES = """\
-examples:
-  jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
-  jaxrl evaluate results/RUN --episodes 100
-  jaxrl list
-
-Each command has its own help: jaxrl train --help
-"""
-
-_TRAIN_EXAMPLES = """\
-Settings: without --config and a file, environments that the algorithm has tuned example settings for are trained with
-those (the first lines of the output show them); everything else is trained with the algorithm's defaults. --set changes
-one of them; its value is JSON or Python, and text if it is neither. NAME.INNER is an entry of a dict: env_config.length
-
-Stop criteria name places in the result by their path; training stops when one value is reached. Examples:
-  '{"env_runners/episode_return_mean": 475, "num_env_steps_sampled_lifetime": 1000000}'
-  '{"training_iteration": 100}'  '{"time_total_s": 60}'  '{"evaluation/env_runners/episode_return_mean": 475}'
-Without any, training goes on until Ctrl-C.
-
-Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts. Go on with
-  jaxrl train --restore results/RUN
-into a new directory of results; iterations, steps and times count on. A gymnasium environment starts new episodes.
-
-A config file is either Python that defines `config` (an AlgorithmConfig) and, if it likes, `stop` (a dict), or JSON
-with any of the keys "algo", "env", "config" (an object of settings) and "stop". Options overrule the file.
-
-examples:
-  jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
-  jaxrl train ppo gymnax/CartPole-v1 --set lr=1e-3 --set model_config.fcnet_hiddens=[32,32] --num-iterations 20
-  jaxrl train PPO gymnax/Acrobot-v1 --num-iterations 200 \\
-      --config '{"lr": 0.001, "num_envs_per_env_runner": 64, "train_batch_size_per_learner": 8192}'
-  jaxrl train file my_experiment.py --seed 3 --results-dir results/seed3
-
-exit codes: 0 stopped by a criterion, 1 failed while training, 2 wrong input, 130 stopped by Ctrl-C
-"""
-
-_EVALUATE_EXAMPLES = """\
-examples:
-  jaxrl evaluate results/RUN
-  jaxrl evaluate results/RUN/checkpoint_000031 --episodes 100 --no-explore --json
-"""
-
-
-_FILES = {"train": "train", "evaluate": "evaluate", "list": "listing"}
-"""Of each command, imported when it is asked for."""
-
-
-_CHECKPOINT = "checkpoint, or directory of a run, whose newest one is taken"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Errors on one line, without the usage text before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-def _positive(text: str) -> int:
-    number = int(text)  # argparse turns its ValueError into "invalid ... value"
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
-    return number
-
-
-_positive.__name__ = "integer"  # what argparse calls it: "invalid integer value: 'x'"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="jaxrl",
-        description="Reinforcement learning with RLlib's API, compiled by JAX.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    common = _Parser(add_help=False)
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    add = functools.partial(commands.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[common])
-    _add_train(add)
-    _add_evaluate(add)
-    listing = add("list", help="list algorithms and environments", description="Lists algorithms and environments.")
-    listing.add_argument(
-        "what", nargs="?", choices=("algorithms", "envs"), help="only these (default: both)", default=None
-    )
-    return parser
-
-
-def _add_train(add: Callable[..., _Parser]) -> None:
-    train = add(
-        "train",
-        help="train an algorithm in an environment",
-        usage="jaxrl train ALGO ENV [options]\n       jaxrl train file PATH [options]",
-        description="Trains an algorithm and writes a directory of results, with a checkpoint at the end.",
-        epilog=_TRAIN_EXAMPLES,
-    )
-    what = train.add_argument_group("what to train")
-    # Without a word here, the option's value stays.
-    for name, metavar, example in (("algo", "ALGO", "PPO"), ("env", "ENV", "gymnax/CartPole-v1")):
-        listed = {"algo": "algorithms", "env": "envs"}[name]
-        what.add_argument(
-            name,
-            nargs="?",
-            metavar=metavar,
-            default=argparse.SUPPRESS,
-            help=f"such as {example} (`jaxrl list {listed}`)",
-        )
-        what.add_argument(f"--{name}", metavar=metavar, help=f"the same as {metavar}")
-    what.add_argument(
-        "--set",
-        dest="assignments",
-        action="append",
-        metavar="NAME=VALUE",
-        help="change one setting of those that are used otherwise; again for more (lr=1e-3, env_config.length=3)",
-    )
-    what.add_argument("--config", metavar="JSON", help='settings by name: \'{"lr": 0.0003, "gamma": 0.99}\'')
-    what.add_argument("--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)")
-    what.add_argument(
-        "--restore",
-        metavar="CHECKPOINT",
-        type=newest_checkpoint,
-        help="go on from a checkpoint, or from the newest of a run's directory, with its settings unless ALGO and ENV "
-        "or a file give others",
-    )
-    what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
-    what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
-    until = train.add_argument_group("when to stop")
-    until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
-    until.add_argument(
-        "--num-iterations",
-        "--max-iterations",
-        type=_positive,
-        metavar="N",
-        help="stop after N iterations at the latest",
-    )
-    results = train.add_argument_group("results")
-    results.add_argument(
-        "--results-dir", metavar="DIR", help="where to write (default: results/ALGO_ENV_TIME in the working directory)"
-    )
-    results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too")
-    results.add_argument(
-        "--checkpoint-at-end",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="checkpoint of the last state (default: yes; Ctrl-C always writes one)",
-    )
-    output = train.add_argument_group("output")
-    output.add_argument("--quiet", action="store_true", help="print the closing lines only")
-    output.add_argument(
-        "--no-progress", action="store_true", help="plain lines instead of the live display (default if not a terminal)"
-    )
-
-
-def _add_evaluate(add: Callable[..., _Parser]) -> None:
-    evaluate = add(
-        "evaluate",
-        help="evaluate a checkpoint",
-        description="Restores an algorithm from a checkpoint and evaluates it.",
-        epilog=_EVALUATE_EXAMPLES,
-    )
-    evaluate.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
-    evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
-    evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
-    evaluate.add_argument(
-        "--config-file", metavar="PATH", help="Python file with the run's `config`, if that holds functions or classes"
-    )
-    evaluate.add_argument(
-        "--explore",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="draw actions from the policy, or take its best ones (default: as configured)",
-    )
-    evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
-    evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+_FILES = {"list": "listing"}
+"""Of commands that have not a file of their own name; imported when they are asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -208,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[:2] == ["train", "file"]:
         # RLlib's form; the same as the option.
         argv[1] = "--config-file"
-    parser = _parser()
+    parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks how a word may end
+        import argcomplete
+
+        argcomplete.autocomplete(parser, validator=lambda name, typed: name.casefold().startswith(typed.casefold()))
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:  # argparse has printed help or an error
@@ -223,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     arguments.words = ["jaxrl", *argv]
     name = f"jaxrl {arguments.command}"
+    # As `python -m` does: module:Class is found in the working directory.
+    sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(f"{__name__}.{_FILES[arguments.command]}").run(arguments)
+        return importlib.import_module(f"{__name__}.{_FILES.get(arguments.command, arguments.command)}").run(arguments)
     except KeyboardInterrupt:
         print(f"{name}: aborted", file=sys.stderr)
         return 130

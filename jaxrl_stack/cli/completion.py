@@ -1,0 +1,13 @@
+"""``jaxrl completion``: what a shell evaluates to complete words of this command line."""
+
+from __future__ import annotations
+
+import argparse
+
+from argcomplete.shell_integration import shellcode
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the code."""
+    print(shellcode(["jaxrl"], shell=arguments.shell))
+    return 0

@@ -1,0 +1,36 @@
+"""``jaxrl new``: a program that runs, to start from."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import keyword
+import pathlib
+import re
+
+from jaxrl_stack.cli.common import CliError
+
+KINDS = {"env": "SkeletonEnv", "module": "SkeletonModule", "algo": "SkeletonPPO"}
+"""What can be made -> what its class is called in ``skeletons/``."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the file and prints what to do with it.
+
+    Raises:
+        CliError: If the name is none of a class, or the file is there already.
+    """
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", arguments.name)
+    name = arguments.name if arguments.name[:1].isupper() else "".join(word.capitalize() for word in words)
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise CliError(f"NAME {arguments.name!r}: must be the name of a class, such as MyMaze or my_maze.")
+    path = pathlib.Path("_".join(words).lower() + ".py")
+    skeleton = importlib.resources.files(f"{__package__}.skeletons").joinpath(f"{arguments.kind}.py")
+    text = skeleton.read_text(encoding="utf-8").replace(KINDS[arguments.kind], name)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text.replace("skeleton.py", path.name))
+    except OSError as error:
+        raise CliError(f"NAME {arguments.name}: {path} cannot be written ({error.strerror}).") from error
+    print(f"{path} holds {name}. Train it: jaxrl train file {path}")
+    return 0

@@ -1,0 +1,59 @@
+"""An algorithm of one's own: PPO with a term more in its loss, and a setting for it.
+
+jaxrl train file skeleton.py
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxrl_stack import Columns
+from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+
+
+class SkeletonPPOConfig(PPOConfig):
+    """PPO's settings, and `logit_coeff`."""
+
+    def __init__(self, algo_class=None):
+        super().__init__(algo_class or SkeletonPPO)
+        self.logit_coeff = 1e-3
+
+    def training(self, *, logit_coeff=None, **kwargs):
+        """Takes what PPO's takes, and `logit_coeff`, the weight of the penalty on large logits."""
+        super().training(**kwargs)
+        if logit_coeff is not None:
+            self.logit_coeff = logit_coeff
+        return self
+
+    def get_default_learner_class(self):
+        return SkeletonPPOLearner
+
+
+class SkeletonPPOLearner(PPOLearner):
+    """Adds the mean square of the policy's outputs."""
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        # A mean over rows leaves out those that a mask excludes.
+        penalty = self.masked_mean(jnp.mean(fwd_out[Columns.ACTION_DIST_INPUTS] ** 2, axis=-1), batch)
+        self.metrics.log_value((module_id, "logit_penalty"), penalty)
+        return loss + config.logit_coeff * penalty
+
+
+class SkeletonPPO(PPO):
+    """What `training_step` does is PPO's; override it to do something else in an iteration."""
+
+    @classmethod
+    def get_default_config(cls):
+        return SkeletonPPOConfig(algo_class=cls)
+
+
+config = (
+    SkeletonPPOConfig()
+    .environment("gymnax/CartPole-v1")
+    .env_runners(num_envs_per_env_runner=64)
+    .training(train_batch_size_per_learner=8192, minibatch_size=1024, num_epochs=4, lr=2.5e-3, gamma=0.99)
+    .training(logit_coeff=1e-3, vf_clip_param=1000.0)
+)
+stop = {"env_runners/episode_return_mean": 450.0, "num_env_steps_sampled_lifetime": 400_000}

@@ -1,0 +1,54 @@
+"""An environment in JAX, and PPO in it: a corridor, at the right end of which an episode ends.
+
+jaxrl train file skeleton.py
+"""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack import AutoResetJaxEnv, PPOConfig
+
+
+class SkeletonEnv(AutoResetJaxEnv):
+    """Steps to the left and to the right. All functions are traced: jnp.where in place of if."""
+
+    def __init__(self, config: dict):
+        self.length = config.get("length", 8)
+
+    @property
+    def observation_space(self):
+        return gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    @property
+    def action_space(self):
+        return gym.spaces.Discrete(2)
+
+    def reset_env(self, key, params):
+        """The first observation and state of an episode; what is random in them comes from the key."""
+        state = {"position": jax.random.randint(key, (), 0, self.length // 2), "time": 0}
+        return self._observe(state), state
+
+    def step_env(self, key, state, action, params):
+        """One step; the next episode starts by itself."""
+        position = jnp.clip(state["position"] + jnp.where(action == 1, 1, -1), 0, self.length)
+        state = {"position": position, "time": state["time"] + 1}
+        reward = -1.0
+        terminated = position == self.length  # nothing comes after it
+        truncated = state["time"] >= 100  # cut off: what would have come after it counts
+        return self._observe(state), state, reward, terminated, truncated, {}
+
+    def _observe(self, state):
+        return jnp.stack([state["position"] / self.length])
+
+
+config = (
+    PPOConfig()
+    .environment(SkeletonEnv, env_config={"length": 8})
+    .env_runners(num_envs_per_env_runner=32)
+    .training(train_batch_size_per_learner=2048, minibatch_size=256, num_epochs=4, lr=1e-3)
+)
+stop = {"env_runners/episode_return_mean": -7.0, "num_env_steps_sampled_lifetime": 200_000}

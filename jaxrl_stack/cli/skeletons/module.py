@@ -1,0 +1,47 @@
+"""A network of one's own, for PPO in Pendulum.
+
+jaxrl train file skeleton.py
+"""
+
+from __future__ import annotations
+
+from flax import nnx
+
+from jaxrl_stack import Columns, PPOConfig, RLModule, RLModuleSpec, ValueFunctionAPI
+
+
+class SkeletonModule(RLModule, ValueFunctionAPI):
+    """An MLP with heads for actions and for values."""
+
+    # What is computed for a row depends on no other row. Take this out for batch normalisation.
+    rows_are_independent = True
+
+    def setup(self):
+        width = self.model_config["width"]
+        # For discrete actions their logits; for continuous ones means and log standard deviations, one after the other.
+        num_inputs = self.get_train_action_dist_cls().required_input_dim(self.action_space)
+        self.first = nnx.Linear(self.observation_space.shape[0], width, rngs=self.rngs)
+        self.second = nnx.Linear(width, width, rngs=self.rngs)
+        self.policy = nnx.Linear(width, num_inputs, rngs=self.rngs)
+        self.value = nnx.Linear(width, 1, rngs=self.rngs)
+
+    def _forward(self, batch, **kwargs):
+        features = nnx.tanh(self.second(nnx.tanh(self.first(batch[Columns.OBS]))))
+        return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
+
+    def compute_values(self, batch, embeddings=None):
+        """Values [...] of states; `embeddings` are those of the forward pass, where there was one."""
+        if embeddings is None:
+            embeddings = self._forward(batch)[Columns.EMBEDDINGS]
+        return self.value(embeddings)[..., 0]
+
+
+config = (
+    PPOConfig()
+    .environment("gymnax/Pendulum-v1")
+    .env_runners(num_envs_per_env_runner=64)
+    .training(train_batch_size_per_learner=4096, minibatch_size=256, num_epochs=10, lr=2e-3, gamma=0.95)
+    .training(lambda_=0.95, clip_param=0.2, vf_clip_param=1000.0, use_kl_loss=False, grad_clip=0.5)
+    .rl_module(rl_module_spec=RLModuleSpec(module_class=SkeletonModule, model_config={"width": 64}))
+)
+stop = {"env_runners/episode_return_mean": -300.0, "num_env_steps_sampled_lifetime": 400_000}
