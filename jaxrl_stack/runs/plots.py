@@ -20,19 +20,19 @@ from jaxrl_stack.runs.curves import (
     key_label,
     statistic_of,
 )
-from jaxrl_stack.runs.directories import find_runs, grouped
+from jaxrl_stack.runs.run import Run, find_runs, grouped
 from jaxrl_stack.runs.terminal import number_text, text_plot
 
 Paths = Sequence[str | os.PathLike[str]]
 
 
 def bands_of(
-    paths: Paths, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
+    runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
     """The curves of runs, those that differ only in their seed together.
 
     Args:
-        paths: What `find_runs` takes: folders of runs or of many, and tables.
+        runs: Those of `find_runs`, or of seeds.
         key: The number that is looked at.
         x: What the axis is; see `x_axis`.
         aggregate: ``"iqm"``, ``"mean"`` or ``"median"`` of several seeds.
@@ -42,15 +42,14 @@ def bands_of(
         One band for each group of `grouped`, its label with the number of seeds if there are several.
 
     Raises:
-        FileNotFoundError: If there is no run at one of the paths.
         KeyError: If none of the runs has such a number.
-        ValueError: If a table is damaged, or no numbers can be drawn.
+        ValueError: If no numbers can be drawn, or a name of `aggregate` is none.
     """
     statistic_of(aggregate)
     bands, problem = [], None
-    for label, runs in grouped(find_runs(paths)).items():
+    for label, members in grouped(runs).items():
         try:
-            curves = [run.history().curve(key, x) for run in runs]
+            curves = [run.history.curve(key, x) for run in members]
         except KeyError as error:
             # Runs of other algorithms may have it.
             problem = error
@@ -76,7 +75,8 @@ def plot_runs(
     """A figure of runs: a line for each, or for each group of seeds with a band around it.
 
     Args:
-        paths, key, x, aggregate, band: As of `bands_of`.
+        paths: What `find_runs` takes: folders of runs or of many, and tables.
+        key, x, aggregate, band: As of `bands_of`.
         out: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
         title: Above it.
 
@@ -85,13 +85,15 @@ def plot_runs(
 
     Raises:
         ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
-        FileNotFoundError, KeyError, ValueError: As of `bands_of`; and if `out` ends in something else.
+        FileNotFoundError: If there is no run at one of the paths.
+        KeyError: If none of the runs has such a number.
+        ValueError: If a file is damaged, no numbers can be drawn, or `out` ends in something else.
     """
     from jaxrl_stack.runs.figures import checked_figure_path, draw
 
     if out is not None:
         checked_figure_path(out)
-    bands = bands_of(paths, key, x, aggregate=aggregate, band=band)
+    bands = bands_of(find_runs(paths), key, x, aggregate=aggregate, band=band)
     return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=title, path=out)
 
 
@@ -101,11 +103,11 @@ def runs_as_text(
     """The same curves drawn in characters, below each other, for terminals and without matplotlib.
 
     Args:
-        paths, key, x, aggregate: As of `bands_of`, which also says what is raised.
+        paths, key, x, aggregate: As of `plot_runs`, which also says what is raised.
         width: Characters.
         height: Lines for each.
     """
-    bands = bands_of(paths, key, x, aggregate=aggregate)
+    bands = bands_of(find_runs(paths), key, x, aggregate=aggregate)
     return "\n\n".join(text_plot(band, x_label=axis_label(x), width=width, height=height) for band in bands)
 
 
@@ -136,11 +138,11 @@ def compare(
     """Groups of runs by how they ended, the highest first.
 
     Args:
-        paths, key, x, aggregate, band: As of `bands_of`, which also says what is raised.
+        paths, key, x, aggregate, band: As of `plot_runs`, which also says what is raised.
     """
     statistic = statistic_of(aggregate)
     rows = []
-    for one in bands_of(paths, key, x, aggregate=aggregate, band=band):
+    for one in bands_of(find_runs(paths), key, x, aggregate=aggregate, band=band):
         curves = one.curves
         ends = np.array([[_mean_from(curve, 0.9), _mean_from(curve, 0.0)] for curve in curves])
         last, area = statistic(ends, axis=0).tolist()

@@ -14,9 +14,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from jaxrl_stack.runs.curves import RETURN, Curve, aggregated
-from jaxrl_stack.runs.directories import find_runs, grouped
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.plots import compare, comparison_text, plot_runs, runs_as_text
+from jaxrl_stack.runs.run import find_runs, grouped
 from jaxrl_stack.runs.terminal import number_text, sparkline, text_plot
 
 ENV = "gymnax/CartPole-v1"

@@ -1,4 +1,4 @@
-"""Folders of runs: found below paths, described by their settings, and grouped."""
+"""Runs: read from their folders, described by their settings, and grouped."""
 
 from __future__ import annotations
 
@@ -11,48 +11,53 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.origin import read_origin
 
 _TABLES = ("progress.csv", "result.json")
-_SETTINGS, _ABOUT = "params.json", "run.json"
 # Settings in which runs of one group may differ: they say nothing about what is learned.
 _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir"}
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredRun:
-    """What a run has left in a folder.
+class Run:
+    """What is known of a run.
 
     Attributes:
-        path: The folder, or the table itself if that was named.
-        settings: What ``params.json`` holds, the config as plain values; empty if there is none.
-        about: What ``run.json`` holds: algorithm, command, versions; empty if there is none.
+        name: What it is called, such as its folder.
+        history: The table of its iterations.
+        settings: Its config as plain values, what ``params.json`` holds; empty if that is not known.
+        origin: Where it comes from, what ``run.json`` holds (see `run_origin`); empty if that is not known.
+        folder: Where its files are; None if it has none.
     """
 
-    path: Path
+    name: str
+    history: History
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    folder: Path | None = None
 
     @classmethod
-    def at(cls, path: str | os.PathLike[str]) -> StoredRun:
-        """The run of a folder, or of a table.
+    def read(cls, path: str | os.PathLike[str]) -> Run:
+        """A run from its files.
+
+        Args:
+            path: Its folder, or a table; see `History.read`.
 
         Raises:
-            ValueError: If a file of it is damaged.
+            FileNotFoundError: If there is none.
+            ValueError: If a file is damaged.
         """
         found = Path(path)
+        history = History.read(found)
         folder = found if found.is_dir() else found.parent
-        return cls(found, _json_object(folder / _SETTINGS), _json_object(folder / _ABOUT))
-
-    @property
-    def name(self) -> str:
-        """What the folder is called; of a table with a name of its own, that name."""
-        own = self.path if self.path.is_dir() or self.path.name not in _TABLES else self.path.absolute().parent
-        return own.absolute().name if own.is_dir() else own.stem
+        # A table with a name of its own is called by that: there may be several in a folder.
+        name = folder.absolute().name if found.is_dir() or found.name in _TABLES else found.stem
+        return cls(name, history, _settings(folder / "params.json"), read_origin(folder), folder)
 
     @property
     def algorithm(self) -> str | None:
         """Its name, ``"PPO"``; None if nothing says it."""
-        known = self.about.get("algorithm")
+        known = self.origin.get("algorithm")
         if isinstance(known, str):
             return known
         # This package and Tune call a folder by algorithm, environment, and what tells runs of these apart.
@@ -68,24 +73,20 @@ class StoredRun:
             return self.name
         return f"{self.algorithm} on {env}" if self.algorithm else env
 
-    def history(self) -> History:
-        """The table of its iterations; see `History.read`."""
-        return History.read(self.path)
 
-
-def _json_object(path: Path) -> dict[str, Any]:
+def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(value, dict):
+    if not isinstance(settings, dict):
         raise ValueError(f"{path} is no JSON object.")
-    return value
+    return settings
 
 
-def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[StoredRun]:
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
     """The runs at some paths and below them.
 
     Args:
@@ -108,10 +109,10 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[StoredRun]:
         if not below:
             raise FileNotFoundError(f"{one}: no run is there. A run has a {' or a '.join(_TABLES)}.")
         found.update(dict.fromkeys(below))
-    return [StoredRun.at(path) for path in found]
+    return [Run.read(path) for path in found]
 
 
-def grouped(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but their seed, together.
 
     Args:
@@ -121,15 +122,15 @@ def grouped(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
         Label -> its runs. A label is the algorithm, the environment, and the settings in which the groups of these
         differ from each other; a run whose settings are not known is a group of its own.
     """
-    groups: dict[str, list[StoredRun]] = {}
-    for run in runs:
+    groups: dict[str, list[Run]] = {}
+    for number, run in enumerate(runs):
         compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
-        identity = [run.algorithm, compared] if compared else str(run.path)
-        groups.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
-    by_title: dict[str, list[list[StoredRun]]] = {}
+        identity = json.dumps([run.algorithm, compared], sort_keys=True) if compared else f"run {number}"
+        groups.setdefault(identity, []).append(run)
+    by_title: dict[str, list[list[Run]]] = {}
     for members in groups.values():
         by_title.setdefault(members[0].title, []).append(members)
-    labelled: dict[str, list[StoredRun]] = {}
+    labelled: dict[str, list[Run]] = {}
     for title, alike in by_title.items():
         differing = _differing([members[0].settings for members in alike])
         for members in alike:
