@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from jaxrl_stack.cli.experiment import tuned_settings
+from jaxrl_stack.algorithms.registry import tuned_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ def settings_of(env: str, algorithm: str = "PPO") -> dict[str, Any]:
     Raises:
         SystemExit: There are none.
     """
-    settings = tuned_settings(algorithm, env) or (host_settings().get(env) if algorithm == "PPO" else None)
+    settings = tuned_settings(algorithm).get(env) or (host_settings().get(env) if algorithm == "PPO" else None)
     if settings is None:
         known = ", ".join(CRITERIA[algorithm])
         raise SystemExit(f"--env {env}: there are no settings of {algorithm} for it. Choose one of {known}.")

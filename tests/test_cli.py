@@ -381,6 +381,8 @@ def test_tuned_settings_are_valid_and_shown(env, monkeypatch, capsys, tmp_path):
 def test_list_names_algorithms_and_environments(capsys):
     assert cli.main(["list"]) == 0
     assert {"  PPO", "  gymnax/CartPole-v1"} <= set(capsys.readouterr().out.splitlines())
+    assert cli.main(["list", "tuned"]) == 0
+    assert "  PPO gymnax/CartPole-v1\n" in capsys.readouterr().out
     assert cli.main(["list", "algorithms"]) == 0
     assert "gymnax" not in capsys.readouterr().out
 

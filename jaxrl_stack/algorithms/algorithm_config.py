@@ -13,6 +13,7 @@ from jaxrl_stack.algorithms.config_building import ConfigBuilding
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
+from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
 from jaxrl_stack.algorithms.setting_values import copy_value, fingerprint_of, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
@@ -58,6 +59,26 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
 
     _sections = BASE_SECTIONS
     _old_names = OLD_NAMES
+
+    @classmethod
+    def tuned(cls, env: str) -> Self:
+        """A config that is known to learn in an environment: what ``jaxrl train`` uses, unless it is told otherwise.
+
+        Args:
+            env: An id, such as ``"gymnax/CartPole-v1"``.
+
+        Raises:
+            ValueError: If the algorithm has no such settings for it; names the environments that it has them for.
+        """
+        config = cls()
+        base = next((one for one in config.algo_class.__mro__ if one.__name__ in ALGORITHMS), None)
+        known = {} if base is None else tuned_settings(base.__name__)
+        if env not in known:
+            raise ValueError(
+                f"{cls.__name__}.tuned({env!r}): there are tuned settings for {', '.join(map(repr, sorted(known)))}. "
+                f"For others start from the defaults: {cls.__name__}().environment({env!r})."
+            )
+        return config.environment(env).update_from_dict(known[env])
 
     # ------------------------------------------------------------------------------------------------------ properties
 

@@ -21,6 +21,7 @@ from jaxrl_stack.algorithms.config_building import ConfigBuilding
 from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
+from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
 from jaxrl_stack.algorithms.setting_values import copy_value, fingerprint_of, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
@@ -502,6 +503,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     in_evaluation: bool
     _sections: Any
     _old_names: Any
+    @classmethod
+    def tuned(cls, env: str) -> Self:
+        ...
     @property
     def is_multi_agent(self) -> bool:
         ...

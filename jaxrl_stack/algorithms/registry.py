@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.utils.coming import COMING_ALGORITHMS
 
@@ -39,6 +40,16 @@ def get_algorithm_config_class(name: str) -> type[AlgorithmConfig]:
     """
     module, _, config = _entry(name)
     return getattr(importlib.import_module(module), config)
+
+
+def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
+    """Settings that an algorithm is known to learn with, from its folder's ``tuned.py``.
+
+    Returns:
+        ``{environment: settings for config.update_from_dict}``; a copy.
+    """
+    module = f"{_entry(name)[0].rpartition('.')[0]}.tuned"
+    return copy.deepcopy(importlib.import_module(module).TUNED)
 
 
 def _entry(name: str) -> tuple[str, str, str]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import copy
-import importlib
-import importlib.util
 import json
 import pathlib
 import runpy
@@ -135,7 +132,7 @@ def _is_of_package(value: Any) -> bool:
 def _config_of_options(
     algo: str | None, env: str | None, settings: Mapping[str, Any] | None, settings_from: str
 ) -> tuple[AlgorithmConfig, str]:
-    from jaxrl_stack.algorithms.registry import get_algorithm_config_class
+    from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_settings
 
     if algo is None:
         raise CliError("--algo is missing. Name an algorithm: --algo PPO (`jaxrl list algorithms`).")
@@ -148,7 +145,7 @@ def _config_of_options(
         with wrong_input(settings_from):
             config.update_from_dict(settings)
         return config, f"{algo}'s defaults with the settings of {settings_from}."
-    tuned = tuned_settings(algo, env)
+    tuned = tuned_settings(algo).get(env) if env is not None else None
     if tuned is None:
         return config, f"{algo}'s default settings (there are no tuned ones for this environment)."
     config.update_from_dict(tuned)
@@ -192,16 +189,6 @@ def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
     if missing:
         raise CliError(f"{option}: does not store the settings {', '.join(missing)}, which hold code; {by_file}.")
     return config
-
-
-def tuned_settings(algo: str, env: str | None) -> dict[str, Any] | None:
-    """A copy of the settings that an algorithm's folder has for an environment; None if it has none."""
-    from jaxrl_stack.algorithms.registry import ALGORITHMS
-
-    module = f"{ALGORITHMS[algo][0].rpartition('.')[0]}.tuned"
-    if env is None or importlib.util.find_spec(module) is None:
-        return None
-    return copy.deepcopy(importlib.import_module(module).TUNED.get(env))
 
 
 def _shown(value: Any) -> str:

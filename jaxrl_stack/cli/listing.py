@@ -6,10 +6,15 @@ import argparse
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the algorithms, the environments, or both."""
-    from jaxrl_stack.algorithms.registry import ALGORITHMS
+    """Prints the algorithms, the environments, or both; or what is tuned for what."""
+    from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
 
     what = arguments.what
+    if what == "tuned":
+        for name in sorted(ALGORITHMS):
+            for env in sorted(tuned_settings(name)):
+                print(f"  {name} {env}")
+        return 0
     if what != "envs":
         if what is None:
             print("algorithms")

@@ -112,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     new.add_argument("name", metavar="NAME", help="of the class; the file is called by it")
     listing = add("list", help="list algorithms and environments", description="Lists algorithms and environments.")
     listing.add_argument(
-        "what", nargs="?", choices=("algorithms", "envs"), help="only these (default: both)", default=None
+        "what", nargs="?", choices=("algorithms", "envs", "tuned"), help="only these (default: the first two)"
     )
     completion = add(
         "completion",

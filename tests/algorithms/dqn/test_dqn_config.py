@@ -13,7 +13,6 @@ from jaxrl_stack.algorithms.dqn import DQNConfig, DQNLearner, dqn_learner, tuned
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog
 from jaxrl_stack.algorithms.registry import get_algorithm_class, get_algorithm_config_class
-from jaxrl_stack.cli.experiment import tuned_settings
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 
 FACTS = json.loads((pathlib.Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())
@@ -146,10 +145,13 @@ def test_evaluation_is_greedy_and_none_switches_defaults_off():
 
 def test_tuned_settings_are_settings():
     for env, settings in tuned.TUNED.items():
-        config = DQNConfig().environment(env).update_from_dict(tuned_settings("DQN", env))
+        config = DQNConfig.tuned(env)
         config.validate()
         assert settings.keys() <= config.explicitly_set | {"model_config"}
-    assert tuned_settings("DQN", "CartPole-v7") is None
+    # A config of one's own has the settings of what it is made from; they are copies.
+    own = type("OwnConfig", (DQNConfig,), {}).tuned("CartPole-v1")
+    own.replay_buffer_config["capacity"] = 7
+    assert own.env == "CartPole-v1" and tuned.TUNED["CartPole-v1"]["replay_buffer_config"]["capacity"] == 50_000
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from jaxrl_stack.algorithms.tqc import TQC, TQCCatalog, TQCConfig, TQCLearner
 from jaxrl_stack.algorithms.tqc import default_tqc_rl_module as module_file
 from jaxrl_stack.algorithms.tqc.default_tqc_rl_module import DefaultTQCRLModule
 from jaxrl_stack.algorithms.tqc.tuned import TUNED
-from jaxrl_stack.cli.experiment import tuned_settings
 from jaxrl_stack.utils import notices
 
 ALL_FACTS = json.loads((Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())
@@ -133,7 +132,8 @@ def test_settings_survive_a_round_trip():
 
 @pytest.mark.parametrize("env", TUNED)
 def test_tuned_settings_are_valid(env):
-    config = TQCConfig().update_from_dict(tuned_settings("TQC", env)).environment(env)
+    config = TQCConfig.tuned(env)
     config.validate()
     assert (config.n_step, config.n_critics) == ((2, 5), 2)
-    assert tuned_settings("TQC", "CartPole-v1") is None
+    with pytest.raises(ValueError, match=r"CartPole-v1.*there are tuned settings for 'Pendulum-v1'"):
+        TQCConfig.tuned("CartPole-v1")
