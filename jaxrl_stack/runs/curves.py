@@ -19,6 +19,22 @@ _SHORT_NAMES = {"steps": STEPS, "seconds": SECONDS, "time": SECONDS, "iterations
 
 RETURN = "env_runners/episode_return_mean"
 
+_LABELS = {
+    "episode_return_mean": "mean episode return",
+    "episode_len_mean": "mean episode length",
+    "num_env_steps_sampled_lifetime_throughput": "environment steps per second",
+    "vf_explained_var": "explained variance of the critic",
+    "mean_kl_loss": "KL divergence",
+    "approx_kl": "KL divergence, estimated",
+    "vf_loss": "value loss",
+    "alpha_value": "entropy coefficient (alpha)",
+    "qf_mean": "mean Q-value",
+    "qf_loss": "loss of the Q-values",
+    "gradients_default_optimizer_global_norm": "gradient norm",
+    "default_optimizer_learning_rate": "learning rate",
+}
+"""Numbers of results whose own names need an explanation."""
+
 _NUM_POINTS = 200
 _NUM_RESAMPLES = 2000
 
@@ -39,10 +55,9 @@ def axis_label(x: str) -> str:
 
 def key_label(key: str) -> str:
     """What a number of results is called in a figure: ``"env_runners/episode_return_mean"`` is the return."""
-    if key == RETURN:
-        return "mean episode return"
-    name = key.rpartition("/")[2].replace("_", " ")
-    return f"{name} (evaluation)" if key.startswith("evaluation/") else name
+    name = key.rpartition("/")[2]
+    label = _LABELS.get(name) or name.replace("_", " ")
+    return f"{label} (evaluation)" if key.startswith("evaluation/") else label
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,9 @@ _ticker = optional_import("matplotlib.ticker", purpose="A figure", install="jaxr
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000")
 _STYLES = ("-", "--", ":", "-.")
 _FORMATS = (".png", ".svg", ".pdf")
+# Text stays text, and the same curves are the same file.
+_SVG_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "jaxrl_stack"}
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _MAX_FAINT_CURVES = 30
 
 
@@ -38,17 +41,13 @@ class RunFigure(_figure.Figure):
         Raises:
             ValueError: If it ends in something else.
         """
-        target = checked_figure_path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Text stays text, and the same curves are the same file.
-        with _matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxrl_stack"}):
-            self.savefig(target, dpi=200, metadata={"Date": None} if target.suffix == ".svg" else None)
+        _save(self, checked_figure_path(path))
 
     def to_svg(self) -> str:
         """The figure as an ``<svg>`` element, as wide as where it is put."""
         stream = io.StringIO()
-        with _matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxrl_stack"}):
-            self.savefig(stream, format="svg", metadata={"Date": None}, transparent=True)
+        with _matplotlib.rc_context(_SVG_SETTINGS):
+            self.savefig(stream, format="svg", metadata=_NO_METADATA, transparent=True)
         text = stream.getvalue()
         return text[text.index("<svg") :]
 
@@ -56,6 +55,12 @@ class RunFigure(_figure.Figure):
         stream = io.BytesIO()
         self.savefig(stream, format="png", dpi=120)
         return stream.getvalue()
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _matplotlib.rc_context(_SVG_SETTINGS):
+        figure.savefig(path, dpi=200, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else None)
 
 
 def checked_figure_path(path: str | os.PathLike[str]) -> Path:
@@ -78,6 +83,7 @@ def draw(
     title: str | None = None,
     path: str | os.PathLike[str] | None = None,
     ax: Any = None,
+    has_legend: bool = True,
     width: float = 6.4,
     height: float = 3.8,
 ) -> Any:
@@ -91,6 +97,7 @@ def draw(
         title: Above all; None for none.
         path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
         ax: matplotlib axes to draw into, such as those of a figure with several panels; None for a figure of its own.
+        has_legend: Whether the bands are named below a figure of its own.
         width, height: Of that, in inches.
 
     Returns:
@@ -113,21 +120,13 @@ def draw(
         if len(band.curves) > 1:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     _dress(axes, x_label, y_label, title)
-    if ax is None:
+    if ax is None and has_legend:
         # Below the axes: it never hides a curve, however many there are.
         longest = max((len(band.label) for band in bands), default=0)
-        if len(bands) > 1 or (len(bands) == 1 and title is None):
-            figure.legend(
-                loc="outside lower center",
-                frameon=False,
-                fontsize=9.5,
-                ncols=max(1, min(len(bands), 72 // (longest + 6))),
-            )
+        columns = max(1, min(len(bands), 72 // (longest + 6)))
+        figure.legend(loc="outside lower center", frameon=False, fontsize=9.5, ncols=columns)
     if path is not None:
-        if not isinstance(figure, RunFigure):
-            figure.savefig(path)
-        else:
-            figure.save(path)
+        _save(figure, checked_figure_path(path))
     return figure
 
 

@@ -132,7 +132,7 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
         by_title.setdefault(members[0].title, []).append(members)
     labelled: dict[str, list[Run]] = {}
     for title, alike in by_title.items():
-        differing = _differing([members[0].settings for members in alike])
+        differing = settings_that_differ([members[0].settings for members in alike])
         for members in alike:
             settings = members[0].settings
             parts = [f"{name}={_shown(settings[name])}" for name in differing if name in settings]
@@ -143,8 +143,12 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return labelled
 
 
-def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the settings that are not the same in all, those that others are made of left out."""
+def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the settings that are not the same in all configs; seeds and places of files do not count.
+
+    Args:
+        settings: Configs as plain values, as in `Run.settings`.
+    """
     names = sorted({name for one in settings for name in one} - _NOT_COMPARED)
     differing = [name for name in names if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
     # A config holds some settings twice: as they were set, and as RLlib calls them.

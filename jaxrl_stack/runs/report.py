@@ -1,0 +1,336 @@
+"""A run as one HTML file: curves, video, findings, settings, versions. It needs no server and no network."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import RETURN, SECONDS, STEPS, axis_label, key_label
+from jaxrl_stack.runs.diagnoses import diagnoses
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.plots import Paths, bands_of
+from jaxrl_stack.runs.run import Run, find_runs, settings_that_differ
+from jaxrl_stack.runs.terminal import number_text
+
+_STEPS_PER_SECOND = "num_env_steps_sampled_lifetime_throughput"
+_EVALUATION = "evaluation/env_runners/episode_return_mean"
+_CURVES = (_EVALUATION, "env_runners/episode_len_mean", _STEPS_PER_SECOND)
+_MODULE_CURVES = (
+    *(
+        "vf_explained_var",
+        "entropy",
+        "policy_std",
+        "mean_kl_loss",
+        "approx_kl",
+        "clip_fraction",
+        "policy_loss",
+        "vf_loss",
+    ),
+    *("qf_loss", "qf_mean", "alpha_value", "td_error_mean", "total_loss", "gradients_default_optimizer_global_norm"),
+    *("advantage_std", "value_target_mean", "default_optimizer_learning_rate"),
+)
+"""Metrics of each module that are drawn if they are there, after the return and `_CURVES`."""
+_PHASES = {
+    "compile_s": ("compiling", "#CC79A7"),
+    "device_s": ("on the device", "#0072B2"),
+    "host_s": ("on the host", "#E69F00"),
+}
+_VIDEOS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_MAX_VIDEO_BYTES = 16 << 20
+_KINDS = {"problem": "Problem", "hint": "Hint", "good": "Good"}
+
+
+def write_report(
+    runs: str | os.PathLike[str] | Paths | Run | Sequence[Run],
+    path: str | os.PathLike[str],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    x: str = STEPS,
+    aggregate: str = "iqm",
+) -> Path:
+    """Write the report of a run, or of seeds of it, as one HTML file.
+
+    Args:
+        runs: Its folder or table, several of them (see `find_runs`), or what was read. Seeds are drawn together, with a
+            band; videos, settings and findings are those of the first one.
+        path: The file, ``report.html``; folders are made, a file that is there is replaced.
+        defaults: The settings that its algorithm has unless told otherwise, as plain values; None to show no
+            differences.
+        title: None for algorithm and environment.
+        x: The x axis of the curves, see `x_axis`.
+        aggregate: Of several seeds: "iqm", "mean" or "median".
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+        FileNotFoundError: If there is no run at one of the paths.
+        ValueError: If a file is damaged, or `path` is not called ``.html``.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{target}: the name of a report ends in .html.")
+    known = _as_runs(runs)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(report_html(known, defaults=defaults, title=title, x=x, aggregate=aggregate), encoding="utf-8")
+    return target
+
+
+def _as_runs(runs: Any) -> list[Run]:
+    if isinstance(runs, str | os.PathLike):
+        return find_runs([runs])
+    if isinstance(runs, Run):
+        return [runs]
+    return [known for one in runs for known in ([one] if isinstance(one, Run) else find_runs([one]))]
+
+
+def report_html(
+    runs: Sequence[Run],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    x: str = STEPS,
+    aggregate: str = "iqm",
+) -> str:
+    """The text of a report; see `write_report`."""
+    if not runs:
+        raise ValueError("A report needs at least one run.")
+    first = runs[0]
+    heading = title or first.title
+    sections = [
+        _summary(runs),
+        _section("Learning", _main_figure(runs, x, aggregate)),
+        _section("Findings", _findings(first)),
+        _section("Video", _video(first.folder)),
+        _section("Measured while training", _small_figures(runs, x, aggregate)),
+        _section("Where the time went", _phases(first.history)),
+        _section("Settings", _settings(first, defaults)),
+        _section("Repeat it", _origin(first)),
+    ]
+    body = "\n".join(filter(None, sections))
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(heading)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{html.escape(heading)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(name: str, content: str) -> str:
+    return f"<section>\n<h2>{name}</h2>\n{content}\n</section>" if content else ""
+
+
+# ------------------------------------------------------------------------------------------------------------- parts
+
+
+def _summary(runs: Sequence[Run]) -> str:
+    history, origin = runs[0].history, runs[0].origin
+    last = history.last
+    seconds = last.get(SECONDS, math.nan)
+    steady = seconds - _total(history, "timers/compile_s")
+    tiles = {
+        "mean return at the end": number_text(_last_known(history, RETURN)),
+        "at its best": number_text(_best(history, RETURN)),
+        "environment steps": number_text(last.get(STEPS, math.nan)),
+        "iterations": f"{len(history):,}",
+        "seconds": number_text(seconds),
+        "steps/s, compiling left out": number_text(last.get(STEPS, math.nan) / steady) if steady > 0 else "–",
+    }
+    if len(runs) > 1:
+        tiles = {"seeds (numbers are of the first)": str(len(runs)), **tiles}
+    items = "".join(
+        f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in tiles.items()
+    )
+    when = " · ".join(str(origin[name]) for name in ("started", "hostname") if origin.get(name))
+    return f'<p class="when">{html.escape(when)}</p>\n<div class="tiles">{items}</div>'
+
+
+def _total(history: History, name: str) -> float:
+    return float(np.nansum(history[name])) if name in history else 0.0
+
+
+def _last_known(history: History, name: str) -> float:
+    values = history[name][np.isfinite(history[name])] if name in history else np.zeros(0)
+    return float(values[-1]) if len(values) else math.nan
+
+
+def _best(history: History, name: str) -> float:
+    return float(np.nanmax(history[name])) if name in history else math.nan
+
+
+def _main_figure(runs: Sequence[Run], x: str, aggregate: str) -> str:
+    return _figure(runs, RETURN, x, aggregate, role="main", width=5.8, height=3.0)
+
+
+def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
+    keys = _keys(runs[0].history)
+    figures = [_figure(runs, key, x, aggregate, role="small", width=4.6, height=2.7) for key in keys]
+    return f'<div class="grid">{"".join(figures)}</div>' if any(figures) else ""
+
+
+def _keys(history: History) -> Iterator[str]:
+    """The columns that are drawn small."""
+    yield from (key for key in _CURVES if key in history)
+    names = [key.split("/") for key in history.columns if key.startswith("learners/")]
+    for module in dict.fromkeys(parts[1] for parts in names):
+        yield from (key for name in _MODULE_CURVES if (key := f"learners/{module}/{name}") in history)
+
+
+def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str, width: float, height: float) -> str:
+    from jaxrl_stack.runs.figures import draw
+
+    try:
+        bands = bands_of(runs, key, x, aggregate=aggregate)
+    except (KeyError, ValueError):
+        return ""  # no numbers to draw
+    title = key_label(key)
+    module = key.split("/")[1] if key.startswith("learners/") else ""
+    if module not in ("", "default_policy"):
+        title = f"{title} ({module})"
+    is_alone = len(bands) == 1
+    figure = draw(
+        bands, x_label=axis_label(x), y_label="", title=title, has_legend=not is_alone, width=width, height=height
+    )
+    return f'<figure class="{role}" role="img" aria-label="{html.escape(title)}">{figure.to_svg()}</figure>'
+
+
+def _findings(run: Run) -> str:
+    found = diagnoses(run.history, run.settings)
+    if not found:
+        return "<p>None of the rules found anything to say.</p>"
+    items = "".join(
+        f'<li class="{one.kind}"><b>{_KINDS[one.kind]}: {html.escape(one.title)}.</b> {html.escape(one.text)}</li>'
+        for one in found
+    )
+    return f'<ul class="findings">{items}</ul>'
+
+
+def _video(folder: Path | None) -> str:
+    """The newest video of a run's folder."""
+    if folder is None:
+        return ""
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in _VIDEOS and path.is_file()]
+    if not found:
+        return ""
+    newest = max(found, key=lambda path: (path.stat().st_mtime, path.name))
+    name = html.escape(str(newest.relative_to(folder)))
+    if newest.stat().st_size > _MAX_VIDEO_BYTES:
+        return f"<p><code>{name}</code> has {newest.stat().st_size / 1e6:.0f} MB, too much to put it in here.</p>"
+    kind = _VIDEOS[newest.suffix.lower()]
+    source = f"data:{kind};base64,{base64.b64encode(newest.read_bytes()).decode()}"
+    if kind.startswith("image"):
+        return f'<figure class="video"><img src="{source}" alt="{name}"></figure>'
+    return f'<figure class="video"><video src="{source}" controls muted loop playsinline>{name}</video></figure>'
+
+
+def _phases(history: History) -> str:
+    seconds = {name: _total(history, f"timers/{name}") for name in _PHASES}
+    total = sum(seconds.values())
+    if not total > 0:
+        return ""
+    bar = "".join(
+        f'<span style="width:{100 * seconds[name] / total:.2f}%;background:{color}"></span>'
+        for name, (_, color) in _PHASES.items()
+    )
+    legend = "".join(
+        f'<li><i style="background:{color}"></i>{label}: {number_text(seconds[name])} s '
+        f"({seconds[name] / total:.0%})</li>"
+        for name, (label, color) in _PHASES.items()
+    )
+    others = {
+        name.removeprefix("timers/"): history.last[name]
+        for name in history.last
+        if name.startswith("timers/") and name.removeprefix("timers/") not in _PHASES
+    }
+    table = _table(("timer, last iteration", "seconds"), [(name, f"{value:.4g}") for name, value in others.items()])
+    return f'<div class="bar">{bar}</div><ul class="legend">{legend}</ul>{table}'
+
+
+def _settings(run: Run, defaults: Mapping[str, Any] | None) -> str:
+    if not run.settings:
+        return ""
+    parts = []
+    if defaults is not None:
+        rows = [
+            (name, _json(run.settings.get(name)), _json(defaults.get(name)))
+            for name in settings_that_differ([run.settings, defaults])
+        ]
+        header = ("setting", "here", "default")
+        parts.append(_table(header, rows) if rows else "<p>All settings are the algorithm's defaults.</p>")
+    everything = html.escape(json.dumps(run.settings, indent=1, sort_keys=True))
+    parts.append(f"<details><summary>All settings</summary><pre>{everything}</pre></details>")
+    return "".join(parts)
+
+
+def _origin(run: Run) -> str:
+    origin = run.origin
+    parts = []
+    if origin.get("command"):
+        parts.append(f"<pre>{html.escape(str(origin['command']))}</pre>")
+    rows = [("folder", str(run.folder.absolute()))] if run.folder is not None else []
+    rows += [(name, str(origin[name])) for name in ("working_directory", "platform") if origin.get(name)]
+    for name, state in (origin.get("git") or {}).items():
+        if state:
+            changed = ", with changes that are not committed" if state.get("dirty") else ""
+            rows.append((f"git commit of {name}", f"{state.get('commit')}{changed}"))
+    rows += [(name, str(version)) for name, version in (origin.get("versions") or {}).items()]
+    parts.append(_table(("what", "value"), rows))
+    return "".join(parts)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_STYLE = """
+:root { color-scheme: light; --line: #dcdfe4; --soft: #5b6470; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f6f7f9; color: #1c2127; font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 1.2rem 1rem 3rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .3rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin: 0 0 .8rem; }
+section, .tiles { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 1rem; margin: 1rem 0; }
+.when { color: var(--soft); margin: 0; overflow-wrap: anywhere; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(125px, 1fr)); gap: .8rem; }
+.tiles b { display: block; font-size: 1.35rem; }
+.tiles span { color: var(--soft); font-size: .82rem; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: .8rem; }
+figure { margin: 0; }
+figure.main { max-width: 860px; margin: 0 auto; }
+figure > svg { display: block; width: 100%; height: auto; }
+.video img, .video video { display: block; max-width: 100%; height: auto; margin: 0 auto; border-radius: 6px; }
+.findings { list-style: none; margin: 0; padding: 0; }
+.findings li { border-left: 4px solid; padding: .2rem 0 .2rem .8rem; margin: .6rem 0; overflow-wrap: anywhere; }
+.findings .problem { border-color: #d55e00; }
+.findings .hint { border-color: #e69f00; }
+.findings .good { border-color: #009e73; }
+.bar { display: flex; height: 1.4rem; border-radius: 6px; overflow: hidden; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; padding: 0; margin: .6rem 0; }
+.legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-top: 1px solid var(--line); }
+td:first-child { white-space: nowrap; }
+td { min-width: 7rem; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: .84rem; }
+pre { background: #f0f2f5; border-radius: 6px; padding: .7rem; margin: .4rem 0; font-size: .84rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+summary { cursor: pointer; }
+"""
