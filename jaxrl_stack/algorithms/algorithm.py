@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import jax
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.videos.video import Video
 
 logger = logging.getLogger(__name__)
 
@@ -487,6 +489,36 @@ class Algorithm(Checkpointable):
     @property
     def _evaluates_beside_training(self) -> bool:
         return bool(self.config.evaluation_parallel_to_training) and not self.driver.is_on_device
+
+    def record(
+        self, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None
+    ) -> Video:
+        """A video of episodes, played with the current weights as `evaluate` plays them.
+
+        With ``seed=0`` these are the episodes of the first evaluation after the present iteration: of its environments
+        ``B``, environment ``i`` gives its first ``n // B + (i < n % B)``. Nothing is counted, and the training state is
+        left as it is.
+
+        gymnasium environments draw themselves (``render_mode="rgb_array"``), JAX environments by `JaxEnv.render`; those
+        of gymnax's classic control and MinAtar are drawn here. Of others the video shows the observations, and says so.
+
+        Args:
+            path: Ends in .mp4, .webm or .gif; missing folders are made. The first two need PyAV
+                (``pip install 'jaxrl-stack[video]'``); without it, a .gif is written in their place.
+            episodes: How many, one after the other.
+            seed: Which ones: other numbers give other episodes.
+            fps: Frames per second; None for the environment's own.
+
+        Returns:
+            The `Video`, which a notebook shows as a player; its `path` is the file.
+
+        Raises:
+            ValueError: For another ending, fewer than one episode, or observations that cannot be drawn.
+            TimeoutError: If the episodes are not over within ``evaluation_sample_timeout_s``.
+        """
+        self._check_is_running()
+        with self._eager_if_asked():
+            return record(self, path, episodes, seed=seed, fps=fps)
 
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
         """Take actors of a group back in that Ray has restarted; they get weights and connector states.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -25,6 +25,7 @@ from jaxrl_stack.env.connector_states import state_of
 from jaxrl_stack.env.env_runner import EnvRunner, check_amounts
 from jaxrl_stack.env.episode_quota import EpisodeQuota, episode_quota
 from jaxrl_stack.env.sampling_metrics import log_counts, log_episode
+from jaxrl_stack.env.watching import SeenEpisodes, watched
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils.devices import host_view
@@ -35,6 +36,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.videos.episodes import RecordedEpisode
 
 EVALUATION_CHUNK = 128
 """Vector steps per call of the evaluation program; between calls the host can stop it."""
@@ -291,8 +293,9 @@ class DeviceEnvRunner(EnvRunner):
         self._sample_replay = self._make_episode_replay()
         self._needs_reset = False
 
-    def _fresh_state(self, key: jax.Array, num_envs: int) -> RunnerState:
-        init = self._program(("init", num_envs), functools.partial(self.rollout.init, num_envs=num_envs))
+    def _fresh_state(self, key: jax.Array, num_envs: int, rollout: DeviceRollout | None = None) -> RunnerState:
+        rollout = rollout or self.rollout
+        init = self._program(("init", num_envs, type(rollout)), functools.partial(rollout.init, num_envs=num_envs))
         return init(key, env_to_module=self.connector_state())
 
     def _program(self, key: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -316,17 +319,25 @@ class DeviceEnvRunner(EnvRunner):
         values = self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
-    def _unrolling(self, num_steps: int, explore: bool, random_actions: bool = False, has_columns: bool = True) -> Any:
+    def _unrolling(
+        self,
+        num_steps: int,
+        explore: bool,
+        random_actions: bool = False,
+        has_columns: bool = True,
+        rollout: DeviceRollout | None = None,
+    ) -> Any:
         """The program of some steps: ``(state, *weights) -> (state, columns or (), statistics)``."""
+        rollout = rollout or self.rollout
 
         def run(state, *weights):
-            acting = dataclasses.replace(self.rollout, draws_actions=random_actions)
+            acting = dataclasses.replace(rollout, draws_actions=random_actions)
             # It acts as a policy does that serves: with what training has learned, and nothing else.
             context = self._context(*weights, explore=explore, update_statistics=False)
             state, columns, statistics = acting.unroll(state, context, num_steps=num_steps)
             return state, columns if has_columns else (), statistics
 
-        return self._program(("unroll", num_steps, explore, random_actions, has_columns), run)
+        return self._program(("unroll", num_steps, explore, random_actions, has_columns, type(rollout)), run)
 
     def _unroll(self, num_steps: int, explore: bool, random_actions: bool) -> Any:
         program = self._unrolling(num_steps, explore, random_actions)
@@ -376,30 +387,20 @@ class DeviceEnvRunner(EnvRunner):
         Raises:
             TimeoutError: If the episodes are not over in time.
         """
-        config = self.config
-        num_envs, timeout_s = min(int(config.evaluation_duration), self.num_envs), config.evaluation_sample_timeout_s
+        num_envs = self._num_evaluated_envs
         self._announce()
         state = self._evaluated.get(num_envs)
         if state is None or reset:
             state = self._fresh_state(key, num_envs)
             self._episode_replay = self._make_episode_replay()
-        weights = self._weights()
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
-        program = self._unrolling(chunk, bool(config.explore), has_columns=self._episode_replay is not None)
+        program = self._unrolling(chunk, bool(self.config.explore), has_columns=self._episode_replay is not None)
         count = _Counting(num_envs, num_episodes, num_timesteps)
         samples: list[SingleAgentEpisode] = []
         running: list[SingleAgentEpisode] = []
         started = time.monotonic()
-        while not count.is_done:
-            if timeout_s is not None and time.monotonic() - started > timeout_s:
-                raise TimeoutError(
-                    f"Evaluation finished {int(count.per_env.sum())} of {num_episodes} episodes within "
-                    f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
-                    f"evaluation_duration_unit='timesteps'."
-                )
-            state, columns, statistics = program(state, *weights)
-            statistics, columns = jax.device_get((statistics, columns))
-            counts = count.add(statistics)
+        for after, columns, _, counts in self._chunks(program, state, count):
+            state = after
             if self._episode_replay is not None:
                 # Where episodes go on with the next evaluation, none of their steps may be missing.
                 seen = self._episode_replay.replay(columns, counts if reset else None)
@@ -410,6 +411,47 @@ class DeviceEnvRunner(EnvRunner):
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
         episodes = count.episodes((time.monotonic() - started) / max(1, count.num_steps))
         return count.num_steps, episodes, self.metrics.reduce()
+
+    def record(self, *, key: jax.Array, num_episodes: int) -> list[RecordedEpisode]:
+        """Episodes of `evaluate` with this key, to be shown: of environment ``i`` the first ``n // B + (i < n % B)``.
+
+        Nothing is counted, callbacks are not told, and the environments of evaluations stay where they are.
+
+        Args:
+            key: PRNG key of the evaluation.
+            num_episodes: How many.
+
+        Raises:
+            TimeoutError: If the episodes are not over in time.
+        """
+        num_envs, rollout = self._num_evaluated_envs, watched(self.rollout)
+        program = self._unrolling(EVALUATION_CHUNK, bool(self.config.explore), rollout=rollout)
+        seen = SeenEpisodes(self.env, num_episodes, num_envs)
+        state = self._fresh_state(key, num_envs, rollout)
+        for _, columns, ended, _ in self._chunks(program, state, _Counting(num_envs, num_episodes, None)):
+            seen.add(columns, ended)
+        return seen.episodes
+
+    @property
+    def _num_evaluated_envs(self) -> int:
+        return min(int(self.config.evaluation_duration), self.num_envs)
+
+    def _chunks(
+        self, program: Any, state: RunnerState, count: _Counting
+    ) -> Iterator[tuple[RunnerState, Any, np.ndarray, np.ndarray]]:
+        """Run a program until it is enough: ``(state, columns, bool [T, B] what ended, bool [T, B] what counts)``."""
+        weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
+        started = time.monotonic()
+        while not count.is_done:
+            if timeout_s is not None and time.monotonic() - started > timeout_s:
+                raise TimeoutError(
+                    f"Evaluation finished {int(count.per_env.sum())} of {count.num_episodes} episodes within "
+                    f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
+                    f"evaluation_duration_unit='timesteps'."
+                )
+            state, columns, statistics = program(state, *weights)
+            statistics, columns = jax.device_get((statistics, columns))
+            yield state, columns, np.asarray(statistics.ended), count.add(statistics)
 
     def _announce(self) -> None:
         """Tell callbacks of the environments, once: they are there from the first reset on."""
@@ -429,11 +471,13 @@ class _Counting:
         num_timesteps: how many env steps, at least.
 
     Attributes:
+        num_episodes: As given.
         per_env: int ``[B]``, episodes so far.
         num_steps: Steps so far.
     """
 
     def __init__(self, num_envs: int, num_episodes: int | None, num_timesteps: int | None):
+        self.num_episodes = num_episodes
         self._quota = None if num_episodes is None else np.array(episode_quota(num_episodes, num_envs))
         self._most_steps = num_timesteps or 0
         self.per_env = np.zeros(num_envs, int)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.env import drawings
 from jaxrl_stack.env.env_context import refuse_unknown
 from jaxrl_stack.env.gymnax_import import import_gymnax
 from jaxrl_stack.ops.masks import expand
@@ -97,6 +98,28 @@ class JaxEnv(abc.ABC):
     def name(self) -> str:
         """What to call the environment in messages."""
         return type(self).__name__
+
+    render_fps: float = 30.0
+    """Frames per second of videos."""
+
+    def render(self, state: Any) -> np.ndarray | None:
+        """A frame for videos, drawn on the host.
+
+        Args:
+            state: A state of one environment, with NumPy leaves.
+
+        Returns:
+            uint8 ``[H, W, 3]``; None, as here, from an environment that does not draw itself: then videos show what it
+            returns as observations.
+        """
+        return None
+
+    def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        """The state that `step` leads to with the same arguments, before any reset: what videos end an episode with.
+
+        Here, the state from before the step: `step` gives no other.
+        """
+        return state
 
     @abc.abstractmethod
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
@@ -237,6 +260,9 @@ class AutoResetJaxEnv(JaxEnv):
         obs, state = jax.tree.map(lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state))
         return step._replace(obs=obs, state=state)
 
+    def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return self._step_without_reset(jax.random.split(key)[0], state, action, params).state
+
     def step_keys(self, keys: jax.Array) -> Any:
         own = jax.vmap(lambda key: jax.random.split(key)[0])(keys.reshape(-1))
         return _StepKeys(keys, own.reshape(keys.shape))
@@ -353,6 +379,35 @@ class GymnaxEnv(AutoResetJaxEnv):
         if self._has_plain_step:
             return super().step_batch(keys, state, action, params)
         return JaxEnv.step_batch(self, keys, state, action, params)
+
+    @property
+    def render_fps(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
+
+    def render(self, state: Any) -> np.ndarray | None:
+        """A drawing of ours for gymnax's classic control and MinAtar; for others ``render(state, params)`` of the
+        environment's class, if it is not gymnax's own, which draws figures of matplotlib."""
+        name = self._drawn_as
+        if name in drawings.SCENES:
+            return drawings.SCENES[name](state, self._params)
+        if name in drawings.GRIDS:
+            return drawings.observation(self._observe(state), self._observation_space)
+        own = getattr(self.env, "render", None)
+        if own is None or str(getattr(own, "__module__", "")).startswith("gymnax."):
+            return None
+        return own(state, self._params)
+
+    @property
+    def _drawn_as(self) -> str:
+        """gymnax's name of the environment; "" for a user's class and behind wrappers, which may mean another state."""
+        return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
+
+    @functools.cached_property
+    def _observe(self) -> Callable[[Any], Any]:
+        return jax.jit(lambda state: self.env.get_obs(state, self._params))
+
+    def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return super().last_state(key, state, action, params) if self._has_plain_step else state
 
     @property
     def _has_plain_step(self) -> bool:

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from jaxrl_stack.env.jax_env import JaxEnv
+from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.env.watching import frame_of
 from jaxrl_stack.utils import spaces
 
 
@@ -26,15 +27,21 @@ class GymnasiumFromJax(gym.Env):
     Args:
         env: A `JaxEnv`, or anything else that ``config.environment(env)`` takes and that is a JAX environment.
         env_config: Config for the environment.
+        render_mode: "rgb_array" for frames, uint8 ``[H, W, 3]``: those of `JaxEnv.render`, or drawings of the
+            observations where it gives none.
 
     Raises:
-        ValueError: `env` is an environment of the host.
+        ValueError: `env` is an environment of the host, or for another `render_mode`.
     """
 
-    metadata = {"render_modes": []}
+    metadata = {"render_modes": ["rgb_array"]}
 
-    def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None):
-        self.jax_env, self._reset, self._step = _prepare(env, dict(env_config or {}))
+    def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None, render_mode: str | None = None):
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"GymnasiumFromJax(render_mode={render_mode!r}): there are None and 'rgb_array'.")
+        self.jax_env, self._reset, self._step, self._last_state = _prepare(env, dict(env_config or {}))
+        self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_fps": self.jax_env.render_fps}
         self.observation_space = self.jax_env.observation_space
         self.action_space = self.jax_env.action_space
         self._action_dtypes = spaces.dtype_of(self.action_space)
@@ -44,6 +51,8 @@ class GymnasiumFromJax(gym.Env):
         self._key: jax.Array | None = None
         self._state: Any = None
         self._next_episode: tuple[Any, Any] | None = None
+        self._first_obs: Any = None
+        self._outcome: JaxStep | None = None
         self._replayed: list[jax.Array] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -65,6 +74,7 @@ class GymnasiumFromJax(gym.Env):
             episode = self._reset(key, self._params)
         self._next_episode = None
         obs, self._state = episode
+        self._first_obs, self._outcome = obs, None
         return _to_space(self.observation_space, jax.device_get(obs)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -79,6 +89,8 @@ class GymnasiumFromJax(gym.Env):
             )
         action = jax.tree.map(lambda part, dtype: np.asarray(part, dtype), action, self._action_dtypes)
         step = self._step(key, self._state, action, self._params)
+        # For `render`, the arguments, too: in the step that ends an episode the state is the next one's.
+        self._before, self._used_key, self._used_action, self._outcome = self._state, key, action, step
         self._state = step.state
         final_obs, reward, terminated, truncated, info = jax.device_get(
             (step.final_obs, step.reward, step.terminated, step.truncated, step.info)
@@ -87,6 +99,24 @@ class GymnasiumFromJax(gym.Env):
             self._next_episode = (step.obs, step.state)
         obs = _to_space(self.observation_space, final_obs)
         return obs, float(reward), bool(terminated), bool(truncated), info
+
+    def render(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The frame after the last `reset` or `step`; None without a `render_mode`.
+
+        Raises:
+            RuntimeError: `reset` was not called.
+            ValueError: Observations that cannot be drawn, of an environment that gives no frames.
+        """
+        if self.render_mode is None:
+            return None
+        if self._state is None:
+            raise RuntimeError(f"{self.jax_env.name}: call reset() before render().")
+        state, obs = self._state, self._first_obs
+        if self._outcome is not None:
+            obs = self._outcome.final_obs
+        if self._next_episode is not None:
+            state = self._last_state(self._used_key, self._before, self._used_action, self._params)
+        return frame_of(self.jax_env, *jax.device_get((state, obs)))
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
         """Sets the keys that the following `reset` and steps use, in place of drawn ones.
@@ -107,7 +137,7 @@ class GymnasiumFromJax(gym.Env):
         return jax.device_put(array, self._device)
 
 
-def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable]:
+def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
     """The environment and its jitted functions, shared by all copies: they hold no state."""
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())
@@ -121,7 +151,9 @@ def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callab
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(env: Any, items: tuple[tuple[str, Any, type], ...], creator: Any) -> tuple[JaxEnv, Callable, Callable]:
+def _compiled(
+    env: Any, items: tuple[tuple[str, Any, type], ...], creator: Any
+) -> tuple[JaxEnv, Callable, Callable, Callable]:
     del creator  # part of the key only
     resolved = resolve_env(env, {name: value for name, value, _ in items})
     if not resolved.is_jax:
@@ -130,7 +162,7 @@ def _compiled(env: Any, items: tuple[tuple[str, Any, type], ...], creator: Any) 
             "'gymnax/<id>', or a JaxEnv or gymnax environment (class or instance)."
         )
     jax_env: JaxEnv = resolved.make()
-    return jax_env, jax.jit(jax_env.reset), jax.jit(jax_env.step)
+    return jax_env, jax.jit(jax_env.reset), jax.jit(jax_env.step), jax.jit(jax_env.last_state)
 
 
 @jax.jit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import os
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -11,8 +12,12 @@ import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack.policy.playing import made, play
 from jaxrl_stack.utils.spaces import dtype_of, validate_batch
 from jaxrl_stack.utils.streams import Stream, stream_key
+from jaxrl_stack.videos.encoding import checked_path
+from jaxrl_stack.videos.episodes import check_num_episodes
+from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
@@ -155,6 +160,45 @@ class Acting(abc.ABC, Generic[State]):
         )
         action, outputs = jax.tree.map(lambda x: x[0], (actions, outputs))
         return action, state, outputs
+
+    def record(
+        self,
+        path: str | os.PathLike[str],
+        env: Any,
+        episodes: int = 1,
+        *,
+        seed: int = 0,
+        explore: bool | None = None,
+        fps: float | None = None,
+    ) -> Video:
+        """A video of episodes that this policy plays.
+
+        ``algorithm.record`` shows the episodes of an evaluation, in the environments of its config.
+
+        Args:
+            path: Ends in .mp4, .webm or .gif; see `write_video`.
+            env: A `gymnasium.Env` with ``render_mode="rgb_array"``, `GymnasiumFromJax` for a JAX environment; or an id
+                of gymnasium's.
+            episodes: How many, one after the other.
+            seed: Of the first reset, and of actions that are sampled.
+            explore: As for `compute_actions`.
+            fps: Frames per second; None for the environment's own.
+
+        Returns:
+            The `Video`, which a notebook shows as a player; its `path` is the file.
+
+        Raises:
+            ValueError: The environment gives no frames, or does not fit; or for another ending of `path`.
+        """
+        checked_path(path)
+        check_num_episodes(episodes)
+        env, is_own = made(env)
+        try:
+            fps = float(env.metadata.get("render_fps") or 30.0) if fps is None else fps
+            return make_video(play(self, env, episodes, seed=seed, explore=explore), path, fps)
+        finally:
+            if is_own:
+                env.close()
 
     def _check_num_envs(self, num_envs: int) -> None:
         """Raise a ValueError if this cannot act for so many environments."""

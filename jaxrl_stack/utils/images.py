@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +58,20 @@ def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
     # The sum of all that is before the border.
     sums = np.cumsum(pixels, axis).take(whole, axis) + (share - np.float32(1)) * at_border
     return np.diff(sums, axis=axis) * np.float32(dim / size)
+
+
+def pillow() -> Any:
+    """The package PIL, with its modules Image, ImageDraw and ImageFont.
+
+    Raises:
+        ImportError: It is not installed; says how to install it.
+    """
+    try:
+        for name in ("Image", "ImageDraw", "ImageFont"):
+            importlib.import_module(f"PIL.{name}")
+    except ImportError as error:
+        raise ImportError(f"Drawing frames needs Pillow ({error}): pip install 'jaxrl-stack[video]'") from error
+    return importlib.import_module("PIL")
 
 
 def is_package_installed(package_name: str) -> bool:

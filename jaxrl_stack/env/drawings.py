@@ -1,0 +1,214 @@
+"""Frames of environments that cannot draw themselves: gymnax's classic ones from their states, others from what they
+return as observations. uint8 RGB arrays; no window, no plotting library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from jaxrl_stack.utils.images import pillow
+
+_SIZE = (400, 260)
+"""Width and height of drawn scenes, in pixels."""
+_FINE = 2
+"""How many times finer lines are drawn than they are shown."""
+_INK, _BLUE, _ORANGE, _GREEN, _GREY = (40, 44, 52), (52, 101, 164), (221, 119, 34), (68, 145, 72), (176, 180, 187)
+_PALETTE = np.array(
+    [_BLUE, _ORANGE, _GREEN, (190, 60, 60), (130, 90, 170), (120, 84, 70), (214, 112, 172), (150, 150, 40),
+     (40, 160, 170), (110, 110, 120)],
+    np.uint8,
+)  # fmt: skip
+"""Colours of the channels of a grid."""
+
+Point = tuple[float, float]
+
+
+class _Scene:
+    """A white picture with coordinates of its own: x to the right, y upward, the same scale on both axes.
+
+    Args:
+        centre: Which point is in the middle.
+        width: What is visible from left to right.
+    """
+
+    def __init__(self, centre: Point, width: float):
+        self._pil = pillow()
+        self._scale = _SIZE[0] * _FINE / width
+        self._origin = (_SIZE[0] * _FINE / 2 - centre[0] * self._scale, _SIZE[1] * _FINE / 2 + centre[1] * self._scale)
+        self._image = self._pil.Image.new("RGB", (_SIZE[0] * _FINE, _SIZE[1] * _FINE), "white")
+        self._draw = self._pil.ImageDraw.Draw(self._image)
+
+    def _pixels(self, points: Sequence[Point]) -> list[Point]:
+        return [(self._origin[0] + x * self._scale, self._origin[1] - y * self._scale) for x, y in points]
+
+    def polygon(self, points: Sequence[Point], colour: Any) -> None:
+        self._draw.polygon(self._pixels(points), fill=colour)
+
+    def line(self, points: Sequence[Point], colour: Any, pixels: float = 2) -> None:
+        self._draw.line(self._pixels(points), fill=colour, width=round(pixels * _FINE), joint="curve")
+
+    def rod(self, start: Point, end: Point, thickness: float, colour: Any) -> None:
+        """A bar with round ends, `thickness` in coordinates."""
+        self.line([start, end], colour, thickness * self._scale / _FINE)
+        for point in (start, end):
+            self.disc(point, thickness / 2, colour)
+
+    def disc(self, centre: Point, radius: float, colour: Any) -> None:
+        ((x, y),) = self._pixels([centre])
+        r = radius * self._scale
+        self._draw.ellipse((x - r, y - r, x + r, y + r), fill=colour)
+
+    def frame(self) -> np.ndarray:
+        return np.asarray(self._image.resize(_SIZE, self._pil.Image.Resampling.BOX))
+
+
+def cartpole(state: Any, params: Any) -> np.ndarray:
+    """Cart, pole and the track between the limits."""
+    x, theta, limit = float(state.x), float(state.theta), float(params.x_threshold)
+    scene = _Scene((0.0, 0.55), 2.4 * limit)
+    scene.line([(-1.2 * limit, 0.0), (1.2 * limit, 0.0)], _GREY)
+    for side in (-limit, limit):
+        scene.line([(side, -0.12), (side, 0.12)], _GREY)
+    scene.polygon([(x - 0.3, -0.15), (x + 0.3, -0.15), (x + 0.3, 0.15), (x - 0.3, 0.15)], _INK)
+    length = 2 * float(params.length)
+    scene.rod((x, 0.15), (x + length * np.sin(theta), 0.15 + length * np.cos(theta)), 0.1, _ORANGE)
+    scene.disc((x, 0.15), 0.05, _BLUE)
+    return scene.frame()
+
+
+def acrobot(state: Any, params: Any) -> np.ndarray:
+    """Both links, and the height to reach."""
+    first, second = float(params.link_length_1), float(params.link_length_2)
+    whole = first + second
+    angle, bend = float(state.joint_angle1), float(state.joint_angle2)
+    elbow = (first * np.sin(angle), -first * np.cos(angle))
+    tip = (elbow[0] + second * np.sin(angle + bend), elbow[1] - second * np.cos(angle + bend))
+    scene = _Scene((0.0, 0.0), 3.4 * whole)
+    scene.line([(-whole, 1.0), (whole, 1.0)], _GREY)  # gymnax ends an episode at this height
+    scene.rod((0.0, 0.0), elbow, 0.12 * whole / 2, _BLUE)
+    scene.rod(elbow, tip, 0.12 * whole / 2, _ORANGE)
+    scene.disc((0.0, 0.0), 0.05 * whole / 2, _INK)
+    scene.disc(elbow, 0.05 * whole / 2, _INK)
+    return scene.frame()
+
+
+def pendulum(state: Any, params: Any) -> np.ndarray:
+    """The rod, upright at angle 0, and below it the torque that was applied."""
+    theta, torque, most = float(state.theta), float(np.ravel(state.last_u)[0]), float(params.max_torque)
+    tip = (float(params.l) * -np.sin(theta), float(params.l) * np.cos(theta))
+    scene = _Scene((0.0, -0.1), 4.4 * float(params.l))
+    scene.rod((0.0, 0.0), tip, 0.16, _ORANGE)
+    scene.disc((0.0, 0.0), 0.05, _INK)
+    scene.line([(-1.0, -1.3), (1.0, -1.3)], _GREY, 1)
+    scene.line([(0.0, -1.3), (torque / most, -1.3)], _BLUE, 5)
+    return scene.frame()
+
+
+def mountain_car(state: Any, params: Any) -> np.ndarray:
+    """The hill, the car on it, and the flag."""
+    left, right = float(params.min_position), float(params.max_position)
+    scene = _Scene(((left + right) / 2, 0.6), 1.3 * (right - left))
+
+    def height(x: Any) -> Any:
+        return 0.45 * np.sin(3 * x) + 0.55
+
+    ground = np.linspace(left - 0.3, right + 0.3, 100)
+    scene.polygon([(ground[0], -1.0), *zip(ground, height(ground), strict=True), (ground[-1], -1.0)], (228, 232, 222))
+    scene.line(list(zip(ground, height(ground), strict=True)), _GREY)
+    goal = float(params.goal_position)
+    scene.line([(goal, height(goal)), (goal, height(goal) + 0.2)], _INK)
+    scene.polygon(
+        [(goal, height(goal) + 0.2), (goal + 0.09, height(goal) + 0.165), (goal, height(goal) + 0.13)], _GREEN
+    )
+    x = float(state.position)
+    slope = np.arctan(1.35 * np.cos(3 * x))
+    turn = np.array([[np.cos(slope), -np.sin(slope)], [np.sin(slope), np.cos(slope)]])
+
+    def on_car(along: float, above: float) -> Point:
+        return tuple(np.array([x, height(x)]) + turn @ np.array([along, above]))
+
+    scene.polygon([on_car(*p) for p in ((-0.07, 0.025), (0.07, 0.025), (0.05, 0.075), (-0.05, 0.075))], _ORANGE)
+    for along in (-0.04, 0.04):
+        scene.disc(on_car(along, 0.025), 0.025, _INK)
+    return scene.frame()
+
+
+SCENES: dict[str, Callable[[Any, Any], np.ndarray]] = {
+    "CartPole-v1": cartpole,
+    "Acrobot-v1": acrobot,
+    "Pendulum-v1": pendulum,
+    "MountainCar-v0": mountain_car,
+    "MountainCarContinuous-v0": mountain_car,
+}
+"""gymnax's name of an environment -> ``(state, params) -> frame``."""
+GRIDS = ("Asterix-MinAtar", "Breakout-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar")
+"""Environments whose observation is the whole picture: one channel per kind of object."""
+FPS: Mapping[str, float] = {
+    **{"CartPole-v1": 50.0, "Acrobot-v1": 15.0, "Pendulum-v1": 20.0},
+    **dict.fromkeys(GRIDS, 12.0),
+}
+"""gymnax's name of an environment -> frames per second at which it looks as it is meant to; others: 30."""
+NOTE = "drawn from the observations"
+"""Stands below frames of `observation`."""
+
+
+def observation(obs: Any, space: gym.Space) -> np.ndarray:
+    """A frame of an observation: images as they are, grids with a colour per channel, numbers as bars.
+
+    Args:
+        obs: One observation, NumPy.
+        space: Its space. Where a bound is infinite, a bar shows ``x / (1 + |x|)``.
+
+    Raises:
+        ValueError: Nothing that could be drawn: sequences, graphs.
+    """
+    if isinstance(space, gym.spaces.Box) and len(space.shape) in (2, 3) and min(space.shape[:2]) > 1:
+        return grid(np.asarray(obs), space)
+    flat = gym.spaces.flatten_space(space)
+    if not isinstance(flat, gym.spaces.Box):
+        raise ValueError(f"Observations of {space} cannot be drawn. Give the environment a render().")
+    return bars(np.asarray(gym.spaces.flatten(space, obs), np.float64), flat)
+
+
+def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
+    """A frame of an image ``[H, W]`` or ``[H, W, C]``, enlarged to about 240 pixels.
+
+    One channel is grey, three of a uint8 image are red, green and blue, four of a uint8 image a stack, of which the
+    last is shown; others are kinds of objects, of which the first that is there gives a cell its colour.
+    """
+    image = image[..., None] if image.ndim == 2 else image
+    if space.dtype == np.uint8 and image.shape[-1] in (1, 3, 4):
+        frame = image if image.shape[-1] == 3 else image[..., -1:].repeat(3, -1)
+    elif image.shape[-1] == 1:
+        low, high = float(image.min()), float(image.max())
+        frame = (255 * (image - low) / max(high - low, 1e-9)).repeat(3, -1)
+    else:
+        colours = np.concatenate([_PALETTE[np.arange(image.shape[-1]) % len(_PALETTE)], [[245, 246, 248]]])
+        first = np.where((image > 0).any(-1), (image > 0).argmax(-1), image.shape[-1])
+        frame = colours[first]
+    frame = frame.astype(np.uint8)
+    cell = max(1, 240 // max(frame.shape[:2]))
+    frame = frame.repeat(cell, 0).repeat(cell, 1)
+    if cell >= 12:  # thin lines between cells
+        frame[::cell], frame[:, ::cell] = 255, 255
+    return frame
+
+
+def bars(values: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
+    """A frame with one bar per number, up or down from the middle; a full bar is the bound of the space."""
+    low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
+    bound = np.maximum(np.abs(low), np.abs(high))
+    is_bounded = np.isfinite(bound) & (bound > 0)
+    share = np.where(is_bounded, values / np.where(is_bounded, bound, 1.0), values / (1 + np.abs(values)))
+    frame = np.full((160, 320, 3), 255, np.uint8)
+    frame[80] = _GREY
+    edges = np.linspace(8, 312, len(share) + 1).astype(int)
+    for left, right, height in zip(edges[:-1], edges[1:], np.clip(np.nan_to_num(share), -1, 1) * 72, strict=True):
+        top, bottom = sorted((80, 80 - round(height)))
+        frame[top : bottom + 1, left : max(left + 1, right - 1 - (right - left) // 6)] = (
+            _BLUE if height >= 0 else _ORANGE
+        )
+    return frame

@@ -1,0 +1,172 @@
+"""Episodes of gymnasium environments with their frames, sampled as an evaluation samples them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+
+from jaxrl_stack.callbacks.callbacks import HOOKS
+from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.env import drawings
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluation
+from jaxrl_stack.env.episode_quota import episode_quota
+from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.videos.episodes import PackedFrames, RecordedEpisode
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+_NO_FRAMES = (
+    "{env!r} gives no frames ({why}), so its video shows what the policy sees. Give it render() -> uint8 [height, "
+    "width, 3] and metadata = {{'render_modes': ['rgb_array']}}, or what draws it: pip install 'jaxrl-stack[video]'."
+)
+
+
+def record_on_host(
+    config: AlgorithmConfig, send_state: Callable[[EnvRunnerGroup], Any], *, seed: int, num_episodes: int
+) -> tuple[list[RecordedEpisode], float]:
+    """Episodes of an evaluation: the first ones of its first share.
+
+    They are sampled here, by a runner of their own, in environments that draw themselves (``render_mode="rgb_array"``).
+    Callbacks are not told of anything but the environments.
+
+    Args:
+        config: Evaluation's, frozen.
+        send_state: Gives a group of runners weights and statistics.
+        seed: Of the evaluation.
+        num_episodes: How many; of environment ``i`` of ``B`` the first ``n // B + (i < n % B)``.
+
+    Returns:
+        ``(episodes, frames per second)``.
+
+    Raises:
+        TimeoutError: If the episodes are not over in time.
+        Exception: What environments raise.
+    """
+    camera = _Camera(config.env, episode_quota(num_episodes, int(config.num_envs_per_env_runner)))
+    group = EnvRunnerGroup(config=_watched(config, camera), num_env_runners=0, is_evaluation=True)
+    try:
+        send_state(group)
+        timeout = config.evaluation_sample_timeout_s
+        group.sample(sample_for_evaluation, [{"num_episodes": num_episodes}], seed=seed, timeout_seconds=timeout)
+    finally:
+        group.stop()
+    return camera.episodes, camera.fps
+
+
+def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
+    """The config of a runner whose environments draw themselves for the camera."""
+    own = config.copy(copy_frozen=False)
+    told = CallbackList.from_config(config)
+    own.callbacks(None, **dict.fromkeys(HOOKS))
+    own.callbacks(
+        on_environment_created=lambda **kwargs: told.on_environment_created(**kwargs),
+        on_episode_start=camera.start,
+        on_episode_step=camera.step,
+    )
+    own.env_runners(num_env_runners=0, gym_env_vectorize_mode="sync")
+    if _takes_render_mode(own):
+        own.environment(env_config={"render_mode": "rgb_array", **own.env_config})
+    own.freeze()
+    return own
+
+
+def _takes_render_mode(config: AlgorithmConfig) -> bool:
+    """Whether it is an id of gymnasium's whose environment says that it draws itself."""
+    if isinstance(config.env, str) and get_env_creator(config.env) is not None:
+        return False
+    spec = resolve_env(config.env, config.env_config).spec
+    if spec is None:
+        return False
+    made_by = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    return "rgb_array" in getattr(made_by, "metadata", {}).get("render_modes", ())
+
+
+class _Camera:
+    """Takes frames of running episodes.
+
+    Args:
+        env: What the config says of the environment.
+        quota: How many episodes of each environment.
+
+    Attributes:
+        fps: Frames per second, as the environment says.
+    """
+
+    def __init__(self, env: Any, quota: list[int]):
+        self._name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
+        self._quota = quota
+        self._taken: list[list[_Taken]] = [[] for _ in quota]
+        self._has_frames = True
+        self.fps = 30.0
+
+    def start(self, *, episode: Any, env: Any, env_index: int, **kwargs: Any) -> None:
+        """The first frame of an episode."""
+        own = self._taken[env_index]
+        if own and not own[-1].is_over:
+            own.pop()  # its environment failed
+        if len(own) < self._quota[env_index]:
+            own.append(_Taken())
+            own[-1].frames.append(self._frame(episode, env, env_index))
+
+    def step(self, *, episode: Any, env: Any, env_index: int, **kwargs: Any) -> None:
+        """The frame after a step. An environment whose episode is over still stands in its last state."""
+        own = self._taken[env_index]
+        if not own or own[-1].is_over:
+            return
+        own[-1].frames.append(self._frame(episode, env, env_index))
+        own[-1].rewards.append(float(episode.get_rewards(-1)))
+        own[-1].is_over = episode.is_done
+
+    def _frame(self, episode: Any, env: Any, env_index: int) -> Any:
+        frame = self._rendered(env, env_index) if self._has_frames else None
+        if frame is None:
+            return drawings.observation(episode.get_observations(-1), env.single_observation_space)
+        return frame
+
+    def _rendered(self, env: Any, env_index: int) -> Any:
+        """The environment's frame; None if it gives none, and then never again: a video shows one thing."""
+        why = "it makes all its copies itself"
+        copies = getattr(env.unwrapped, "envs", None)
+        if copies is not None:
+            one = copies[env_index]
+            modes, why = one.metadata.get("render_modes", ()), f"its render_mode is {one.render_mode!r}"
+            if one.render_mode is None and "rgb_array" in modes:
+                one.unwrapped.render_mode = "rgb_array"
+            if one.render_mode in ("rgb_array", "rgb_array_list"):
+                self.fps = float(one.metadata.get("render_fps") or self.fps)
+                try:
+                    frame = one.render()
+                except (gym.error.DependencyNotInstalled, NotImplementedError) as error:
+                    why = str(error) or "render() is not implemented"
+                else:
+                    return frame[-1] if isinstance(frame, list) else frame
+        self._has_frames = False
+        notice_once(_NO_FRAMES.format(env=self._name, why=why))
+        return None
+
+    @property
+    def episodes(self) -> list[RecordedEpisode]:
+        """What has been taken, environment by environment."""
+        note = None if self._has_frames else drawings.NOTE
+        return [
+            RecordedEpisode(taken.frames, np.array(taken.rewards), note)
+            for own in self._taken
+            for taken in own
+            if taken.is_over
+        ]
+
+
+@dataclasses.dataclass
+class _Taken:
+    """An episode so far."""
+
+    frames: PackedFrames = dataclasses.field(default_factory=PackedFrames)
+    rewards: list[float] = dataclasses.field(default_factory=list)
+    is_over: bool = False

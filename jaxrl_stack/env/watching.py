@@ -1,0 +1,159 @@
+"""Episodes of JAX environments with what there is to see of them: rollouts that record states, and frames of those."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepKeys
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.env import drawings
+from jaxrl_stack.env.episode_quota import episode_quota
+from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
+from jaxrl_stack.videos.episodes import RecordedEpisode
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class Seen(NamedTuple):
+    """What there is to see of an environment at one time; a pytree."""
+
+    state: Any
+    obs: Any
+
+
+class _Watched(NamedTuple):
+    """State of a `WatchedEnv`.
+
+    Attributes:
+        now: The environment's.
+        led_to: What the last step, or the reset, led to; before the reset that may have followed.
+    """
+
+    now: Any
+    led_to: Seen
+
+
+class WatchedEnv(JaxEnv):
+    """An environment that remembers what its last step led to, final states included.
+
+    Args:
+        env: The environment.
+    """
+
+    def __init__(self, env: JaxEnv):
+        super().__init__()
+        self._env = env
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return self._env.observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self._env.action_space
+
+    @property
+    def params(self) -> Any:
+        return self._env.params
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Any, _Watched]:
+        obs, state = self._env.reset(key, params)
+        return obs, _Watched(state, Seen(state, obs))
+
+    def step(self, key: jax.Array, state: _Watched, action: Any, params: Any) -> JaxStep:
+        step = self._env.step(key, state.now, action, params)
+        last = self._env.last_state(key, state.now, action, params)
+        return step._replace(state=_Watched(step.state, Seen(last, step.final_obs)))
+
+
+BEFORE, AFTER = "seen_before", "seen_after"
+"""Columns of a `WatchedRollout`: what there was to see before and after a step, as `Seen`."""
+
+
+class WatchedRollout(DeviceRollout):
+    """A rollout of a `WatchedEnv` that records what there is to see, and the rewards; nothing else."""
+
+    def step_envs(
+        self, state: RunnerState, keys: StepKeys, context: Any
+    ) -> tuple[RunnerState, tuple[dict[str, Any], jax.Array]]:
+        before = Seen(state.env_state.now, state.obs)
+        state, (columns, ended) = super().step_envs(state, keys, context)
+        seen = {BEFORE: before, AFTER: state.env_state.led_to}
+        return state, ({**seen, Columns.REWARDS: columns[Columns.REWARDS]}, ended)
+
+
+def watched(rollout: DeviceRollout) -> WatchedRollout:
+    """The same rollout, watched: environments, policy and random numbers are the same."""
+    fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout) if field.init}
+    return WatchedRollout(**{**fields, "env": WatchedEnv(rollout.env)})
+
+
+class SeenEpisodes:
+    """Takes episodes out of what watched rollouts have recorded.
+
+    Args:
+        env: Draws them.
+        num_episodes: How many; of environment ``i`` of ``B`` the first ``n // B + (i < n % B)``.
+        num_envs: ``B``.
+    """
+
+    def __init__(self, env: JaxEnv, num_episodes: int, num_envs: int):
+        self._env = env
+        self._quota = episode_quota(num_episodes, num_envs)
+        self._running: list[tuple[list[Seen], list[float]]] = [([], []) for _ in self._quota]
+        self._ended: list[list[RecordedEpisode]] = [[] for _ in self._quota]
+
+    def add(self, columns: dict[str, Any], ended: np.ndarray) -> None:
+        """Some steps: columns ``[T, B, ...]`` and bool ``[T, B]``, NumPy."""
+        for index, quota in enumerate(self._quota):
+            for t in range(len(ended)):
+                if len(self._ended[index]) == quota:
+                    break
+                seen, rewards = self._running[index]
+                if not seen:
+                    seen.append(_copied(columns[BEFORE], t, index))
+                seen.append(_copied(columns[AFTER], t, index))
+                rewards.append(float(columns[Columns.REWARDS][t, index]))
+                if ended[t, index]:
+                    self._ended[index].append(self._recorded(seen, rewards))
+                    self._running[index] = ([], [])
+
+    def _recorded(self, seen: list[Seen], rewards: list[float]) -> RecordedEpisode:
+        env = self._env
+        note = None
+        if env.render(seen[0].state) is None:
+            note = drawings.NOTE
+        return RecordedEpisode(Frames(lambda one: frame_of(env, *one), seen), np.array(rewards), note)
+
+    @property
+    def episodes(self) -> list[RecordedEpisode]:
+        """What has ended so far, environment by environment."""
+        return [episode for own in self._ended for episode in own]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """Frames that are drawn when they are iterated: states take less memory."""
+
+    draw: Callable[[Any], np.ndarray]
+    moments: list[Any]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self.draw, self.moments)
+
+
+def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
+    """The environment's own frame of a state, or a drawing of the observation, if it has none."""
+    frame = env.render(state)
+    return drawings.observation(obs, env.observation_space) if frame is None else np.asarray(frame)
+
+
+def _copied(tree: Any, *index: int) -> Any:
+    """One entry of every leaf, as an array of its own; PRNG keys stay what they are."""
+    return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, jax.Array) else np.array(leaf[index]), tree)

@@ -1,0 +1,127 @@
+"""What is shown: an episode's frames, and what stands below them."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from jaxrl_stack.utils.images import pillow
+
+_LINE = 16
+"""Height of a line of text, in pixels."""
+_WIDTH = 240
+"""Of the narrowest video; smaller frames are enlarged by a whole number."""
+_HOLD_S = 0.5
+"""How long the last frame of an episode stands."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordedEpisode:
+    """One episode to be shown.
+
+    Attributes:
+        frames: uint8 ``[H, W, 3]`` each: of the first state, then after every step. May be drawn while it is iterated.
+        rewards: float ``[T]``, the environment's.
+        note: What a viewer has to know of the frames; None if there is nothing.
+    """
+
+    frames: Iterable[np.ndarray]
+    rewards: np.ndarray
+    note: str | None = None
+
+
+class PackedFrames:
+    """Frames, compressed: those of ten thousand steps would take 7 GB. A frame as in `checked_frame`.
+
+    Args:
+        frames: The first ones.
+    """
+
+    def __init__(self, frames: Iterable[object] = ()):
+        self._packed: list[tuple[tuple[int, ...], bytes]] = []
+        for frame in frames:
+            self.append(frame)
+
+    def append(self, frame: object) -> None:
+        """One more."""
+        array = checked_frame(frame)
+        self._packed.append((array.shape, zlib.compress(array.tobytes(), 1)))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape) for shape, data in self._packed)
+
+
+def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.ndarray]:
+    """The frames of all episodes in a row, with number, step and return below.
+
+    Args:
+        episodes: At least one; frames of others than the first are fitted to its size.
+        fps: Frames per second, for how often the last frame of an episode is repeated.
+
+    Yields:
+        uint8 ``[H, W, 3]``, all of one size, both sides even.
+
+    Raises:
+        ValueError: For frames that are no images.
+        ImportError: Pillow is not installed.
+    """
+    size: tuple[int, int] | None = None
+    for number, episode in enumerate(episodes, start=1):
+        title = f"episode {number} of {len(episodes)}   " if len(episodes) > 1 else ""
+        returns = np.concatenate([[0.0], np.cumsum(episode.rewards, dtype=np.float64)])
+        frame = None
+        for step, drawn in enumerate(episode.frames):
+            picture = _enlarged(checked_frame(drawn))
+            size = size or picture.shape[:2]
+            lines = [f"{title}step {step}   return {returns[step]:.6g}"]
+            frame = _with_text(_fitted(picture, *size), lines + ([episode.note] if episode.note else []))
+            yield frame
+        if frame is not None:
+            yield from [frame] * round(_HOLD_S * fps)
+
+
+def check_num_episodes(episodes: object) -> None:
+    """Raise a ValueError unless it is a number of episodes to record."""
+    if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
+        raise ValueError(f"record(episodes={episodes!r}): an integer from 1 on.")
+
+
+def checked_frame(frame: object) -> np.ndarray:
+    """The frame as uint8 ``[H, W, 3]``.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    array = np.asarray(frame)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or not array.size:
+        raise ValueError(
+            f"render() returned {array.dtype}{list(array.shape)}, but a frame is uint8 [height, width, 3]: red, green "
+            "and blue from 0 to 255."
+        )
+    return array
+
+
+def _enlarged(frame: np.ndarray) -> np.ndarray:
+    factor = -(-_WIDTH // frame.shape[1])
+    return frame.repeat(factor, 0).repeat(factor, 1) if factor > 1 else frame
+
+
+def _fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    if frame.shape[:2] == (height, width):
+        return frame
+    return np.asarray(pillow().Image.fromarray(frame).resize((width, height)))
+
+
+def _with_text(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
+    """The frame with lines below it, both sides even, as video codecs want them."""
+    pil = pillow()
+    height, width = frame.shape[:2]
+    picture = pil.Image.new("RGB", (width + width % 2, height + height % 2 + _LINE * len(lines) + 4), "white")
+    picture.paste(pil.Image.fromarray(frame))
+    draw = pil.ImageDraw.Draw(picture)
+    for i, line in enumerate(lines):
+        draw.text((4, height + 2 + i * _LINE), line, fill=(60, 60, 60), font=pil.ImageFont.load_default(11))
+    return np.asarray(picture)

@@ -1,0 +1,81 @@
+"""A video that was written, as a value: where it is, what it shows, and a player in notebooks."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl_stack.videos.encoding import checked_path, write_video
+from jaxrl_stack.videos.episodes import RecordedEpisode, captioned
+
+_MOST_BYTES = 30_000_000
+"""A notebook that holds more than this becomes slow to save and to open."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """A video of episodes. Shown by a notebook, it is a player that holds the file and needs no server.
+
+    Attributes:
+        path: The file.
+        returns: Sum of the environment's rewards, of every episode.
+        lengths: Steps of every episode.
+        fps: Frames per second.
+        note: What a viewer has to know of the frames; None if there is nothing.
+    """
+
+    path: pathlib.Path
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    fps: float
+    note: str | None = None
+
+    def __str__(self) -> str:
+        episodes = zip(self.returns, self.lengths, strict=True)
+        shown = ", ".join(f"{value:.6g} in {length} steps" for value, length in episodes)
+        return f"{self.path}: {len(self.returns)} episode(s), return {shown}"
+
+    def _repr_html_(self) -> str:
+        """The player, with the file inside."""
+        size, text = self.path.stat().st_size, html.escape(str(self))
+        if size > _MOST_BYTES:
+            return f"<p>{text} ({size / 1e6:.0f} MB, too large for a notebook)</p>"
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        style = "max-width: 100%; height: auto"
+        if self.path.suffix.lower() == ".gif":
+            return f'<img style="{style}" alt="{text}" src="data:image/gif;base64,{data}">'
+        kind = self.path.suffix.lower()[1:]
+        return (
+            f'<video controls autoplay muted loop playsinline style="{style}" '
+            f'src="data:video/{kind};base64,{data}">{text}</video>'
+        )
+
+
+def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str], fps: float = 30.0) -> Video:
+    """Writes episodes, one after the other, to one file.
+
+    Args:
+        episodes: At least one.
+        path: See `write_video`.
+        fps: Frames per second.
+
+    Raises:
+        ValueError: No episodes, another suffix, frames that are no images, or `fps` is not positive.
+        ImportError: Pillow is not installed.
+    """
+    checked_path(path)
+    rewards = [np.asarray(episode.rewards, np.float64) for episode in episodes]
+    written = write_video(captioned(episodes, fps), path, fps)
+    return Video(
+        path=written,
+        returns=tuple(float(own.sum()) for own in rewards),
+        lengths=tuple(map(len, rewards)),
+        fps=fps,
+        note=next((episode.note for episode in episodes if episode.note), None),
+    )
