@@ -130,6 +130,26 @@ def test_a_run_that_fails_before_its_first_result_leaves_nothing(tmp_path, capsy
     assert "--results-dir fails.py/below: cannot be written" in capsys.readouterr().err
 
 
+def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsys):
+    directory, _ = trained
+    assert cli.main(["plot", str(directory), "--key", "learners/default_policy/entropy", "--x", "iterations"]) == 0
+    assert "iterations" in capsys.readouterr().out
+    assert cli.main(["compare", str(directory), str(directory / "result.json"), "--out", str(tmp_path / "x.svg")]) == 0
+    output = capsys.readouterr().out.splitlines()
+    assert re.match(r"run +seeds +last 10 % +95 % interval +whole curve", output[0]) and len(output) == 3
+    assert output[-1] == f"Figure: {tmp_path / 'x.svg'}" and (tmp_path / "x.svg").read_text().startswith("<?xml")
+    for options, message in (
+        ([str(tmp_path / "nothing")], "no run is there"),
+        ([str(directory), "--key", "entropy"], "'learners/default_policy/entropy'"),
+        ([str(directory), "--out", str(tmp_path / "x.doc")], "x.doc"),
+        ([str(directory), "--x", "stpes"], "stpes"),
+        ([str(directory), "--band", "2"], "argument --band: '2' must be between 0 and 1"),
+    ):
+        assert cli.main(["plot", *options]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
 def test_a_run_without_a_terminal_prints_plain_lines(trained):
     directory, output = trained
     assert "\x1b" not in output
@@ -463,7 +483,7 @@ def test_bash_completes_what_is_typed(tmp_path):
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxrl_stack.cli "$@"\n')
     command.chmod(0o755)
     offered = {
-        "jaxrl comp": "completion",
+        "jaxrl comp": "compare completion",
         "jaxrl train p": "PPO",
         "jaxrl train PPO gymnax/Pend": "gymnax/Pendulum-v1",
         "jaxrl train TQC --set n_q": "n_quantiles=",

@@ -17,7 +17,7 @@ from jaxrl_stack.cli.parser import make_parser
 
 __all__ = ["main"]
 
-_FILES = {"list": "listing"}
+_FILES = {"list": "listing", "compare": "plot"}
 """Of commands that have not a file of their own name; imported when they are asked for."""
 
 

@@ -26,7 +26,7 @@ def wrong_input(option: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError, KeyError, ImportError, NotImplementedError) as error:
+    except (ValueError, TypeError, KeyError, ImportError, FileNotFoundError, NotImplementedError) as error:
         message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         raise CliError(f"{option}: {message}" if option else message) from error
 

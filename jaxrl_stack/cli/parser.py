@@ -14,6 +14,7 @@ _EXAMPLES = """\
 examples:
   jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
   jaxrl evaluate results/RUN --episodes 100
+  jaxrl plot results/RUN
   jaxrl new env MyMaze
 
 Each command has its own help: jaxrl train --help
@@ -53,6 +54,17 @@ examples:
 """
 
 
+_PLOT_EXAMPLES = """\
+RUN is a directory of `jaxrl train`, RLlib or Tune, one that holds many, or a progress.csv. Runs that differ in nothing
+but their seed are one line with a band around it.
+
+examples:
+  jaxrl plot results/RUN
+  jaxrl plot results/* --key learners/default_policy/entropy --x seconds
+  jaxrl plot results --out curves.svg
+  jaxrl compare results/PPO_* ~/ray_results/PPO_2026-01-01 --out both.png
+"""
+
 _NEW_EXAMPLES = """\
 examples:
   jaxrl new env MyMaze       # my_maze.py: an environment in JAX
@@ -85,7 +97,15 @@ def _positive(text: str) -> int:
     return number
 
 
-_positive.__name__ = "integer"  # what argparse calls it: "invalid integer value: 'x'"
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1")
+    return number
+
+
+# What argparse calls them: "invalid integer value: 'x'".
+_positive.__name__, _share.__name__ = "integer", "number"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -102,6 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = functools.partial(commands.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[common])
     _add_train(add)
     _add_evaluate(add)
+    _add_pictures(add)
     new = add(
         "new",
         help="write a program to start from",
@@ -213,6 +234,21 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     )
     evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+
+
+def _add_pictures(add: Callable[..., _Parser]) -> None:
+    for command, what in (("plot", "draw curves of runs"), ("compare", "compare how runs ended")):
+        plot = add(command, help=what, description=f"{what.capitalize()}.", epilog=_PLOT_EXAMPLES)
+        plot.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run or of many, or a progress.csv")
+        plot.add_argument("--key", metavar="KEY", help="path in the result (default: the mean return)")
+        plot.add_argument(
+            "--x", metavar="AXIS", default="steps", help="steps (default), seconds, iterations, or a path"
+        )
+        plot.add_argument(
+            "--aggregate", choices=("iqm", "mean", "median"), default="iqm", help="of several seeds (default: iqm)"
+        )
+        plot.add_argument("--band", type=_share, metavar="P", default=0.95, help="its confidence (default: 0.95)")
+        plot.add_argument("--out", metavar="PATH", help="a figure, .png, .svg or .pdf")
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:

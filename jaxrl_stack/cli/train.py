@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     display.header(f"{algo_name(config)} in {env_name(config)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
     interruption = _Interruption()
-    with _made(directory, arguments.words), display:
+    with _made(directory, arguments.words, algo_name(config)), display:
         with wrong_input():
             algo = config.build_algo()
         try:
@@ -74,14 +74,14 @@ def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -
 
 
 @contextlib.contextmanager
-def _made(directory: pathlib.Path, command: Sequence[str]) -> Iterator[None]:
+def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
     """Makes the directory of a run, with where it comes from; what ends before a result leaves nothing behind."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     results = directory / "result.json"
     try:
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_origin(directory, command)
+            write_origin(directory, command, algorithm=algorithm)
         except OSError as error:
             raise CliError(
                 f"--results-dir {directory}: cannot be written ({error}). Name another directory."

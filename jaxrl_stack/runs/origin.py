@@ -22,9 +22,11 @@ _PACKAGE = Path(jaxrl_stack.__file__).parent
 _DEPENDENCIES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy", "ray")
 
 
-def write_origin(directory: str | os.PathLike[str], command: Sequence[str] | None = None) -> None:
+def write_origin(
+    directory: str | os.PathLike[str], command: Sequence[str] | None = None, *, algorithm: str | None = None
+) -> None:
     """Write `run_origin` to ``run.json`` in a run's directory."""
-    text = json.dumps(run_origin(command), indent=2)
+    text = json.dumps(run_origin(command, algorithm=algorithm), indent=2)
     Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
@@ -37,18 +39,20 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def run_origin(command: Sequence[str] | None = None) -> dict[str, Any]:
+def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = None) -> dict[str, Any]:
     """What repeats a run that starts now, as JSON.
 
     Args:
         command: Its words; None for those of this process.
+        algorithm: The algorithm's name.
 
     Returns:
-        ``command`` (a line for a shell; None in a notebook, which has none), ``working_directory``, ``started`` (ISO
-        8601), ``versions`` (of Python and packages), ``platform``, ``hostname`` and ``git``, the `git_state` of
-        ``working_directory`` and of ``jaxrl_stack``.
+        ``algorithm``, ``command`` (a line for a shell; None in a notebook, which has none), ``working_directory``,
+        ``started`` (ISO 8601), ``versions`` (of Python and packages), ``platform``, ``hostname`` and ``git``, the
+        `git_state` of ``working_directory`` and of ``jaxrl_stack``.
     """
     return {
+        "algorithm": algorithm,
         "command": _line(_own_command() if command is None else command),
         "working_directory": os.getcwd(),
         "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),

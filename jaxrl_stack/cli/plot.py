@@ -1,0 +1,28 @@
+"""``jaxrl plot`` and ``jaxrl compare``: curves of runs, and how they ended."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxrl_stack.cli.common import wrong_input
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints curves, or a table of their ends; with ``--out`` writes a figure, too.
+
+    Raises:
+        CliError: If there is no such run, or no such number in it.
+    """
+    from jaxrl_stack.runs.curves import RETURN
+    from jaxrl_stack.runs.plots import compare, comparison_text, plot_runs, runs_as_text
+
+    what = {"paths": arguments.runs, "key": arguments.key or RETURN, "x": arguments.x, "aggregate": arguments.aggregate}
+    with wrong_input():
+        if arguments.command == "compare":
+            print(comparison_text(compare(**what, band=arguments.band), arguments.x))
+        elif arguments.out is None:
+            print(runs_as_text(**what))
+        if arguments.out is not None:
+            plot_runs(**what, out=arguments.out, band=arguments.band)
+            print(f"Figure: {arguments.out}")
+    return 0
