@@ -261,7 +261,7 @@ class AutoResetJaxEnv(JaxEnv):
         return step._replace(obs=obs, state=state)
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        return self._step_without_reset(jax.random.split(key)[0], state, action, params).state
+        return self._stepped(self.step_env(jax.random.split(key)[0], state, action, params)).state
 
     def step_keys(self, keys: jax.Array) -> Any:
         own = jax.vmap(lambda key: jax.random.split(key)[0])(keys.reshape(-1))
