@@ -223,3 +223,15 @@ def test_states_before_a_reset_are_known_of_environments_that_reset_themselves()
     for time in range(MOST):
         state = jax.jit(env.last_state)(jax.random.fold_in(key, time), jnp.int32(time), jnp.int32(0), None)
         assert int(state) == time + 1
+
+
+def test_evaluations_are_recorded_every_so_many_iterations(tmp_path):
+    with pytest.raises(ValueError, match=r"evaluation\(evaluation_video_interval=2\) needs a folder"):
+        config(Walk).evaluation(evaluation_video_interval=2).validate()
+    folder = tmp_path / "videos"
+    own = config(Walk).evaluation(evaluation_video_interval=2, evaluation_video_dir=str(folder))
+    algo = own.build_algo()
+    for _ in range(4):
+        algo.train()
+    algo.stop()
+    assert sorted(path.name for path in folder.iterdir()) == ["iteration_000002.mp4", "iteration_000004.mp4"]

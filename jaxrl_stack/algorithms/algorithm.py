@@ -484,6 +484,9 @@ class Algorithm(Checkpointable):
         metrics = Result(outcome)
         self.callbacks.on_evaluate_end(algorithm=self, metrics_logger=self.metrics, evaluation_metrics=metrics)
         self._evaluation_metrics = metrics
+        videos, folder = self.config.evaluation_video_interval, self.config.video_dir
+        if videos and folder and self._iteration % videos == 0:
+            self.record(os.path.join(folder, f"iteration_{self._iteration:06d}.mp4"))
         return metrics
 
     @property

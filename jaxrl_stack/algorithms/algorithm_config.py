@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,12 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         total, asked = self.total_train_batch_size, self.rollout_fragment_length
         length = -(-total // per_step) if asked == "auto" else int(asked)
         return num_blocks * max(1, -(-total // (per_step * length))), length
+
+    @property
+    def video_dir(self) -> str | None:
+        """Folder of evaluation's videos; None if nothing says where."""
+        results_dir = getattr(self, "results_dir", None)
+        return self.evaluation_video_dir or (os.path.join(results_dir, "videos") if results_dir else None)
 
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself."""

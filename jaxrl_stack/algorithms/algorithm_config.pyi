@@ -13,6 +13,7 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 _Config = TypeVar("_Config")
 
 import math
+import os
 from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING, Any
 import numpy as np
@@ -158,6 +159,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     evaluation_config: AlgorithmConfig | dict[str, Any] | None
     evaluation_num_env_runners: int
     custom_evaluation_function: Callable[..., Any] | None
+    evaluation_video_interval: int | None
+    evaluation_video_dir: str | None
     offline_evaluation_interval: int | None
     num_offline_eval_runners: int
     offline_evaluation_type: str
@@ -384,6 +387,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         evaluation_config: AlgorithmConfig | dict[str, Any] | None | type[NotProvided] = ...,
         evaluation_num_env_runners: int | type[NotProvided] = ...,
         custom_evaluation_function: Callable[..., Any] | None | type[NotProvided] = ...,
+        evaluation_video_interval: int | None | type[NotProvided] = ...,
+        evaluation_video_dir: str | None | type[NotProvided] = ...,
         offline_evaluation_interval: int | None | type[NotProvided] = ...,
         num_offline_eval_runners: int | type[NotProvided] = ...,
         offline_evaluation_type: str | type[NotProvided] = ...,
@@ -561,6 +566,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         ...
     @property
     def train_batch_blocks(self) -> tuple[int, int]:
+        ...
+    @property
+    def video_dir(self) -> str | None:
         ...
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
         ...

@@ -289,6 +289,11 @@ BASE_SECTIONS: tuple[Section, ...] = (
         host("custom_evaluation_function", None, function,
             "f(algorithm, eval_env_runner_group) -> (results, env_steps, agent_steps) in place of the evaluation.",
             EVALUATION),
+        host("evaluation_video_interval", None, integer(1, also=(None,)),
+            "Record the first episode of an evaluation to a video, if it is after every that many iterations; None "
+            "never.", EVALUATION),
+        host("evaluation_video_dir", None, text,
+            "Folder of those videos; None: videos/ in the folder of the results.", EVALUATION),
         offline("offline_evaluation_interval", None, anything("int"), "Evaluate on recorded data every N iterations."),
         offline("num_offline_eval_runners", 0, integer(0), "Actors for offline evaluation."),
         offline("offline_evaluation_type", "eval_loss", one_of("eval_loss", "is", "pdis"),

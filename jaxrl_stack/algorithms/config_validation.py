@@ -23,6 +23,8 @@ _OF_THE_ALGORITHM = (
     "evaluation_parallel_to_training",
     "evaluation_error_after_n_consecutive_skips",
     "custom_evaluation_function",
+    "evaluation_video_interval",
+    "evaluation_video_dir",
 )
 """Settings of evaluation that its runners have nothing to do with."""
 
@@ -189,6 +191,11 @@ class ConfigValidation(ConfigStore):
             self._value_error(
                 "evaluation(evaluation_parallel_to_training=True) needs EnvRunner actors of its own: set "
                 "evaluation_num_env_runners to at least 1, or leave evaluation_parallel_to_training out."
+            )
+        if self.evaluation_video_interval and not self.video_dir:
+            self._value_error(
+                f"evaluation(evaluation_video_interval={self.evaluation_video_interval}) needs a folder to write to: "
+                "set evaluation_video_dir, or a folder for all results."
             )
         low = self.evaluation_auto_duration_min_env_steps_per_sample
         high = self.evaluation_auto_duration_max_env_steps_per_sample
