@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import harness, host_throughput, learning, off_policy_throughput
+from bench import first_hour, harness, host_throughput, learning, off_policy_throughput
 from bench.baselines import dqn_loop, sac_loop, sorting_loop, tight_loop
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -484,3 +484,52 @@ def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):
     with pytest.raises(SystemExit):
         learning.main(["--only", "DQN:Pendulum-v1"])
     assert "no criterion 'DQN:Pendulum-v1'" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------ the first hour
+
+PAGE = """
+```bash
+pip install . && echo jaxrl train PPO
+pip install '.[test]' && pytest
+# a remark
+echo jaxrl plot \\
+  results/RUN
+```
+
+```python
+import time
+x = 1
+```
+```python
+class Maze(MyEnv): pass
+x += 1; assert x == 2
+```
+"""
+
+
+def test_the_commands_of_a_page_run_in_order_and_are_timed(tmp_path):
+    page = PAGE.replace("MyEnv", "type('MyEnv', (), {})")
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    steps = first_hour.run_page(page, tmp_path, environment, install=False)
+    sources = [" ".join(step.source.split()) for step in steps]
+    assert sources[:4] == ["echo jaxrl train PPO", "echo jaxrl plot results/RUN", "import time", "x = 1"]
+    assert [step.block for step in steps] == [0, 0, 1, 1, 2, 2, 2]
+    assert all(0.0 <= step.seconds < 60.0 for step in steps) and steps[2].seconds > 0.01  # with the start of Python
+    with pytest.raises(RuntimeError, match=r"(?s)ends with 1.*AssertionError"):
+        first_hour.run_page(page.replace("x == 2", "x == 3"), tmp_path, environment, install=False)
+
+
+def test_milestones_are_what_reaches_them_first():
+    steps = [
+        first_hour.Step("python3 -m venv .venv", 1.0, 0),
+        first_hour.Step("pip install .", 2.0, 0),
+        first_hour.Step("jaxrl train PPO x", 4.0, 0),
+        first_hour.Step("algo.train()", 8.0, 1),
+        first_hour.Step("algo.history.plot('x.png')", 16.0, 1),
+        first_hour.Step("class Maze(AutoResetJaxEnv): pass", 32.0, 2),
+        first_hour.Step("algo.train()", 64.0, 2),
+    ]
+    milestones = first_hour.reached(steps)
+    assert (milestones["install"], milestones["first result"], milestones["first plot"]) == (3.0, 4.0, 16.0)
+    assert milestones["own environment"] == 96.0 and math.isnan(milestones["report"])
