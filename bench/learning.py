@@ -131,7 +131,7 @@ def settings_of(env: str, algorithm: str = "PPO") -> dict[str, Any]:
     Raises:
         SystemExit: There are none.
     """
-    settings = tuned_settings(algorithm).get(env) or (host_settings().get(env) if algorithm == "PPO" else None)
+    settings = (host_settings() if algorithm == "PPO" else {}).get(env) or tuned_settings(algorithm).get(env)
     if settings is None:
         known = ", ".join(CRITERIA[algorithm])
         raise SystemExit(f"--env {env}: there are no settings of {algorithm} for it. Choose one of {known}.")
