@@ -69,6 +69,15 @@ class Numbers:
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
+    def has_settled_at_its_best(self) -> bool:
+        """Whether the return has risen, and its last fifth stays within a twentieth of that below the best."""
+        returns = self.known(RETURN)
+        if not len(returns):
+            return False
+        best, worst = float(returns.max()), float(returns.min())
+        late = returns[-_share(len(returns)) :]
+        return best > worst and bool(late.min() > best - 0.05 * (best - worst))
+
     def setting(self, name: str) -> float:
         """A setting that is one number; NaN for schedules, None, and what is not known."""
         value = self.settings.get(name)
@@ -196,7 +205,8 @@ def blind_critic(numbers: Numbers) -> Finding | None:
     explained = numbers.late("vf_explained_var")
     if not (explained < 0.2 and len(numbers.known("vf_explained_var")) >= _MIN_ITERATIONS):
         return None
-    if clipped_value_loss(numbers) is not None:
+    # The loss is what keeps it from learning; or all returns are the same by now, and there is nothing to explain.
+    if clipped_value_loss(numbers) is not None or numbers.has_settled_at_its_best():
         return None
     spread, size = numbers.late("value_target_std"), abs(numbers.late(RETURN))
     measured = f"The explained variance is {explained:.2f} late in the run"
@@ -272,9 +282,9 @@ def entropy_collapsed(numbers: Numbers) -> Finding | None:
         is_gone, measured = first > 0.0 and last < 0.05 * first, f"The entropy fell from {first:.2g} to {last:.2g}"
     if not is_gone or len(returns) < _MIN_ITERATIONS:
         return None
-    best, worst, late = float(returns.max()), float(returns.min()), numbers.late(RETURN)
-    if late > best - 0.1 * (best - worst) and best > worst:
+    if numbers.has_settled_at_its_best():
         return None
+    best, late = float(returns.max()), numbers.late(RETURN)
     return Finding(
         "problem",
         "Exploration has stopped too early",

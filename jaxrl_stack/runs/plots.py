@@ -89,11 +89,25 @@ def plot_runs(
         KeyError: If none of the runs has such a number.
         ValueError: If a file is damaged, no numbers can be drawn, or `out` ends in something else.
     """
+    return figure_of(find_runs(paths), key, x, out, aggregate=aggregate, band=band, title=title)
+
+
+def figure_of(
+    runs: Sequence[Run],
+    key: str = RETURN,
+    x: str = STEPS,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    aggregate: str = "iqm",
+    band: float = 0.95,
+    title: str | None = None,
+) -> Any:
+    """`plot_runs` of runs that have been read, or that are in this process."""
     from jaxrl_stack.runs.figures import checked_figure_path, draw
 
     if out is not None:
         checked_figure_path(out)
-    bands = bands_of(find_runs(paths), key, x, aggregate=aggregate, band=band)
+    bands = bands_of(runs, key, x, aggregate=aggregate, band=band)
     return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=title, path=out)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_stack.runs.curves import RETURN, SECONDS, STEPS, axis_label, key_label
-from jaxrl_stack.runs.diagnoses import diagnoses
+from jaxrl_stack.runs.diagnoses import Finding, diagnoses
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.plots import Paths, bands_of
 from jaxrl_stack.runs.run import Run, find_runs, settings_that_differ
@@ -61,7 +61,7 @@ def write_report(
 
     Args:
         runs: Its folder or table, several of them (see `find_runs`), or what was read. Seeds are drawn together, with a
-            band; videos, settings and findings are those of the first one.
+            band; videos, settings and numbers without a band are those of the first one.
         path: The file, ``report.html``; folders are made, a file that is there is replaced.
         defaults: The settings that its algorithm has unless told otherwise, as plain values; None to show no
             differences.
@@ -108,9 +108,9 @@ def report_html(
     first = runs[0]
     heading = title or first.title
     sections = [
-        _summary(runs),
+        _summary(runs, x, aggregate),
         _section("Learning", _main_figure(runs, x, aggregate)),
-        _section("Findings", _findings(first)),
+        _section("Findings", _findings(runs)),
         _section("Video", _video(first.folder)),
         _section("Measured while training", _small_figures(runs, x, aggregate)),
         _section("Where the time went", _phases(first.history)),
@@ -133,21 +133,17 @@ def _section(name: str, content: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- parts
 
 
-def _summary(runs: Sequence[Run]) -> str:
+def _summary(runs: Sequence[Run], x: str, aggregate: str) -> str:
     history, origin = runs[0].history, runs[0].origin
     last = history.last
-    seconds = last.get(SECONDS, math.nan)
-    steady = seconds - _total(history, "timers/compile_s")
+    steady = last.get(SECONDS, math.nan) - _total(history, "timers/compile_s")
     tiles = {
-        "mean return at the end": number_text(_last_known(history, RETURN)),
-        "at its best": number_text(_best(history, RETURN)),
+        **(_return_of_one(history) if len(runs) == 1 else _return_of_several(runs, x, aggregate)),
         "environment steps": number_text(last.get(STEPS, math.nan)),
         "iterations": f"{len(history):,}",
-        "seconds": number_text(seconds),
-        "steps/s, compiling left out": number_text(last.get(STEPS, math.nan) / steady) if steady > 0 else "–",
+        "seconds": number_text(last.get(SECONDS, math.nan)),
+        "steps/s after compiling": number_text(last.get(STEPS, math.nan) / steady) if steady > 0 else "–",
     }
-    if len(runs) > 1:
-        tiles = {"seeds (numbers are of the first)": str(len(runs)), **tiles}
     items = "".join(
         f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in tiles.items()
     )
@@ -159,13 +155,23 @@ def _total(history: History, name: str) -> float:
     return float(np.nansum(history[name])) if name in history else 0.0
 
 
-def _last_known(history: History, name: str) -> float:
-    values = history[name][np.isfinite(history[name])] if name in history else np.zeros(0)
-    return float(values[-1]) if len(values) else math.nan
+def _return_of_one(history: History) -> dict[str, str]:
+    returns = history[RETURN][np.isfinite(history[RETURN])] if RETURN in history else np.array([math.nan])
+    return {"mean return at the end": number_text(returns[-1]), "best mean return": number_text(returns.max())}
 
 
-def _best(history: History, name: str) -> float:
-    return float(np.nanmax(history[name])) if name in history else math.nan
+def _return_of_several(runs: Sequence[Run], x: str, aggregate: str) -> dict[str, str]:
+    try:
+        band, *others = bands_of(runs, RETURN, x, aggregate=aggregate)
+    except (KeyError, ValueError):
+        return {"runs": str(len(runs))}
+    if others:
+        return {"runs, of several kinds": str(len(runs))}
+    name = {"iqm": "interquartile mean"}.get(aggregate, aggregate)
+    return {
+        f"return at the end, {name} of {len(band.curves)} seeds": number_text(band.middle[-1]),
+        "its 95 % interval": f"{number_text(band.low[-1])} … {number_text(band.high[-1])}",
+    }
 
 
 def _main_figure(runs: Sequence[Run], x: str, aggregate: str) -> str:
@@ -204,15 +210,20 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
     return f'<figure class="{role}" role="img" aria-label="{html.escape(title)}">{figure.to_svg()}</figure>'
 
 
-def _findings(run: Run) -> str:
-    found = diagnoses(run.history, run.settings)
-    if not found:
+def _findings(runs: Sequence[Run]) -> str:
+    """What the rules say of the runs; in the words of the first of which it is true."""
+    by_title: dict[str, list[Finding]] = {}
+    for run in runs:
+        for one in diagnoses(run.history, run.settings):
+            by_title.setdefault(one.title, []).append(one)
+    if not by_title:
         return "<p>None of the rules found anything to say.</p>"
-    items = "".join(
-        f'<li class="{one.kind}"><b>{_KINDS[one.kind]}: {html.escape(one.title)}.</b> {html.escape(one.text)}</li>'
-        for one in found
-    )
-    return f'<ul class="findings">{items}</ul>'
+    items = []
+    for (first, *_), count in ((alike, len(alike)) for alike in by_title.values()):
+        of = f" in {count} of {len(runs)} runs" if len(runs) > 1 else ""
+        heading = html.escape(f"{_KINDS[first.kind]}{of}: {first.title}.")
+        items.append(f'<li class="{first.kind}"><b>{heading}</b> {html.escape(first.text)}</li>')
+    return f'<ul class="findings">{"".join(items)}</ul>'
 
 
 def _video(folder: Path | None) -> str:
@@ -314,7 +325,7 @@ section, .tiles { background: #fff; border: 1px solid var(--line); border-radius
 .tiles span { color: var(--soft); font-size: .82rem; }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: .8rem; }
 figure { margin: 0; }
-figure.main { max-width: 860px; margin: 0 auto; }
+figure.main { max-width: 760px; margin: 0 auto; }
 figure > svg { display: block; width: 100%; height: auto; }
 .video img, .video video { display: block; max-width: 100%; height: auto; margin: 0 auto; border-radius: 6px; }
 .findings { list-style: none; margin: 0; padding: 0; }

@@ -63,7 +63,7 @@ CASES = {
         ["3000", "vf_clip_param=10 ", "above 6000"],
     ),
     "blind_critic": (
-        history(vf_explained_var=0.01, value_target_std=300.0),
+        history(returns=RISING, vf_explained_var=0.01, value_target_std=300.0),
         {},
         ["0.01", "300", "vf_share_layers=False"],
     ),
@@ -115,8 +115,14 @@ def test_a_rule_says_nothing_of_what_is_not_known_and_of_a_run_that_learns(rule)
         ("entropy_collapsed", {"returns": COLLAPSE, "entropy": late(-2.0, 1.0), "policy_std": 0.3}, {}),
         # A small loss that is below the limit.
         ("clipped_value_loss", {"vf_loss": 0.5, "vf_loss_unclipped": 2.0}, {"vf_clip_param": 10.0}),
+        # All returns are the same by now.
+        ("blind_critic", {"vf_explained_var": 0.0}, {}),
         # The value loss is cut off: that is the reason, and said by a rule of its own.
-        ("blind_critic", {"vf_explained_var": 0.0, "vf_loss": 9.0, "vf_loss_unclipped": 99.0}, {"vf_clip_param": 10.0}),
+        (
+            "blind_critic",
+            {"returns": RISING, "vf_explained_var": 0.0, "vf_loss": 9.0, "vf_loss_unclipped": 99.0},
+            {"vf_clip_param": 10.0},
+        ),
         ("values_run_away", {"qf_mean": 150.0}, {}),
     ],
 )

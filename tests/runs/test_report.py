@@ -111,8 +111,10 @@ def test_seeds_are_drawn_together_with_a_band(tmp_path):
     runs = [Run(f"seed {seed}", table(10.0 + seed), {"env": ENV, "seed": seed}) for seed in range(3)]
     text = write_report(runs, tmp_path / "report.html", title="Three <seeds>").read_text()
     assert "<h1>Three &lt;seeds&gt;</h1>" in text
-    assert "FillBetweenPolyCollection" in text and "Seeds" not in text
-    assert "3" in Page(text).text
+    assert "FillBetweenPolyCollection" in text
+    page = Page(text).text
+    assert "121return at the end, interquartile mean of 3 seeds" in page and "110 … 132" in page
+    assert "Problem in 3 of 3 runs: Much of every batch is clipped." in page
 
 
 def test_a_video_that_is_too_large_is_named_and_left_out(folder, tmp_path, monkeypatch):
@@ -133,7 +135,7 @@ def test_what_is_not_known_is_left_out(tmp_path):
 def test_several_places_are_one_report(folder, tmp_path):
     assert len(find_runs([folder])) == 1
     text = write_report([folder, Run("more", table(20.0))], tmp_path / "report.html").read_text()
-    assert "seeds (numbers are of the first)" in text
+    assert "2runs, of several kinds" in Page(text).text
 
 
 def test_a_report_is_html(folder, tmp_path):

@@ -1,0 +1,71 @@
+"""The same config with several seeds."""
+
+from __future__ import annotations
+
+import jax.monitoring
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.seeds import SeedRuns, run_seeds
+
+CONFIG = (
+    PPOConfig()
+    .environment("gymnax/CartPole-v1")
+    .env_runners(num_envs_per_env_runner=8)
+    .training(train_batch_size_per_learner=256, minibatch_size=128, num_epochs=1)
+    .rl_module(model_config={"fcnet_hiddens": [8]})
+    .debugging(seed=77)
+)
+_loaded: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def seeds() -> SeedRuns:
+    """Two seeds of three iterations; what was compiled for each is in `_loaded`."""
+    jax.monitoring.register_event_listener(
+        lambda event, **kwargs: _loaded.append(event) if "compilation_cache" in event else None
+    )
+    run_seeds(CONFIG, [4], {"training_iteration": 1}, progress=False)
+    _loaded.clear()
+    return run_seeds(CONFIG, [5, 6], {"training_iteration": 3}, progress=False)
+
+
+def test_seeds_differ_and_repeat_and_the_config_keeps_its_own(seeds):
+    assert [run.name for run in seeds.runs] == ["seed 5", "seed 6"]
+    assert [run.settings["seed"] for run in seeds.runs] == [5, 6]
+    first, second = seeds.histories
+    assert len(first) == len(second) == 3
+    assert not np.array_equal(first[RETURN], second[RETURN])
+    (again,) = run_seeds(CONFIG, [6], {"training_iteration": 3}, progress=False).histories
+    np.testing.assert_array_equal(again[RETURN], second[RETURN])
+    assert CONFIG.seed == 77
+
+
+def test_further_seeds_compile_nothing(seeds):
+    assert any(event.endswith("/cache_hits") for event in _loaded)
+    assert not any(event.endswith("/cache_misses") for event in _loaded)
+
+
+def test_their_curves_are_one_band_and_a_figure_is_a_line(seeds, tmp_path):
+    band = seeds.band(aggregate="mean")
+    assert (len(band.curves), band.label) == (2, "PPO on gymnax/CartPole-v1 (2 seeds)")
+    ends = [history[RETURN][-1] for history in seeds.histories]
+    np.testing.assert_allclose(band.middle[-1], np.mean(ends), rtol=1e-12)
+    seeds.plot(tmp_path / "seeds.png")
+    assert (tmp_path / "seeds.png").stat().st_size > 10_000
+    text = seeds.report(tmp_path / "report.html").read_text()
+    assert "minibatch_size" in text and "PPO on gymnax/CartPole-v1" in text
+
+
+def test_a_line_tells_of_each_seed(capsys):
+    run_seeds(CONFIG, [5], {"training_iteration": 1})
+    assert capsys.readouterr().out.startswith("seed 5 (1 of 1): return ")
+
+
+def test_what_cannot_be_is_refused_before_anything_is_built():
+    with pytest.raises(ValueError, match=r"run_seeds\(seeds=0\): must be at least one"):
+        run_seeds(CONFIG, 0, {"training_iteration": 1})
+    with pytest.raises(ValueError, match=r"run_seeds\(until=\{\}\): say when a run ends"):
+        run_seeds(CONFIG, 2, {})
