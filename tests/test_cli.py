@@ -19,13 +19,13 @@ from jaxrl_stack import __version__, cli
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.ppo.tuned import TUNED
+from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.checkpoints.newest import newest_checkpoint
-from jaxrl_stack.cli.experiment import experiment, known_result
+from jaxrl_stack.cli.experiment import experiment
 from jaxrl_stack.cli.new import KINDS
-from jaxrl_stack.cli.progress import RunStatistics, duration, eta_text
-from jaxrl_stack.cli.stop import StopCriteria
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.runs.origin import git_state, read_origin
+from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.utils.results import flatten_result
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -158,6 +158,7 @@ def test_a_run_without_a_terminal_prints_plain_lines(trained):
     assert closing_line(output, "Stopped") == "env_runners/num_env_steps_sampled_lifetime = 256 has reached 200"
     assert closing_line(output, "Trained").startswith("256 steps in 2 iterations, return ")
     assert closing_line(output, "Results") == str(directory)
+    assert closing_line(output, "Curves") == f"tensorboard --logdir {directory}"
     assert closing_line(output, "Evaluate") == f"jaxrl evaluate {closing_line(output, 'Checkpoint')}"
 
 
@@ -374,7 +375,7 @@ def test_options_overrule_the_config_file(tmp_path, capsys, monkeypatch):
     assert re.fullmatch(r"PPO_gymnax-CartPole-v1_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", directory.name)
     assert json.loads((directory / "params.json").read_text())["lr"] == 0.125
     assert closing_line(output, "Stopped") == "training_iteration = 1 has reached 1"
-    assert "Checkpoint" not in output and len(output.splitlines()) == 3
+    assert "Checkpoint" not in output and len(output.splitlines()) == 4
 
 
 def test_a_run_with_tuned_settings_evaluates_without_a_file(tmp_path, capsys, monkeypatch):
@@ -391,7 +392,7 @@ def test_a_run_with_tuned_settings_evaluates_without_a_file(tmp_path, capsys, mo
 @pytest.mark.parametrize("env", TUNED)
 def test_tuned_settings_are_valid_and_shown(env, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("jaxrl_stack.cli.train._train", lambda algo, *rest: [repr(algo.config.minibatch_size)])
+    monkeypatch.setattr("jaxrl_stack.cli.train._train", lambda algo, *rest: ([repr(algo.config.minibatch_size)], False))
     assert cli.main(["train", "--algo", "PPO", "--env", env]) == 0
     output = capsys.readouterr().out
     assert "tuned example settings num_envs_per_env_runner=64" in output
@@ -414,36 +415,6 @@ def test_version_and_help(capsys):
     assert "jaxrl train PPO gymnax/CartPole-v1 --stop" in capsys.readouterr().out
     assert cli.main([]) == 0
     assert "COMMAND" in capsys.readouterr().out
-
-
-def result_after(iterations: int, *, seconds: float, compile_s: float) -> dict:
-    return {
-        "training_iteration": iterations,
-        "num_env_steps_sampled_lifetime": 1000 * iterations,
-        "time_total_s": seconds * iterations,
-        "time_this_iter_s": seconds,
-        "timers": {"compile_s": compile_s},
-        "env_runners": {"episode_return_mean": 10.0},
-    }
-
-
-def test_speed_and_eta_leave_compilation_out():
-    statistics = RunStatistics()
-    statistics.update(result_after(1, seconds=5.0, compile_s=4.0))
-    statistics.update(result_after(2, seconds=1.0, compile_s=0.0))
-    assert statistics.steps_per_second == statistics.steps_per_second_overall == 1000.0
-    assert (statistics.compile_seconds, statistics.steady_seconds) == (4.0, 2.0)
-    result = result_after(2, seconds=1.0, compile_s=0.0)
-    steps, goal = {"num_env_steps_sampled_lifetime": 10_000}, {"env_runners/episode_return_mean": 475}
-    assert eta_text(StopCriteria(steps), result, statistics) == "8.0 s"
-    assert eta_text(StopCriteria(steps | goal), result, statistics) == "8.0 s at most"
-    assert eta_text(StopCriteria(goal), result, statistics) == "unknown"
-    assert StopCriteria(steps).fraction(result) == 0.2 and StopCriteria(goal).fraction(result) is None
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (187, "3:07"), (3600, "1:00:00")])
-def test_duration(seconds, text):
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)

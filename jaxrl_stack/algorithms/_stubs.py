@@ -33,6 +33,7 @@ HEADER = """\
 """
 # What the annotations of settings name.
 IMPORTS = """\
+import os
 from collections.abc import Callable, Collection
 from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym

@@ -19,6 +19,7 @@ import jax
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.recording import record
+from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -42,11 +43,14 @@ from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
-from jaxrl_stack.utils.devices import of_first_process
+from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
@@ -114,6 +118,8 @@ class Algorithm(Checkpointable):
         metrics: A `MetricsLogger` for callbacks and user code; what is logged appears in the next result.
         callbacks: Calls the hooks of ``config.callbacks``.
         driver: Samples, learns and evaluates: on the device for a JAX environment, with env runners for others.
+        history: The numbers of all iterations as a table, those of before a restored checkpoint included.
+        stop_criteria: What ends the running `learn`, and then makes ``result["done"]`` true; None outside of it.
     """
 
     def __init__(self, config: AlgorithmConfig, env: Any = None, **kwargs: Any):
@@ -188,6 +194,7 @@ class Algorithm(Checkpointable):
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
         enable_compilation_cache(config.compilation_cache_dir or None)
+        self._output = self._new_output(config)
         resolved = None
         if config.env is not None or self.training_step_class.needs_env:
             resolved = resolve_env(config.env, config.env_config)
@@ -210,6 +217,17 @@ class Algorithm(Checkpointable):
         self._profiler = Profiler(config.profile_iterations, None)
         self._evaluation_metrics: dict[str, Any] | None = None
         self._last_result: dict[str, Any] = {}
+        self.stop_criteria: StopCriteria | None = None
+        self.history = History()
+
+    def _new_output(self, config: AlgorithmConfig) -> RunOutput:
+        name = f"{type(self).__name__} {short(config.env)}"
+        # Of joined processes, which all know every result, the first one writes.
+        writes = num_joined_processes() == 1 or jax.process_index() == 0
+        loggers: Any = config.loggers  # a dict, whatever they were given as
+        if not writes:
+            return RunOutput(name, self._reported_config)
+        return RunOutput(name, self._reported_config, config.results_dir, loggers)
 
     def _reported(self) -> dict[str, Any]:
         """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
@@ -341,7 +359,53 @@ class Algorithm(Checkpointable):
         result["config"] = dict(self._reported_config)
         self._last_result = result
         self.log_result(result)
+        result["done"] = self.stop_criteria is not None and self.stop_criteria.reached(result) is not None
+        self.history.append(result)
+        self._output.write(result)
         return result
+
+    def learn(self, until: Until = None, *, progress: bool = True) -> Result:
+        """Train until a goal is reached, and show how it goes.
+
+        Ctrl-C ends it after the running iteration; everything that was learned is kept, and training can go on.
+
+        Args:
+            until: When to stop, as in Ray Tune: ``{"env_runners/episode_return_mean": 475, "time_total_s": 60}`` stops
+                at what is reached first (values in the result, by path or nested). Or a number of further iterations,
+                or a function of the result. None goes on until Ctrl-C.
+            progress: Show speed, time left and returns: in a notebook with their curve, in a terminal on two lines that
+                are redrawn, elsewhere as plain lines.
+
+        Returns:
+            The last result; `history` has all of them. If the last one has reached the goal already, that one.
+
+        Raises:
+            ValueError: If `until` names what results do not hold; before training where that is known.
+        """
+        self._check_is_running()
+        from jaxrl_stack.runs.displays import make_display  # what draws takes a while to import
+        from jaxrl_stack.runs.learn import learn
+
+        criteria = self._checked_criteria(until)
+        last = self._last_result
+        if isinstance(last, Result) and last["training_iteration"] == self._iteration and criteria.reached(last):
+            return last
+        display = make_display(criteria, is_quiet=not progress)
+        display.header(f"{type(self).__name__} in {short(self.config.env)}, until {criteria}.")
+        with display:
+            outcome = learn(self, criteria, display, "training" if last else "compiling the training program")
+        for line in outcome.lines(self._output.directory) if progress else ():
+            print(line)
+        return outcome.result
+
+    def _checked_criteria(self, until: Until) -> StopCriteria:
+        criteria = StopCriteria(until, iteration=self._iteration)
+        criteria.check_evaluation(self.config.evaluation_interval)
+        known = known_result(self.config, self.driver.module_ids)
+        if known is not None:
+            merge_nested(known, self._last_result)
+        criteria.check_names(known)
+        return criteria
 
     def _logged(self, key: tuple[str, ...]) -> float:
         return self.metrics.peek(key) if key in self.metrics else 0.0
@@ -670,6 +734,7 @@ class Algorithm(Checkpointable):
             "time_total_s": self._time_total,
             "evaluation": dict(self._evaluated),
             "num_actions_computed": self._action_count,
+            "history": self.history.get_state(),
             COMPONENT_METRICS_LOGGER: self.metrics.get_state(),
         }
         wanted = {n: state[n] for n in selected(list(state), components, not_components, type(self).__name__)}
@@ -691,6 +756,8 @@ class Algorithm(Checkpointable):
             self._restored_at = self._progress()
             self._evaluated = {name: int(state["evaluation"].get(name, 0)) for name in self._evaluated}
             self._action_count = int(state["num_actions_computed"])
+            # Checkpoints of before there was one have none.
+            self.history.set_state(state.get("history", History().get_state()))
         if COMPONENT_METRICS_LOGGER in state:
             self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])
         self.driver.set_replay_state(state)
@@ -864,6 +931,8 @@ class Algorithm(Checkpointable):
                 return False
         self.config = config
         self._start_anew(config)
+        self._output.close()
+        self._output = self._new_output(config)
         self.driver.callbacks = self.callbacks
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.metrics.reported = self._reported
@@ -879,6 +948,7 @@ class Algorithm(Checkpointable):
 
     def cleanup(self) -> None:
         """Free what `setup` made."""
+        self._output.close()
         self.driver.stop()
 
 

@@ -1,5 +1,6 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
+import os
 from collections.abc import Callable, Collection
 from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym
@@ -222,6 +223,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     min_time_s_per_iteration: float | None
     min_train_timesteps_per_iteration: int | None
     min_sample_timesteps_per_iteration: int | None
+    results_dir: str | os.PathLike[str] | None
+    loggers: Collection[str] | dict[str, dict[str, Any]] | None
     log_gradients: bool
     stats_cls_lookup: dict[str, type[StatsBase]]
     custom_stats_cls_lookup: dict[str, type[StatsBase]]
@@ -461,6 +464,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         min_time_s_per_iteration: float | None | type[NotProvided] = ...,
         min_train_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         min_sample_timesteps_per_iteration: int | None | type[NotProvided] = ...,
+        results_dir: str | os.PathLike[str] | None | type[NotProvided] = ...,
+        loggers: Collection[str] | dict[str, dict[str, Any]] | None | type[NotProvided] = ...,
         log_gradients: bool | type[NotProvided] = ...,
         custom_stats_cls_lookup: dict[str, type[StatsBase]] | type[NotProvided] = ...,
     ) -> _Config: ...

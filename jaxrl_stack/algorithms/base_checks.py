@@ -18,6 +18,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.models.catalog import Catalog
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.runs.trackers import TRACKERS
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.signatures import call_problem
@@ -147,6 +148,20 @@ def stats_classes(value: Any) -> str | None:
     if isinstance(value, dict) and all(isinstance(k, str) and is_stats(v) is None for k, v in value.items()):
         return None
     return "a dict from the name of a reduction to a subclass of StatsBase"
+
+
+@check_of("Collection[str] | dict[str, dict[str, Any]]")
+def loggers(value: Any) -> str | None:
+    names = value if isinstance(value, dict | list | tuple) else [None]
+    options = value.values() if isinstance(value, dict) else ()
+    if all(name in TRACKERS for name in names) and all(isinstance(each, dict) for each in options):
+        return None
+    return f"a list of names, which are {', '.join(map(repr, TRACKERS))}, or a dict from name to a dict of arguments"
+
+
+def with_options(value: Any) -> Any:
+    """A dict of loggers: names have no options."""
+    return {name: {} for name in value} if isinstance(value, list | tuple) else value
 
 
 @check_of("dict[str, dict[str, Any]]")

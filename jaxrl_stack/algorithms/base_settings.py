@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from typing import Any
 
 from jaxrl_stack.algorithms import base_checks as checks
@@ -370,6 +371,13 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Fewest trained env steps in an iteration.", ALGORITHM),
         static("min_sample_timesteps_per_iteration", 0, integer(0, also=(None,)),
             "Fewest sampled env steps in an iteration.", ALGORITHM),
+        host("results_dir", None, instance(str, os.PathLike, what="a path", annotation="str | os.PathLike[str]"),
+            "Directory that every iteration is written to: CSV, JSON, TensorBoard events and a log. If a run is there "
+            "already, a number is added to its name. None writes nothing.", ALGORITHM,
+            convert=lambda value: value and os.fspath(value)),
+        host("loggers", None, checks.loggers,
+            "Trackers that every iteration is sent to, by name ('wandb', 'mlflow', 'trackio'), or name → arguments of "
+            "what starts a run there.", ALGORITHM, convert=checks.with_options),
         inert("log_gradients", False, boolean,
             "Report the norms of the gradients before clipping.", instead="they are always reported; leave it out."),
         host("custom_stats_cls_lookup", DEFAULT_STATS_CLS_LOOKUP, checks.stats_classes,

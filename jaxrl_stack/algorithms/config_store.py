@@ -44,8 +44,9 @@ _INTERNAL_DEFAULTS: dict[str, Any] = {
 }
 """Attributes that are no settings but may be set by subclasses and builders."""
 
-NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir"})
-"""Settings that say nothing of a run. Compiled programs are read, and run, from where this one points to."""
+NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir", "results_dir", "loggers"})
+"""Settings of one process on one machine. Compiled programs are read, and run, from where the first one points to; a
+checkpoint does not say where others write."""
 
 _CACHES = ("_configs_of_modules", "_resolved_env")
 

@@ -1,5 +1,6 @@
 # Made by `python -m jaxrl_stack.algorithms._stubs`; do not edit.
 # ruff: noqa
+import os
 from collections.abc import Callable, Collection
 from typing import Any, Literal, Never, TypeVar
 import gymnasium as gym

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, json_object, wrong_input
-from jaxrl_stack.cli.stop import StopCriteria
+from jaxrl_stack.runs.stop import StopCriteria
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -31,6 +31,8 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     Raises:
         CliError: If an option, a setting or a file is wrong.
     """
+    from jaxrl_stack.algorithms.result_names import known_result
+
     stop = None if arguments.stop is None else json_object("--stop", arguments.stop)
     settings = None if arguments.config is None else json_object("--config", arguments.config)
     criteria_from = "--stop"
@@ -57,9 +59,9 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         raise CliError("--env is missing. Name an environment: --env gymnax/CartPole-v1 (`jaxrl list envs`).")
     with wrong_input():
         config.validate()
-    criteria = StopCriteria(stop or {}, criteria_from)
-    criteria.check_evaluation(config.evaluation_interval)
-    criteria.check_names(known_result(config))
+        criteria = StopCriteria(stop or {}, criteria_from)
+        criteria.check_evaluation(config.evaluation_interval, "Add --evaluation-interval 10.")
+        criteria.check_names(known_result(config))
     if arguments.num_iterations is not None:
         criteria.add("training_iteration", arguments.num_iterations)
     return config, criteria, origin
@@ -106,27 +108,6 @@ def _parsed(text: str) -> Any:
         with contextlib.suppress(ValueError, SyntaxError):
             return parse(text)
     return text
-
-
-def known_result(config: AlgorithmConfig) -> dict[str, Any] | None:
-    """A result with every number that a config's results have; None if code of the user's may report others."""
-    from jaxrl_stack.utils.results import empty_result
-
-    given = config.explicitly_set - {"env"}
-    code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]
-    if given & {"rl_module_spec", "policies"} or not _is_of_package(code):
-        return None
-    losses = config.learner_class.all_result_names()
-    return empty_result(loss_keys=losses, evaluation=bool(config.evaluation_interval))
-
-
-def _is_of_package(value: Any) -> bool:
-    """Whether a value is data, or code of this package."""
-    if isinstance(value, Mapping):
-        return all(_is_of_package(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_of_package(item) for item in value)
-    return not callable(value) or str(getattr(value, "__module__", "")).startswith("jaxrl_stack.")
 
 
 def _config_of_options(

@@ -9,22 +9,20 @@ import pathlib
 import re
 import shlex
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jaxrl_stack.cli.common import CliError, wrong_input
 from jaxrl_stack.cli.experiment import algo_name, env_name, experiment
-from jaxrl_stack.cli.progress import RunStatistics, Silence, duration, make_display, return_text
-from jaxrl_stack.cli.stop import StopCriteria
+from jaxrl_stack.runs.displays import make_display
+from jaxrl_stack.runs.learn import CTRL_C, learn
 from jaxrl_stack.runs.origin import write_origin
+from jaxrl_stack.runs.progress import Silence
+from jaxrl_stack.runs.stop import StopCriteria, StopError
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.runs.writers import ResultWriter
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
     display.header(f"{algo_name(config)} in {env_name(config)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
-    interruption = _Interruption()
+    config.reporting(results_dir=str(directory))
     with _made(directory, arguments.words, algo_name(config)), display:
         with wrong_input():
             algo = config.build_algo()
@@ -49,12 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.restore is not None:
                 with wrong_input(f"--restore {arguments.restore}"):
                     algo.restore_from_path(arguments.restore)
-            with interruption.caught(display.stopping):
-                closing_lines = _train(algo, criteria, directory, display, interruption, arguments)
+            closing_lines, is_interrupted = _train(algo, criteria, directory, display, arguments)
         finally:
             algo.stop()
     print("\n".join(closing_lines), flush=True)
-    return 130 if interruption.is_asked_for else 0
+    return 130 if is_interrupted else 0
 
 
 def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -> pathlib.Path:
@@ -96,94 +93,35 @@ def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> It
                     path.rmdir()
 
 
-def _result_writer(directory: pathlib.Path, config: AlgorithmConfig) -> ResultWriter:
-    from jaxrl_stack.runs.writers import ResultWriter
-
-    try:
-        return ResultWriter(directory, config.to_dict())
-    except OSError as error:
-        raise CliError(f"--results-dir {directory}: cannot be written ({error}). Name another directory.") from error
-
-
 # ----------------------------------------------------------------------------------------------------------- the run
 
 
-class _Interruption:
-    """Ctrl-C as a request: the first one is noted, the second raises KeyboardInterrupt as usual.
-
-    Attributes:
-        is_asked_for: Whether Ctrl-C was pressed.
-    """
-
-    def __init__(self) -> None:
-        self.is_asked_for = False
-
-    @contextlib.contextmanager
-    def caught(self, notify: Callable[[], None]) -> Iterator[None]:
-        """Notes Ctrl-C while in the block. Signals belong to the main thread; elsewhere nothing changes."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self.is_asked_for:
-                raise KeyboardInterrupt
-            self.is_asked_for = True
-            notify()
-
-        previous = signal.signal(signal.SIGINT, handle)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)
-
-
 def _train(
-    algo: Algorithm,
-    criteria: StopCriteria,
-    directory: pathlib.Path,
-    display: Silence,
-    interruption: _Interruption,
-    arguments: argparse.Namespace,
-) -> list[str]:
-    """Iterations until a criterion or Ctrl-C ends them, then the checkpoint; returns the closing lines."""
-    statistics = RunStatistics(algo.iteration, algo.num_env_steps_sampled_lifetime)
-    frequency = arguments.checkpoint_freq
-    with _result_writer(directory, algo.config) as writer:
-        while True:
-            result = algo.train()
-            statistics.update(result)
-            reached = criteria.reached(result)
-            result["done"] = reached is not None
-            checkpoint: str | None = None
-            if frequency is not None and statistics.iteration % frequency == 0:
-                checkpoint = _save(algo, directory)
-            writer.write(result)
-            is_last = reached is not None or interruption.is_asked_for
-            display.iteration(result, statistics, is_last)
-            if is_last:
-                break
-        if checkpoint is None and (arguments.checkpoint_at_end or interruption.is_asked_for):
-            checkpoint = _save(algo, directory)
-    lines = [
-        f"Stopped:    {reached or 'Ctrl-C'}",
-        f"Trained:    {statistics.steps:,} steps in {_counted(statistics.iteration, 'iteration')}, "
-        f"return {return_text(statistics.episode_return)}; {duration(statistics.steady_seconds)} at "
-        f"{statistics.steps_per_second_overall:,.0f} steps/s, and {duration(statistics.compile_seconds)} of compiling",
-        f"Results:    {directory}",
-    ]
+    algo: Algorithm, criteria: StopCriteria, directory: pathlib.Path, display: Silence, arguments: argparse.Namespace
+) -> tuple[list[str], bool]:
+    """Iterations until a criterion or Ctrl-C ends them, then the checkpoint.
+
+    Returns:
+        The closing lines, and whether Ctrl-C ended it.
+    """
+    checkpoint: str | None = None
+
+    def save_if_due(reason: str) -> None:
+        nonlocal checkpoint
+        is_due = arguments.checkpoint_freq is not None and algo.iteration % arguments.checkpoint_freq == 0
+        is_last = bool(reason) and (arguments.checkpoint_at_end or reason == CTRL_C)
+        path = str(directory / f"checkpoint_{algo.iteration:06d}")
+        checkpoint = str(algo.save_to_path(path)) if is_due or is_last else None
+
+    try:
+        outcome = learn(algo, criteria, display, after_iteration=save_if_due)
+    except StopError as error:
+        raise CliError(str(error)) from error
+    lines = outcome.lines(directory)
     if checkpoint is not None:
         command = ["jaxrl", "evaluate", checkpoint]
         if arguments.config_file is not None and arguments.config_file.endswith(".py"):
             # Functions and classes that the file puts into the config are not in the checkpoint.
             command += ["--config-file", arguments.config_file]
         lines += [f"Checkpoint: {checkpoint}", f"Evaluate:   {shlex.join(command)}"]
-    return lines
-
-
-def _save(algo: Algorithm, directory: pathlib.Path) -> str:
-    return str(algo.save_to_path(str(directory / f"checkpoint_{algo.iteration:06d}")))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return lines, outcome.is_interrupted

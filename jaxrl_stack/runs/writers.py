@@ -20,6 +20,10 @@ import numpy as np
 from jaxrl_stack.runs.history import numbers_of
 from jaxrl_stack.utils.results import get_nested
 
+RESULT_FILE = "result.json"
+TABLE_FILE = "progress.csv"
+CONFIG_FILE = "params.json"
+
 
 class ResultWriter:
     """Keeps what every iteration reports, in four forms.
@@ -48,10 +52,10 @@ class ResultWriter:
     def __init__(self, directory: str | os.PathLike[str], config: Mapping[str, Any], *, tensorboard: bool = True):
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._json = (self.directory / "result.json").open("x", encoding="utf-8")
-        self._csv_file = (self.directory / "progress.csv").open("x", newline="", encoding="utf-8")
+        self._json = (self.directory / RESULT_FILE).open("x", encoding="utf-8")
+        self._csv_file = (self.directory / TABLE_FILE).open("x", newline="", encoding="utf-8")
         params = json.dumps(as_json(config), indent=2, sort_keys=True)
-        (self.directory / "params.json").write_text(params, encoding="utf-8")
+        (self.directory / CONFIG_FILE).write_text(params, encoding="utf-8")
         self._known: set[str] = set()
         self._columns: list[str] | None = None
         self._csv = csv.writer(self._csv_file)
@@ -91,7 +95,7 @@ class ResultWriter:
         self._csv_file.flush()
 
     def _widen(self, new: list[str]) -> None:
-        path = self.directory / "progress.csv"
+        path = self.directory / TABLE_FILE
         draft = path.with_name(f".{path.name}.tmp")
         self._csv_file.close()
         with path.open(newline="", encoding="utf-8") as file:

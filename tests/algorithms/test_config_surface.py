@@ -149,5 +149,7 @@ def test_every_setting_of_our_own_is_known():
         "learner_snapshot_interval",
         "disable_jit",
         "check_nans",
+        "results_dir",
+        "loggers",
         "_static_settings",
     }

@@ -236,7 +236,7 @@ def on_host(**env_runners) -> PPOConfig:
 # ----------------------------------------------------------------------------------------------------- what they leave
 
 _OF_THE_CLOCK = re.compile(
-    r"(?<!life)time(?!steps)|_since_restore|throughput|duration|(^|/)sample$|^perf/|^pid$|^date$|^hostname$|/ids/"
+    r"(?<!life)time(?!steps)|_since_restore|throughput|duration|(^|/)sample$|(^|/)perf/|(^|/)pid$|^date$|^hostname$|/ids/"
 )
 
 
@@ -256,6 +256,8 @@ def _plain(value: Any) -> Any:
 def leaves(state: Any, path: str = "") -> dict[str, Any]:
     """``{path: leaf}`` of a state, without times."""
     if isinstance(state, dict):
+        if state.keys() == {"columns", "cells"}:  # a table, some of whose columns are times
+            state = dict(zip(state["columns"], np.asarray(state["cells"]).T, strict=True))
         out: dict[str, Any] = {}
         if "stats_cls_identifier" in state and _OF_THE_CLOCK.search("/".join(state["key"])):
             return out

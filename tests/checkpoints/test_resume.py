@@ -54,8 +54,10 @@ def without_evaluation(results):
 
 
 def without_evaluations(state):
-    """Their counts, and the component that only evaluation has, are all that they leave."""
-    return {name: part for name, part in state.items() if name not in ("evaluation", "eval_env_runner")}
+    """Their counts, their columns, and the component that only evaluation has, are all that they leave."""
+    kept = {name: part for name, part in state.items() if name not in ("evaluation", "eval_env_runner")}
+    columns = zip(state["history"]["columns"], state["history"]["cells"].T, strict=True)
+    return kept | {"history": {name: cells for name, cells in columns if not name.startswith("evaluation/")}}
 
 
 def test_another_process_goes_on_as_if_nothing_had_been(run):

@@ -1,0 +1,29 @@
+"""Which numbers the results of a config hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.utils.results import empty_result
+
+
+def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:
+    """A result with every number that a config's results have; None if code of the user's may report others."""
+    given = config.explicitly_set - {"env"}
+    code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]
+    if given & {"rl_module_spec", "policies"} or not _is_of_package(code):
+        return None
+    losses = config.learner_class.all_result_names()
+    return empty_result(module_ids, loss_keys=losses, evaluation=bool(config.evaluation_interval))
+
+
+def _is_of_package(value: Any) -> bool:
+    """Whether a value is data, or code of this package."""
+    if isinstance(value, Mapping):
+        return all(_is_of_package(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_of_package(item) for item in value)
+    return not callable(value) or str(getattr(value, "__module__", "")).startswith("jaxrl_stack.")

@@ -1,0 +1,35 @@
+"""Which display fits where a run goes on."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from jaxrl_stack.runs.notebook import NotebookDisplay
+from jaxrl_stack.runs.progress import LiveDisplay, PlainLines, Silence
+from jaxrl_stack.runs.stop import StopCriteria
+
+
+def make_display(criteria: StopCriteria, *, is_quiet: bool = False, is_plain: bool = False) -> Silence:
+    """The display that fits where this runs: a notebook, a terminal, a file.
+
+    Args:
+        criteria: For the ETA.
+        is_quiet: Show nothing.
+        is_plain: Lines in a terminal, too.
+    """
+    if is_quiet:
+        return Silence()
+    if is_plain:
+        return PlainLines(criteria)
+    if is_notebook():
+        return NotebookDisplay(criteria)
+    return LiveDisplay(Console(), criteria) if sys.stdout.isatty() else PlainLines(criteria)
+
+
+def is_notebook() -> bool:
+    """Whether output goes to a notebook, which shows HTML."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")

@@ -1,0 +1,143 @@
+"""Iterations until a stop criterion or Ctrl-C ends them: the loop of `Algorithm.learn` and of ``jaxrl train``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.statistics import RunStatistics, counted, duration, return_text
+from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.utils.devices import of_first_process
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.runs.progress import Silence
+
+CTRL_C = "Ctrl-C"
+"""The reason to stop where it is that."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run has ended.
+
+    Attributes:
+        result: The last result.
+        statistics: Sums over the run.
+        reason: The criterion that ended it, in words, or "Ctrl-C".
+    """
+
+    result: Result
+    statistics: RunStatistics
+    reason: str
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.reason == CTRL_C
+
+    def lines(self, directory: str | os.PathLike[str] | None = None) -> list[str]:
+        """What to say of it at the end.
+
+        Args:
+            directory: Where its files are; None if there are none.
+        """
+        done, files = self.statistics, []
+        if directory is not None:
+            show = shlex.join(["tensorboard", "--logdir", str(directory)])
+            files = [f"Results:    {directory}", f"Curves:     {show}"]
+        return [
+            f"Stopped:    {self.reason}",
+            f"Trained:    {done.steps:,} steps in {counted(done.iteration, 'iteration')}, "
+            f"return {return_text(done.episode_return)}; {duration(done.steady_seconds)} at "
+            f"{done.steps_per_second_overall:,.0f} steps/s, and {duration(done.compile_seconds)} of compiling",
+            *files,
+        ]
+
+
+def learn(
+    algo: Algorithm,
+    criteria: StopCriteria,
+    display: Silence,
+    task: str = "compiling the training program",
+    after_iteration: Callable[[str], object] | None = None,
+) -> Outcome:
+    """Train until a criterion is reached, or until Ctrl-C: that ends the run after the running iteration.
+
+    Joined processes, which all call this, go on and stop together: as the first of them says.
+
+    Args:
+        algo: The algorithm; it can go on training afterwards.
+        criteria: When to stop.
+        display: What shows the run.
+        task: What the first iteration does that takes a while.
+        after_iteration: Called with the reason to stop, in words; empty while there is none.
+
+    Raises:
+        StopError: After the first iteration, if a criterion names what is not in the result.
+        KeyboardInterrupt: At the second Ctrl-C.
+    """
+    counts = {
+        "training_iteration": algo.iteration,
+        "num_env_steps_sampled_lifetime": algo.num_env_steps_sampled_lifetime,
+    }
+    statistics = RunStatistics({**algo.history.last, **counts})
+    display.begin(algo.history, task)
+    algo.stop_criteria, interruption = criteria, _Interruption()
+    try:
+        with interruption.caught(display.stopping):
+            while True:
+                result = algo.train()
+                statistics.update(result)
+                reason = of_first_process(functools.partial(_reason_to_stop, criteria, result, interruption))
+                if after_iteration is not None:
+                    after_iteration(reason)
+                display.iteration(result, statistics, is_last=bool(reason))
+                if reason:
+                    return Outcome(result, statistics, reason)
+    finally:
+        algo.stop_criteria = None
+
+
+def _reason_to_stop(criteria: StopCriteria, result: Result, interruption: _Interruption) -> str:
+    """Empty: there is none."""
+    return criteria.reached(result) or CTRL_C * interruption.is_asked_for
+
+
+class _Interruption:
+    """Ctrl-C as a request: the first one is noted, the second raises KeyboardInterrupt as usual.
+
+    Attributes:
+        is_asked_for: Whether Ctrl-C was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked_for = False
+
+    @contextlib.contextmanager
+    def caught(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Notes Ctrl-C while in the block. Signals belong to the main thread; elsewhere nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.is_asked_for:
+                raise KeyboardInterrupt
+            self.is_asked_for = True
+            notify()
+
+        previous = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,114 @@
+"""The live display of a run in a notebook: its numbers, and the curve of its return, which grows."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.runs.progress import Silence, eta_text, numbers_text
+from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text
+from jaxrl_stack.runs.stop import StopCriteria
+
+if TYPE_CHECKING:
+    from jaxrl_stack.runs.history import History
+
+_DRAW_EVERY = 0.25
+_MAX_POINTS = 400
+_WIDTH, _HEIGHT = 560, 150
+_STEPS, _RETURN = "num_env_steps_sampled_lifetime", "env_runners/episode_return_mean"
+
+
+class NotebookDisplay(Silence):
+    """HTML that is replaced after an iteration, four times a second at most; needs no server and no network.
+
+    Args:
+        criteria: For the bar and the ETA.
+    """
+
+    def __init__(self, criteria: StopCriteria):
+        self._criteria = criteria
+        self._header: list[str] = []
+        self._history: History | None = None
+        self._started = time.monotonic()
+        self._drawn_at = -math.inf
+        self._is_stopping = False
+        self._handle: Any = None
+
+    def header(self, line: str) -> None:
+        self._header.append(line)
+
+    def begin(self, history: History, task: str) -> None:
+        self._history = history
+        display = importlib.import_module("IPython.display")
+        self._handle = display.display(display.HTML(self._page(f"{task} …")), display_id=True)
+
+    def stopping(self) -> None:
+        # Called by a signal handler: the next drawing shows it.
+        self._is_stopping, self._drawn_at = True, -math.inf
+
+    def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
+        now = time.monotonic()
+        if not is_last and now - self._drawn_at < _DRAW_EVERY:
+            return
+        self._drawn_at = now
+        elapsed = duration(now - self._started)
+        end = f"{elapsed} in all" if is_last else f"{elapsed}, ETA {eta_text(self._criteria, result, statistics)}"
+        if self._is_stopping and not is_last:
+            end += ", stopping after this iteration"
+        fraction = self._criteria.fraction(result, statistics.before)
+        page = self._page(" · ".join([*numbers_text(statistics), end]), fraction)
+        self._handle.update(importlib.import_module("IPython.display").HTML(page))
+
+    def _page(self, text: str, fraction: float | None = None) -> str:
+        lines = "".join(f"<div>{html.escape(line)}</div>" for line in [*self._header, text])
+        bar = "" if fraction is None else f'<progress value="{fraction:.3f}" max="1" style="width:100%"></progress>'
+        return f'<div style="max-width:{_WIDTH}px">{lines}{bar}{self._curve()}</div>'
+
+    def _curve(self) -> str:
+        history = self._history
+        if history is None or _RETURN not in history or _STEPS not in history:
+            return ""
+        return curve_svg(history[_STEPS], history[_RETURN], label="mean return over env steps")
+
+
+def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str) -> str:
+    """A curve as SVG, with the ends of its axes; empty while there are no two points.
+
+    Args:
+        x: ``float64[n]``, ascending.
+        y: ``float64[n]``; what is not finite is left out.
+        label: What it shows.
+    """
+    is_known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[is_known], y[is_known]
+    if len(x) < 2:
+        return ""
+    # All but the last point may be left out: that is the news.
+    kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MAX_POINTS)).astype(int))
+    x, y = x[kept], y[kept]
+    spread_x, spread_y = max(x[-1] - x[0], 1e-9), max(y.max() - y.min(), 1e-9)
+    across = 4 + (x - x[0]) / spread_x * (_WIDTH - 8)
+    down = _HEIGHT - 20 - (y - y.min()) / spread_y * (_HEIGHT - 40)
+    points = " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(across, down, strict=True))
+    texts = [
+        (4, 12, "start", f"{return_text(y.max())} highest"),
+        (_WIDTH - 4, 12, "end", f"{return_text(y[-1])} now"),
+        (4, _HEIGHT - 4, "start", f"{x[0]:,.0f}"),
+        (_WIDTH / 2, _HEIGHT - 4, "middle", label),
+        (_WIDTH - 4, _HEIGHT - 4, "end", f"{x[-1]:,.0f}"),
+    ]
+    written = "".join(
+        f'<text x="{left}" y="{top}" text-anchor="{anchor}">{html.escape(text)}</text>'
+        for left, top, anchor, text in texts
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" style="width:100%" role="img" aria-label="{html.escape(label)}">'
+        f'<polyline points="{points}" fill="none" stroke="#2a78d6" stroke-width="1.5"/>'
+        f'<g font-size="11" fill="currentColor">{written}</g></svg>'
+    )

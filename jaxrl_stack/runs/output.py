@@ -1,0 +1,114 @@
+"""All that a run writes: the files of its directory, and what trackers get."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import logging.handlers
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxrl_stack.runs.history import numbers_of
+from jaxrl_stack.runs.origin import ORIGIN_FILE, write_origin
+from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
+from jaxrl_stack.runs.writers import RESULT_FILE, ResultWriter, as_json
+
+LOG_FILE = "log.txt"
+_LOGGER = logging.getLogger("jaxrl_stack")
+_FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+
+
+class RunOutput:
+    """Results as files, in trackers, and a log.
+
+    Everything begins with the first result: what ends before it leaves nothing behind.
+
+    Args:
+        name: What the run is called: its algorithm and environment.
+        config: Its settings, as ``config.to_dict()`` returns them.
+        directory: Where to write `ResultWriter`'s files, ``run.json`` and ``log.txt``; None for nowhere. If a run has
+            written there before, ``<directory>_2`` and so on.
+        loggers: Name of a tracker -> its options.
+
+    Attributes:
+        directory: Where this run writes; None before the first result.
+
+    Raises:
+        ImportError: If the package of a tracker is absent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        directory: str | os.PathLike[str] | None = None,
+        loggers: Mapping[str, Mapping[str, Any]] | None = None,
+    ):
+        self._loggers = loggers or {}
+        check_installed(self._loggers)
+        self._name, self._config = name, config
+        self._asked_for = None if directory is None else Path(directory)
+        self.directory: Path | None = None
+        self._writer: ResultWriter | None = None
+        self._trackers: list[Tracker] | None = None
+        self._log: logging.Handler | None = None
+        if self._asked_for is not None:
+            # Keeps what is logged before there is a file.
+            self._log = logging.handlers.MemoryHandler(10_000, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
+            _LOGGER.addHandler(self._log)
+
+    def write(self, result: Mapping[str, Any]) -> None:
+        """Add the result of an iteration."""
+        if self._writer is None and self._asked_for is not None:
+            self._open(self._asked_for)
+        if self._writer is not None:
+            self._writer.write(result)
+        if self._loggers:
+            values = {name: value for name, value in numbers_of(result).items() if math.isfinite(value)}
+            step = int(result["num_env_steps_sampled_lifetime"])
+            for tracker in self._started_trackers():
+                tracker.log(values, step)
+
+    def _open(self, asked_for: Path) -> None:
+        directory, number = asked_for, 1
+        while (directory / RESULT_FILE).exists():
+            number += 1
+            directory = asked_for.with_name(f"{asked_for.name}_{number}")
+        self._writer, self.directory = ResultWriter(directory, self._config), directory
+        if not (directory / ORIGIN_FILE).exists():
+            write_origin(directory)
+        kept, self._log = self._log, logging.FileHandler(directory / LOG_FILE, encoding="utf-8")
+        self._log.setFormatter(_FORMAT)
+        _LOGGER.addHandler(self._log)
+        if isinstance(kept, logging.handlers.MemoryHandler):
+            _LOGGER.removeHandler(kept)
+            kept.setTarget(self._log)
+            kept.flush()
+
+    def _started_trackers(self) -> list[Tracker]:
+        if self._trackers is None:
+            name = f"{self._name} {datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
+            directory = None if self.directory is None else str(self.directory)
+            self._trackers = start_trackers(self._loggers, RunInfo(name, as_json(self._config), directory))
+        return self._trackers
+
+    def log(self, text: str) -> None:
+        """Add a line to the log file, and to nothing else."""
+        if self._log is not None:
+            self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
+
+    def close(self) -> None:
+        """Close the files, and end the runs in trackers. A result after it goes to a new run."""
+        with contextlib.ExitStack() as stack:
+            for tracker in self._trackers or ():
+                stack.callback(tracker.close)
+            if self._writer is not None:
+                stack.callback(self._writer.close)
+            if self._log is not None:
+                _LOGGER.removeHandler(self._log)
+                stack.callback(self._log.close)
+        self._writer = self._trackers = self._log = None

@@ -1,0 +1,90 @@
+"""What the display of a run says of it: sums over its results, and numbers as text."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_SPEED_WINDOW = 5.0
+"""Seconds that the shown speed is a mean of."""
+
+
+class RunStatistics:
+    """Sums over the results of a run.
+
+    Args:
+        before: Numbers of an earlier run, by path in the result, that this one goes on from.
+
+    Attributes:
+        before: These numbers.
+        iteration: Iterations so far.
+        steps: Environment steps so far.
+        seconds: Time spent in iterations, evaluation included.
+        compile_seconds: The part of it that went into compiling.
+        episode_return: Mean return of the last episodes; NaN if unknown.
+        evaluation_return: Mean return of the last evaluation; NaN if unknown.
+    """
+
+    def __init__(self, before: Mapping[str, float] | None = None) -> None:
+        self.before = before or {}
+        self.iteration = int(self.before.get("training_iteration", 0))
+        self.steps = self._steps_before = int(self.before.get("num_env_steps_sampled_lifetime", 0))
+        self.seconds = 0.0
+        self.compile_seconds = 0.0
+        self.episode_return = math.nan
+        self.evaluation_return = math.nan
+        self._recent: collections.deque[tuple[int, float]] = collections.deque()
+        self._recent_seconds = 0.0
+
+    def update(self, result: Mapping[str, Any]) -> None:
+        """Takes in the result of one more iteration."""
+        seconds, compiling = result["time_this_iter_s"], result["timers"]["compile_s"]
+        steps = result["num_env_steps_sampled_lifetime"] - self.steps
+        self.iteration = result["training_iteration"]
+        self.steps += steps
+        self.seconds += seconds
+        self.compile_seconds += compiling
+        self.episode_return = result["env_runners"]["episode_return_mean"]
+        evaluated = result.get("evaluation", {}).get("env_runners", {}).get("episode_return_mean", math.nan)
+        if not math.isnan(evaluated):
+            self.evaluation_return = evaluated
+        self._recent.append((steps, seconds - compiling))
+        self._recent_seconds += seconds - compiling
+        while len(self._recent) > 1 and self._recent_seconds - self._recent[0][1] > _SPEED_WINDOW:
+            self._recent_seconds -= self._recent.popleft()[1]
+
+    @property
+    def steady_seconds(self) -> float:
+        """Time without compilation."""
+        return max(0.0, self.seconds - self.compile_seconds)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Environment steps per second of the last seconds, without compilation."""
+        return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
+
+    @property
+    def steps_per_second_overall(self) -> float:
+        """Environment steps per second of this run, without compilation."""
+        return (self.steps - self._steps_before) / max(self.steady_seconds, 1e-9)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: "4.1 s", "3:07", "1:00:00"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def return_text(value: float) -> str:
+    """A mean return; "–" if it is not known yet."""
+    return "–" if math.isnan(value) else f"{value:,.1f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 iteration", "1,000 iterations"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,243 @@
+"""Training until a goal is reached: `Algorithm.learn`, its files and its trackers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.runs.displays import make_display
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.notebook import NotebookDisplay, curve_svg
+from jaxrl_stack.runs.origin import read_origin
+from jaxrl_stack.runs.output import RunOutput
+from jaxrl_stack.runs.progress import Silence
+from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.stop import StopCriteria, StopError
+
+STEPS, RETURN = "num_env_steps_sampled_lifetime", "env_runners/episode_return_mean"
+SMALL = {
+    "num_envs_per_env_runner": 8,
+    "train_batch_size_per_learner": 128,
+    "minibatch_size": 64,
+    "num_epochs": 1,
+    "model_config": {"fcnet_hiddens": [8]},
+}
+
+
+def config(**more) -> PPOConfig:
+    return PPOConfig().environment("gymnax/CartPole-v1").update_from_dict({**SMALL, **more})
+
+
+@pytest.fixture(scope="module")
+def algo():
+    algo = config().build_algo()
+    yield algo
+    algo.stop()
+
+
+def test_it_trains_until_the_first_goal_is_reached(algo, capsys):
+    start = algo.iteration
+    result = algo.learn({"env_runners": {STEPS: 128 * (start + 2)}, "time_total_s": 3600})
+    assert type(result) is Result and result["training_iteration"] == start + 2 and result["done"] is True
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("PPO in 'gymnax/CartPole-v1', until env_runners/num_env_steps") and "..." in lines[1]
+    assert f"Stopped:    env_runners/{STEPS} = {128 * (start + 2)} has reached {128 * (start + 2)}" in lines
+    # It is there already.
+    assert algo.learn({STEPS: 128}) is result and algo.iteration == start + 2
+    assert algo.learn(2, progress=False)["training_iteration"] == start + 4
+    seen = []
+    assert algo.learn(lambda result: seen.append(result) or True, progress=False) is seen[-1]
+    assert capsys.readouterr().out == "" and algo.stop_criteria is None
+    assert algo.train()["done"] is False
+    assert algo.history["training_iteration"].tolist()[start:] == [*range(start + 1, algo.iteration + 1)]
+
+
+@pytest.mark.parametrize(
+    ("until", "message"),
+    [
+        ({"env_runners/episode_reward_mean": 475}, "until: .*Near matches: 'env_runners/episode_return_mean'"),
+        ({"training_iteration": "9"}, "'training_iteration' has the bound '9', which must be a number"),
+        ({("evaluation", "env_runners", "episode_return_mean"): 9}, r"Set evaluation\(evaluation_interval=10\)"),
+        (475.0, "until=475.0: must be a dict of path in the result → value, a number of iterations, or a function"),
+        (True, "until=True: must be a dict"),
+    ],
+)
+def test_a_goal_that_cannot_be_is_refused_before_training(algo, until, message):
+    before = algo.iteration
+    with pytest.raises(StopError, match=message):
+        algo.learn(until)
+    assert algo.iteration == before
+
+
+def test_ctrl_c_ends_it_after_the_iteration_and_a_second_one_at_once(capsys):
+    presses = {2: 1, 3: 2}
+
+    def press(*, result, **kwargs):
+        for _ in range(presses.get(result["training_iteration"], 0)):
+            signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    algo = config().callbacks(on_train_result=press).build_algo()
+    # A number of a callback's own may be a goal: names are checked by the first result.
+    with pytest.raises(StopError, match="'mine'"):
+        algo.learn({"mine": 1}, progress=False)
+    result = algo.learn()
+    assert result["training_iteration"] == 2 and result["done"] is False
+    captured = capsys.readouterr()
+    assert "Stopped:    Ctrl-C" in captured.out and "stopping after this iteration" in captured.err
+    with pytest.raises(KeyboardInterrupt):
+        algo.learn(progress=False)
+    assert algo.train()["training_iteration"] == 4 and signal.getsignal(signal.SIGINT) is handler
+    algo.stop()
+
+
+def test_the_history_is_part_of_checkpoints(algo, tmp_path):
+    algo.learn(1, progress=False)
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    restored = PPO.from_checkpoint(path)
+    assert isinstance(restored.history, History) and restored.history.columns == algo.history.columns
+    assert restored.history[STEPS].tolist() == algo.history[STEPS].tolist()
+    assert restored.learn(1, progress=False)["training_iteration"] == algo.iteration + 1
+    assert len(restored.history) == len(algo.history) + 1
+    restored.stop()
+    # A state of before there was a history.
+    algo.set_state({name: value for name, value in algo.get_state().items() if name != "history"})
+    assert len(algo.history) == 0 and algo.train()["training_iteration"] == algo.iteration
+
+
+def test_one_setting_writes_files(tmp_path):
+    directories = []
+    for _ in range(2):  # as a notebook's cell that is run twice
+        algo = config(results_dir=tmp_path / "run").build_algo()
+        logging.getLogger("jaxrl_stack").warning("before the first result")
+        assert not (tmp_path / "run_2").exists()  # what writes nothing leaves nothing
+        algo.learn(2, progress=False)
+        directories.append(tmp_path / ("run" if not directories else "run_2"))
+        algo.stop()
+    for directory in directories:
+        results = [json.loads(line) for line in (directory / "result.json").read_text().splitlines()]
+        assert [result["done"] for result in results] == [False, True]
+        assert "env_step_timer" not in results[1]["env_runners"]  # a timer of the host
+        assert len(History.read(directory)) == 2 and len(list(directory.glob("events.out.tfevents.*"))) == 1
+        assert json.loads((directory / "params.json").read_text())["env"] == "gymnax/CartPole-v1"
+        assert read_origin(directory)["versions"] and "before the first result" in (directory / "log.txt").read_text()
+    assert logging.getLogger("jaxrl_stack").handlers == []
+
+
+def fake(monkeypatch, name, **members):
+    package = types.ModuleType(name)
+    package.__spec__ = types.SimpleNamespace(name=name)
+    for member, value in members.items():
+        setattr(package, member, value)
+    monkeypatch.setitem(sys.modules, name, package)
+
+
+class FakeRun:
+    """A run in a tracker: keeps the calls."""
+
+    def __init__(self, **options):
+        self.options, self.logged, self.finished = options, [], 0
+
+    def log(self, values, step):
+        self.logged.append((step, values))
+
+    def finish(self):
+        self.finished += 1
+
+
+def iteration(number: int) -> dict:
+    return {"training_iteration": number, STEPS: 128 * number, "unknown": math.nan, "config": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_results_go_to_a_tracker_by_its_name(monkeypatch, name):
+    runs = []
+    fake(monkeypatch, name, init=lambda **options: runs.append(FakeRun(**options)) or runs[-1])
+    output = RunOutput("PPO 'CartPole'", {"lr": 0.1}, loggers={name: {"project": "mine"}})
+    assert runs == []
+    output.write(iteration(1))
+    output.write(iteration(2))
+    output.close()
+    (run,) = runs
+    assert run.options["project"] == "mine" and run.options["name"].startswith("PPO 'CartPole' 2")
+    assert run.options["config"] == {"lr": 0.1} and run.finished == 1
+    assert run.logged == [(128 * i, {"training_iteration": i, STEPS: 128 * i}) for i in (1, 2)]
+
+
+def test_mlflow_gets_batches_through_a_client_of_its_own(monkeypatch):
+    calls = []
+
+    class Client:
+        def __init__(self, tracking_uri):
+            calls.append(("uri", tracking_uri))
+
+        def get_experiment_by_name(self, name):
+            return None
+
+        def create_experiment(self, name):
+            return f"id of {name}"
+
+        def create_run(self, experiment, run_name):
+            calls.append((experiment, run_name[:3]))
+            return types.SimpleNamespace(info=types.SimpleNamespace(run_id="7"))
+
+        def log_dict(self, run, values, file):
+            calls.append((run, file, values))
+
+        def log_batch(self, run, metrics):
+            calls.append((run, {name: (value, step) for name, value, _, step in metrics}))
+
+        def set_terminated(self, run):
+            calls.append(("end", run))
+
+    fake(monkeypatch, "mlflow", MlflowClient=Client)
+    fake(monkeypatch, "mlflow.entities", Metric=lambda *values: values)
+    output = RunOutput("PPO", {"lr": 0.1}, loggers={"mlflow": {"tracking_uri": "here"}})
+    output.write(iteration(1))
+    output.close()
+    begin = [("uri", "here"), ("id of jaxrl", "PPO"), ("7", "params.json", {"lr": 0.1})]
+    assert calls == [*begin, ("7", {"training_iteration": (1, 128), STEPS: (128, 128)}), ("end", "7")]
+
+
+def test_trackers_that_are_unknown_or_absent_are_one_sentence(monkeypatch):
+    with pytest.raises(ValueError, match=r"loggers=\['wandbb'\].*'mlflow', 'trackio', 'wandb'"):
+        config(loggers=["wandbb"])
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"reporting\(loggers=\['wandb'\]\) needs wandb .*: pip install 'wandb'."):
+        config(loggers=["wandb"]).build_algo()
+
+
+# ------------------------------------------------------------------------------------------------------- notebooks
+
+
+def test_a_notebook_shows_a_curve_that_grows(algo, monkeypatch):
+    pages = []
+    handle = types.SimpleNamespace(update=pages.append)
+    show = lambda page, display_id: pages.append(page) or handle  # noqa: E731
+    fake(monkeypatch, "IPython", get_ipython=lambda: types.SimpleNamespace(kernel=True))
+    fake(monkeypatch, "IPython.display", HTML=str, display=show)
+    monkeypatch.setattr("jaxrl_stack.runs.notebook._DRAW_EVERY", 0.0)
+    algo.learn(3)
+    assert "training …" in pages[0] or "compiling" in pages[0]
+    assert "PPO in &#x27;gymnax/CartPole-v1&#x27;, until training_iteration reaches" in pages[0]
+    assert len(pages) == 1 + 3 and f"iteration {algo.iteration:,}" in pages[-1] and 'value="1.000"' in pages[-1]
+    points = [page.partition('points="')[2].partition('"')[0].split() for page in pages]
+    assert len(points[-1]) == len(points[-2]) + 1 > 2
+    assert isinstance(make_display(StopCriteria(None)), NotebookDisplay)
+    assert type(make_display(StopCriteria(None), is_quiet=True)) is Silence
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end():
+    x = [float(i) for i in range(10_000)]
+    svg = curve_svg(np.array(x), np.array(x), label="a<b")
+    points = svg.partition('points="')[2].partition('"')[0].split()
+    assert len(points) == 400 and "9,999.0 now" in svg and "a&lt;b" in svg
