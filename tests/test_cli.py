@@ -150,6 +150,20 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
         assert message in error and error.count("\n") == 1
 
 
+def test_a_run_is_filmed_and_has_a_report(trained, tmp_path, capsys):
+    directory, _ = trained
+    assert cli.main(["video", str(directory), "--episodes", "1", "--out", str(tmp_path / "x.gif")]) == 0
+    assert "x.gif: 1 episode" in capsys.readouterr().out and (tmp_path / "x.gif").read_bytes().startswith(b"GIF")
+    assert cli.main(["video", str(directory), "--out", str(tmp_path / "x.avi")]) == 2
+    assert "has to end in .mp4, .webm or .gif" in capsys.readouterr().err
+    assert cli.main(["report", str(directory), "--out", str(tmp_path / "x.html")]) == 0
+    assert capsys.readouterr().out == f"Report: {tmp_path / 'x.html'}\n"
+    page = (tmp_path / "x.html").read_text()
+    assert "jaxrl train ppo gymnax/CartPole-v1" in page and "minibatch_size" in page
+    assert cli.main(["report", str(tmp_path / "nothing")]) == 2
+    assert "no run is there" in capsys.readouterr().err
+
+
 def test_a_run_without_a_terminal_prints_plain_lines(trained):
     directory, output = trained
     assert "\x1b" not in output

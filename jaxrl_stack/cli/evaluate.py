@@ -8,7 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
-from jaxrl_stack.cli.experiment import config_of_checkpoint, python_experiment
+from jaxrl_stack.cli.experiment import config_for_checkpoint
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -40,7 +40,7 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
     """The algorithm of the checkpoint, with what the options change about its evaluation."""
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
-    config = _config(path, arguments)
+    config = config_for_checkpoint(path, arguments.config_file)
     if arguments.episodes is not None:
         config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
     options = (("explore", arguments.explore), ("seed", arguments.seed))
@@ -57,12 +57,6 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
         return _moved(algo, config, arguments.env)
     finally:
         algo.stop()
-
-
-def _config(path: pathlib.Path, arguments: argparse.Namespace) -> AlgorithmConfig:
-    if arguments.config_file is not None:
-        return python_experiment(pathlib.Path(arguments.config_file))[0]
-    return config_of_checkpoint(f"CHECKPOINT {path}", path)
 
 
 def _moved(algo: Algorithm, config: AlgorithmConfig, env: str) -> Algorithm:

@@ -172,6 +172,13 @@ def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
     return config
 
 
+def config_for_checkpoint(path: pathlib.Path, config_file: str | None) -> AlgorithmConfig:
+    """The config to restore the argument CHECKPOINT with: of ``--config-file``, or its own."""
+    if config_file is not None:
+        return python_experiment(pathlib.Path(config_file))[0]
+    return config_of_checkpoint(f"CHECKPOINT {path}", path)
+
+
 def _shown(value: Any) -> str:
     return value.__name__ if callable(value) else json.dumps(value)
 

@@ -15,6 +15,8 @@ examples:
   jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
   jaxrl evaluate results/RUN --episodes 100
   jaxrl plot results/RUN
+  jaxrl video results/RUN
+  jaxrl report results/RUN
   jaxrl new env MyMaze
 
 Each command has its own help: jaxrl train --help
@@ -63,6 +65,21 @@ examples:
   jaxrl plot results/* --key learners/default_policy/entropy --x seconds
   jaxrl plot results --out curves.svg
   jaxrl compare results/PPO_* ~/ray_results/PPO_2026-01-01 --out both.png
+"""
+
+_VIDEO_EXAMPLES = """\
+examples:
+  jaxrl video results/RUN
+  jaxrl video results/RUN/checkpoint_000031 --out cartpole.gif --episodes 1
+"""
+
+_REPORT_EXAMPLES = """\
+The page needs no server and no network: curves, video, settings, versions, the command that repeats the run, what looks
+wrong in it, and where its time went.
+
+examples:
+  jaxrl report results/RUN
+  jaxrl report results/PPO_* --out seeds.html
 """
 
 _NEW_EXAMPLES = """\
@@ -223,9 +240,7 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
     evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
     evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
-    evaluate.add_argument(
-        "--config-file", metavar="PATH", help="Python file with the run's `config`, if that holds functions or classes"
-    )
+    _add_config_file(evaluate)
     evaluate.add_argument(
         "--explore",
         action=argparse.BooleanOptionalAction,
@@ -234,6 +249,12 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     )
     evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+
+
+def _add_config_file(command: _Parser) -> None:
+    command.add_argument(
+        "--config-file", metavar="PATH", help="Python file with the run's `config`, if that holds functions or classes"
+    )
 
 
 def _add_pictures(add: Callable[..., _Parser]) -> None:
@@ -249,6 +270,26 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
         )
         plot.add_argument("--band", type=_share, metavar="P", default=0.95, help="its confidence (default: 0.95)")
         plot.add_argument("--out", metavar="PATH", help="a figure, .png, .svg or .pdf")
+
+    video = add(
+        "video",
+        help="film a checkpoint",
+        description="Runs episodes of a checkpoint's policy as an evaluation does, and films them.",
+        epilog=_VIDEO_EXAMPLES,
+    )
+    video.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
+    video.add_argument("--out", metavar="PATH", help=".mp4, .webm or .gif (default: an .mp4 beside the checkpoint)")
+    video.add_argument("--episodes", type=_positive, metavar="N", default=2, help="episodes to film (default: 2)")
+    video.add_argument("--seed", type=int, metavar="N", default=0, help="which episodes (default: 0)")
+    _add_config_file(video)
+    report = add(
+        "report",
+        help="write a page about a run",
+        description="Writes one HTML file about a run.",
+        epilog=_REPORT_EXAMPLES,
+    )
+    report.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run, or of several seeds of it")
+    report.add_argument("--out", metavar="PATH", help="the file (default: report.html in the run's directory)")
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:

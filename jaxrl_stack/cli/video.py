@@ -1,0 +1,26 @@
+"""``jaxrl video``: films a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from jaxrl_stack.cli.common import wrong_input
+from jaxrl_stack.cli.experiment import config_for_checkpoint
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Films episodes and prints where they are.
+
+    Raises:
+        CliError: If there is no checkpoint, or nothing draws its environment.
+    """
+    from jaxrl_stack.videos import record_checkpoint
+
+    checkpoint = pathlib.Path(arguments.checkpoint)
+    out = arguments.out or checkpoint.with_name(f"{checkpoint.name}.mp4")
+    config = config_for_checkpoint(checkpoint, arguments.config_file)
+    with wrong_input(f"CHECKPOINT {checkpoint}"):
+        video = record_checkpoint(checkpoint, out, arguments.episodes, seed=arguments.seed, config=config)
+    print(f"Video: {video}")
+    return 0
