@@ -1,1 +1,24 @@
 """What a run leaves behind, and how it is looked at: its table of results, curves, figures, reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.utils.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from jaxrl_stack.runs.history import History
+    from jaxrl_stack.runs.plots import compare, plot_runs
+    from jaxrl_stack.runs.report import write_report
+    from jaxrl_stack.runs.seeds import run_seeds
+
+__all__ = ["History", "compare", "plot_runs", "run_seeds", "write_report"]
+
+_MODULES = {
+    "history": ("History",),
+    "plots": ("compare", "plot_runs"),
+    "report": ("write_report",),
+    "seeds": ("run_seeds",),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
