@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import mask_of, sample_valid
 from jaxrl_stack.ops.masks import expand, zero_where
 from jaxrl_stack.utils import spaces, streams
 
@@ -220,7 +221,11 @@ class PolicyStep:
         mid = self.module_id
         if self.draws_actions:
             space: Any = self.env_to_module.input_action_space
-            actions = spaces.sample(context.key, space, context.reset.shape)
+            mask = mask_of(batch[mid][Columns.OBS])
+            if mask is None:
+                actions = spaces.sample(context.key, space, context.reset.shape)
+            else:
+                actions = sample_valid(context.key, space, mask)
             return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}
         if random_streams is None:
             random_streams = self.random_streams(context.rest, context.key)

@@ -143,9 +143,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
         actors("disable_env_checking", False, boolean, "Skip the check of the environment's interface."),
         static("is_atari", None, boolean,
             "Whether it is an Atari environment; None decides by its name.", attribute="_is_atari"),
-        inert("action_mask_key", "action_mask", text,
-            "Key of the action mask in Dict observations.",
-            instead="read the mask from batch['obs'] in an RLModule of your own."),
+        static("action_mask_key", "action_mask", text,
+            "Key of the action mask in observations {key: mask, 'observations': all else}. Default modules of discrete "
+            "actions never choose an action whose mask is 0."),
     )),
     Section("env_runners", "Sets how experience is sampled.", (
         host("env_runner_cls", None, _runner_class,

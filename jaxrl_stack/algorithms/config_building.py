@@ -19,9 +19,10 @@ from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.connectors import markers
 from jaxrl_stack.connectors.checks import check_connectors, check_env_to_module
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations
+from jaxrl_stack.connectors.env_to_module import DefaultObservations, EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
+from jaxrl_stack.core.default_observations import is_vector
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.module_map import ModuleMap, single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -288,12 +289,15 @@ class ConfigBuilding(ConfigStore):
         Args:
             observation_space: What comes out of the user's connectors.
         """
-        is_flat = (
-            isinstance(observation_space, gym.spaces.Box)
-            and len(observation_space.shape) == 1
-            and np.issubdtype(observation_space.dtype, np.floating)
-        )
-        return [FlattenObservations()] if self._uses_default_module() and not is_flat else []
+        if is_vector(observation_space) or not self._uses_default_module():
+            return []
+        mask_key = self.action_mask_key
+        connector = DefaultObservations(observation_space, action_mask_key=mask_key)
+        if connector.observation_space == observation_space:
+            return []
+        # Of observations without a mask and images a plain vector is left.
+        is_flat = is_vector(connector.observation_space)
+        return [FlattenObservations() if is_flat else DefaultObservations(action_mask_key=mask_key)]
 
     def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
         """The module-to-env connectors; the user's run before the last one. Algorithms override it."""

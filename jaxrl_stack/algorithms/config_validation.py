@@ -166,11 +166,11 @@ class ConfigValidation(ConfigStore):
             return
         defaults = as_dict(DefaultModelConfig())
         for key, value in as_dict(self._model_config).items():
-            is_later = key == "use_lstm" or key.startswith(("conv_", "lstm_"))
+            is_later = key == "use_lstm" or key.startswith("lstm_")
             if is_later and key in defaults and not same(value, defaults[key]):
                 raise NotImplementedError(
-                    f"rl_module(model_config=...): {key}={value!r} comes later: the default module is an MLP "
-                    "on flattened observations. Leave it out, or give rl_module_spec= with a module of your "
+                    f"rl_module(model_config=...): {key}={value!r} comes later: the default modules have no recurrent "
+                    "state. Leave it out, or give rl_module_spec= with a module of your "
                     "own."
                 )
 

@@ -12,6 +12,7 @@ from jaxrl_stack.algorithms.setting_values import as_dict
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.configs import COMPUTE_DTYPES
+from jaxrl_stack.core.models.filters import parse_filters
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -39,12 +40,21 @@ def _activation(value: Any) -> str | None:
     return None
 
 
+def _filters(value: Any) -> str | None:
+    try:
+        parse_filters([[1, 1, 1]] if value is None else value, "conv_filters")
+    except ValueError as error:
+        return f"None, or a list such as [[16, 4, 2], [32, 4, 2]]. {str(error).removesuffix('.')}"
+    return None
+
+
 _CHECKS_OF_ENDINGS: dict[str, Callable[[Any], str | None]] = {
     "_hiddens": _widths,
     "_activation": _activation,
     "_use_layernorm": boolean,
 }
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
+    "conv_filters": _filters,
     "compute_dtype": one_of(*COMPUTE_DTYPES),
     "free_log_std": boolean,
     "fusionnet_hiddens": _widths_or_none,

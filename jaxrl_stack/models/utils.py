@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from jaxrl_stack.core.models.activations import get_activation, linear
+from jaxrl_stack.core.models.filters import default_filters
 from jaxrl_stack.core.models.initializers import get_initializer
-from jaxrl_stack.utils.coming import coming_names
 from jaxrl_stack.utils.framework import check_framework
-
-__getattr__ = coming_names(__name__)
 
 
 def get_activation_fn(
@@ -51,3 +49,21 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
     """
     check_framework("get_initializer_fn", framework)
     return get_initializer(name, None, "name")
+
+
+def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
+    """RLlib's convolutions for square images of 10, 42, 64, 84 or 96 pixels.
+
+    Args:
+        shape: ``[height, width]``, with an axis of channels after or before them.
+
+    Returns:
+        What `conv_filters` of a model config takes.
+
+    Raises:
+        ValueError: For another size, with filters that would do.
+    """
+    height, width, *channels = shape
+    if channels and height != width and width == channels[0]:
+        height, width, *channels = width, channels[0], height
+    return default_filters([height, width, *(channels or [1])])

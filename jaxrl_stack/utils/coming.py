@@ -119,10 +119,9 @@ COMING = (
         "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
     }),
     Coming(
-        "comes with images and recurrence in the default networks; until then write an RLModule of your own "
+        "comes with recurrence in the default networks; until then write an RLModule of your own "
         "(jaxrl_stack.core.rl_module.rl_module)", {
-        "core.models.configs": "CNNEncoderConfig CNNTransposeHeadConfig RecurrentEncoderConfig",
-        "models.utils": "get_filter_config",
+        "core.models.configs": "RecurrentEncoderConfig",
     }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",

@@ -159,7 +159,7 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
         ("env_runners", {"use_env_runner_state_server": True}),
         ("multi_agent", {"policies": {"a", "b"}}),
         ("rl_module", {"model_config": {"use_lstm": True}}),
-        ("rl_module", {"model_config": {"conv_filters": [[16, 4, 2]]}}),
+        ("rl_module", {"model_config": {"lstm_cell_size": 8}}),
     ],
 )
 def test_what_comes_later_says_so(section, value):

@@ -142,7 +142,7 @@ def test_a_spec_of_the_users_own_wins():
     # A module of the user's own sees the observations as they are.
     assert built.observation_space == NESTED["__env_single__"][0]
     assert spec.observation_space is None
-    config.rl_module(model_config={"conv_filters": [[1, 2, 3]]}).validate()
+    config.rl_module(model_config={"lstm_cell_size": 3}).validate()
     open_spec = PPOConfig().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [4]}))
     completed = open_spec.get_rl_module_spec(spaces=FLAT)
     assert completed.module_class is DefaultPPORLModule

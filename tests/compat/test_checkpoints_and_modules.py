@@ -333,6 +333,8 @@ HEAD = {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5]}
 FOUR = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
 THREE, PAIR = gym.spaces.Discrete(3), gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 SHARED = {"vf_share_layers": True, "free_log_std": True, "fcnet_use_layernorm": True}
+IMAGES = gym.spaces.Box(-1.0, 1.0, (10, 10, 2), np.float32)
+CONVOLUTIONS = {"conv_filters": [[3, 4, 2], [4, [3, 2], 2, "valid"]]}
 # As in make_rllib_weights.py.
 OF_RLLIB = {
     "ppo_separate": (PPOConfig, THREE, HEAD),
@@ -341,13 +343,19 @@ OF_RLLIB = {
     "sac_box": (SACConfig, PAIR, HEAD | {"fusionnet_hiddens": [7, 6]}),
     "sac_discrete": (SACConfig, THREE, {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}),
     "tqc_box": (TQCConfig, PAIR, HEAD | {"fusionnet_hiddens": [7, 6]}),
+    "ppo_cnn": (PPOConfig, THREE, CONVOLUTIONS | {"head_fcnet_hiddens": [5]}),
+    "dqn_cnn": (DQNConfig, THREE, CONVOLUTIONS | {"conv_activation": "tanh"}),
+    "sac_box_cnn": (SACConfig, PAIR, CONVOLUTIONS | {"fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
+    "sac_discrete_cnn": (SACConfig, THREE, CONVOLUTIONS | {"head_fcnet_hiddens": [5]}),
+    "tqc_box_cnn": (TQCConfig, PAIR, CONVOLUTIONS | {"fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
 }
 
 
 def module_of(case: str, *, inference_only: bool = False) -> Any:
     config_class, action_space, model_config = OF_RLLIB[case]
     config = config_class().rl_module(model_config=model_config)
-    spec = config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: (FOUR, action_space)})[DEFAULT_MODULE_ID]
+    spaces = {DEFAULT_MODULE_ID: (IMAGES if case.endswith("_cnn") else FOUR, action_space)}
+    spec = config.get_multi_rl_module_spec(spaces=spaces)[DEFAULT_MODULE_ID]
     spec.inference_only = inference_only
     return spec.build(seed=0)
 
@@ -361,7 +369,7 @@ def test_a_module_with_rllibs_weights_computes_what_rllibs_does(case):
     module = module_of(case)
     module.load_rllib_weights(WEIGHTS / f"{case}.npz")
     batch = {Columns.OBS: OUTPUTS[f"{case}/obs"]}
-    if case == "dqn_dueling":
+    if case.startswith("dqn"):
         agree(case, "qf_preds", module.compute_q_values(batch)["qf_preds"])
         agree(case, "target_qf_preds", module.forward_target(batch)["qf_preds"])
         return
@@ -369,14 +377,14 @@ def test_a_module_with_rllibs_weights_computes_what_rllibs_does(case):
     if case.startswith("ppo"):
         agree(case, "values", module.compute_values(batch))
         return
-    batch |= {Columns.ACTIONS: OUTPUTS[f"{case}/actions"]} if case != "sac_discrete" else {}
-    if case == "tqc_box":
+    batch |= {Columns.ACTIONS: OUTPUTS[f"{case}/actions"]} if "_box" in case else {}
+    if case.startswith("tqc"):
         agree(case, "qf", module.compute_q_values(batch))
         agree(case, "target_qf", module.forward_target(batch))
         return
     lower = np.minimum(OUTPUTS[f"{case}/qf"], OUTPUTS[f"{case}/qf_twin"])
-    np.testing.assert_allclose(module.compute_q_values(batch, squeeze=case == "sac_box"), lower, **CLOSE)
-    agree(case, "target_qf", module.forward_target(batch, squeeze=case == "sac_box"))
+    np.testing.assert_allclose(module.compute_q_values(batch, squeeze="_box" in case), lower, **CLOSE)
+    agree(case, "target_qf", module.forward_target(batch, squeeze="_box" in case))
 
 
 def test_rllibs_weights_come_as_arrays_and_as_files_without_code(tmp_path, monkeypatch):

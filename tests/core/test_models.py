@@ -286,7 +286,9 @@ def test_default_encoders_have_the_base_that_encoders_of_ones_own_get():
 @pytest.mark.parametrize(
     ("space", "settings", "message"),
     [
-        (gym.spaces.Box(0, 255, (84, 84, 3)), {}, "images"),
+        (gym.spaces.Box(0, 255, (60, 80, 3)), {}, r"conv_filters': \[\[16, 4, 2\], .*resize.*FlattenObservations"),
+        (gym.spaces.Box(0, 255, (4, 84, 84)), {}, r"channels seem to come first.*\[84, 84, 4\]"),
+        (gym.spaces.Box(0, 255, (210, 160, 3)), {}, "wrap_atari_for_new_api_stack"),
         (gym.spaces.Box(0, 1, (4, 4)), {}, "FlattenObservations"),
         (gym.spaces.Discrete(4), {}, "FlattenObservations"),
         (OBS_SPACE, {"use_lstm": True}, "use_lstm=True"),

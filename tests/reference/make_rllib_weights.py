@@ -5,7 +5,7 @@ Needs an environment of its own with `ray[rllib]==2.60.0` and torch (CPU); impor
     python tests/reference/make_rllib_weights.py --out tests/reference/rllib_weights
 
 Layout of the folder. ``<case>.npz`` is `RLModule.get_state()` of one module, target networks included. ``outputs.npz``
-has ``<case>/obs`` float32 [5, 4], ``<case>/action_dist_inputs`` (PPO, SAC) and
+has ``<case>/obs`` float32 [5, 4], of images [5, 10, 10, 2], ``<case>/action_dist_inputs`` (PPO, SAC) and
 
     PPO     values [5]
     DQN     qf_preds, and target_qf_preds of the target networks [5, 3]
@@ -36,6 +36,8 @@ OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 LAYERNORM = {"fcnet_use_layernorm": True, "vf_share_layers": True, "free_log_std": True}
+IMAGE_SPACE = gym.spaces.Box(-1.0, 1.0, (10, 10, 2), np.float32)
+CONVOLUTIONS = [[3, 4, 2], [4, [3, 2], 2, "valid"]]
 CASES = {
     "ppo_separate": (PPOConfig, DISCRETE, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5]}),
     "ppo_shared": (PPOConfig, BOX, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5], **LAYERNORM}),
@@ -43,18 +45,29 @@ CASES = {
     "sac_box": (SACConfig, BOX, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5], "fusionnet_hiddens": [7, 6]}),
     "sac_discrete": (SACConfig, DISCRETE, {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}),
     "tqc_box": (TQCConfig, BOX, {"fcnet_hiddens": [8, 6], "head_fcnet_hiddens": [5], "fusionnet_hiddens": [7, 6]}),
+    "ppo_cnn": (PPOConfig, DISCRETE, {"conv_filters": CONVOLUTIONS, "head_fcnet_hiddens": [5]}),
+    "dqn_cnn": (DQNConfig, DISCRETE, {"conv_filters": CONVOLUTIONS, "conv_activation": "tanh"}),
+    "sac_box_cnn": (SACConfig, BOX, {"conv_filters": CONVOLUTIONS, "fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
+    "sac_discrete_cnn": (SACConfig, DISCRETE, {"conv_filters": CONVOLUTIONS, "head_fcnet_hiddens": [5]}),
+    "tqc_box_cnn": (TQCConfig, BOX, {"conv_filters": CONVOLUTIONS, "fcnet_hiddens": [4], "fusionnet_hiddens": [7]}),
 }
 
 
-def module_of(config_class: Any, action_space: gym.Space, model_config: dict[str, Any], seed: int) -> Any:
+def obs_space_of(case: str) -> gym.Space:
+    return IMAGE_SPACE if case.endswith("_cnn") else OBS_SPACE
+
+
+def module_of(
+    config_class: Any, obs_space: gym.Space, action_space: gym.Space, model_config: dict[str, Any], seed: int
+) -> Any:
     """A module with random weights, other ones in its target networks."""
     config = (
         config_class()
-        .environment(observation_space=OBS_SPACE, action_space=action_space)
+        .environment(observation_space=obs_space, action_space=action_space)
         .learners(num_learners=0)
         .rl_module(model_config=model_config)
     )
-    module = config.build_learner(spaces={MODULE_ID: (OBS_SPACE, action_space)}).module[MODULE_ID]
+    module = config.build_learner(spaces={MODULE_ID: (obs_space, action_space)}).module[MODULE_ID]
     draws = np.random.default_rng(seed)
     state = {
         name: tensor
@@ -75,13 +88,13 @@ def outputs_of(module: Any, case: str, obs: np.ndarray) -> dict[str, Any]:
     if case.startswith("ppo"):
         return {"action_dist_inputs": inputs, "values": module.compute_values(batch)}
     actions = {}
-    if case in ("sac_box", "tqc_box"):
+    if "_box" in case:
         actions = {"actions": torch.linspace(-0.9, 0.9, NUM_ROWS * 2).reshape(NUM_ROWS, 2)}
     batch |= actions
-    if case == "tqc_box":
+    if case.startswith("tqc"):
         q_values = {"qf": module.compute_q_values(batch), "target_qf": module.forward_target(batch)}
         return {**actions, "action_dist_inputs": inputs, **q_values}
-    squeeze = case == "sac_box"
+    squeeze = case.startswith("sac_box")
     return {
         **actions,
         "action_dist_inputs": inputs,
@@ -98,9 +111,10 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     outputs = {}
     for seed, (case, (config_class, action_space, model_config)) in enumerate(CASES.items()):
-        module = module_of(config_class, action_space, model_config, seed)
+        space = obs_space_of(case)
+        module = module_of(config_class, space, action_space, model_config, seed)
         np.savez(folder / f"{case}.npz", **module.get_state())
-        obs = np.random.default_rng(100 + seed).normal(size=(NUM_ROWS, 4)).astype(np.float32)
+        obs = np.random.default_rng(100 + seed).normal(size=(NUM_ROWS, *space.shape)).astype(np.float32)
         with torch.no_grad():
             found = outputs_of(module, case, obs)
         outputs[f"{case}/obs"] = obs

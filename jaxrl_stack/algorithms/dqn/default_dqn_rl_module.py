@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, has_action_mask, mask_of
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.noisy import draw_noise
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import mask_of, split_action_mask
 from jaxrl_stack.core.models.base import ENCODER_OUT
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
@@ -19,6 +19,7 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.renamed import absent_or_renamed
+from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 ATOMS = "atoms"
 QF_LOGITS = "qf_logits"
@@ -36,8 +37,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     Attributes `encoder`, `af` (Q-values, with dueling advantages) and, with dueling, `vf`; `_target_encoder`,
     `_target_af` and `_target_vf` follow them.
 
-    Observations are flat vectors, or ``{"action_mask": [A], "observations": [d]}``: then actions whose mask is 0 are
-    never chosen.
+    Observations are what `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``: then actions
+    whose mask is 0 are never chosen.
     """
 
     rows_are_independent = True
@@ -53,7 +54,6 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             check_model_config({k: v for k, v in self.model_config.items() if k not in DQN_MODEL_CONFIG})
         settings = {**DQN_MODEL_CONFIG, **self.model_config}
         self.num_actions = num_discrete_actions(self.action_space)
-        self.has_action_mask = has_action_mask(self.observation_space)
         self.uses_double_q = bool(settings["double_q"])
         self.uses_dueling = bool(settings["dueling"])
         self.uses_noise = bool(settings["noisy"])
@@ -106,8 +106,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         noise = None
         if self.uses_noise:
             key, noise_key = jax.random.split(key)
-            leading = jax.tree.leaves(self._observations(batch))[0].shape[:-1]
-            noise = draw_noise(noise_key, (*leading, self._noise_dim()))
+            noise = draw_noise(noise_key, (*self._leading_axes(batch[Columns.OBS]), self._noise_dim()))
         q_values = self._with_noise(self.compute_q_values, batch, noise)[QF_PREDS]
         return {Columns.ACTIONS: q_learning.epsilon_greedy(key, q_values, epsilon, mask_of(batch[Columns.OBS]))}
 
@@ -172,8 +171,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
     ) -> dict[str, Any]:
         """Q-values out of an encoder and a head, or with dueling a dict of both heads."""
-        latent = encoder({**batch, Columns.OBS: self._observations(batch)})[ENCODER_OUT]
-        mask = mask_of(batch[Columns.OBS])
+        batch, mask = split_action_mask(batch)
+        latent = encoder(batch)[ENCODER_OUT]
         if not self.uses_dueling:
             outputs = self._with_noise(head, latent, noise)
         else:
@@ -190,9 +189,10 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         q_values = jnp.sum(found["probs"] * found[ATOMS], axis=-1)
         return {QF_PREDS: q_values, ATOMS: found[ATOMS], QF_LOGITS: found["logits"], QF_PROBS: found["probs"]}
 
-    def _observations(self, batch: dict[str, Any]) -> Any:
-        """What the encoder sees: observations without their action mask."""
-        return batch[Columns.OBS][OBSERVATIONS] if self.has_action_mask else batch[Columns.OBS]
+    def _leading_axes(self, observations: Any) -> tuple[int, ...]:
+        assert self.observation_space is not None
+        first, one = (jax.tree.leaves(x)[0] for x in (observations, shape_dtype_struct(self.observation_space)))
+        return first.shape[: first.ndim - len(one.shape)]
 
     def _noise_dim(self) -> int:
         return self.af.noise_dim + (self.vf.noise_dim if self.uses_dueling else 0)

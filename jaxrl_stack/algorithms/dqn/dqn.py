@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-
-from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, FlattenBesideActionMask, has_action_mask
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
@@ -18,7 +15,6 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
-    from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.core.learner.learner import Learner
 
 
@@ -91,13 +87,6 @@ class DQNConfig(OffPolicyConfig):
     def get_default_learner_class(self) -> type[Learner]:
         """DQNLearner."""
         return DQNLearner
-
-    def _default_env_to_module_connectors(self, observation_space: gym.Space) -> list[ConnectorV2]:
-        if not (self._uses_default_module() and has_action_mask(observation_space)):
-            return super()._default_env_to_module_connectors(observation_space)
-        assert isinstance(observation_space, gym.spaces.Dict)
-        is_flat = not super()._default_env_to_module_connectors(observation_space[OBSERVATIONS])
-        return [] if is_flat else [FlattenBesideActionMask()]
 
     def validate(self) -> None:
         """Checks all settings, alone and against each other.

@@ -15,8 +15,6 @@ _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-import gymnasium as gym
-from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, FlattenBesideActionMask, has_action_mask
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
@@ -25,7 +23,6 @@ from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, nu
 from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, later, per_module, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
-from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.learner.learner import Learner
 class DQNConfig(OffPolicyConfig):
     epsilon: float | list[list[float]] | list[tuple[int, float]]
@@ -88,8 +85,6 @@ class DQNConfig(OffPolicyConfig):
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         ...
     def get_default_learner_class(self) -> type[Learner]:
-        ...
-    def _default_env_to_module_connectors(self, observation_space: gym.Space) -> list[ConnectorV2]:
         ...
     def validate(self) -> None:
         ...

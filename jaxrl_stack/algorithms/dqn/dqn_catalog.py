@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from jaxrl_stack.algorithms.dqn.action_masks import OBSERVATIONS, check_action_mask, has_action_mask
 from jaxrl_stack.algorithms.dqn.noisy import NoisyMLPHeadConfig
 from jaxrl_stack.core.models.catalog import Catalog
-from jaxrl_stack.core.models.configs import MLPHeadConfig, ModelConfig
+from jaxrl_stack.core.models.configs import MLPHeadConfig
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -38,7 +36,7 @@ class DQNCatalog(Catalog):
     `head_fcnet_*` settings; with ``noisy`` their layers are noisy ones.
 
     Args:
-        observation_space: A Box of rank 1, or ``Dict(action_mask=..., observations=Box of rank 1)``.
+        observation_space: As in `Catalog`.
         action_space: Discrete.
         model_config_dict: Settings of `DefaultModelConfig` and of `DQN_MODEL_CONFIG`.
 
@@ -62,21 +60,9 @@ class DQNCatalog(Catalog):
         super().__init__(observation_space, action_space, model_config_dict)
         self.model_config_dict = {**DQN_MODEL_CONFIG, **self.model_config_dict}
         num_actions = num_discrete_actions(action_space)
-        if has_action_mask(observation_space):
-            assert isinstance(observation_space, gym.spaces.Dict)
-            check_action_mask(observation_space, num_actions)
         self.num_atoms = int(self.model_config_dict["num_atoms"])
         self.af_head_config = self._head_config(num_actions * self.num_atoms)
         self.vf_head_config = self._head_config(self.num_atoms)
-
-    @functools.cached_property
-    def encoder_config(self) -> ModelConfig:
-        """Describes the encoder, which does not see the action mask."""
-        space = self.observation_space
-        if has_action_mask(space):
-            assert isinstance(space, gym.spaces.Dict)
-            space = space[OBSERVATIONS]
-        return self.get_tokenizer_config(space, self.model_config_dict)
 
     def build_af_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The head `[..., latent]` -> advantages or Q-values `[..., actions]` (with atoms `[..., actions * atoms]`)."""

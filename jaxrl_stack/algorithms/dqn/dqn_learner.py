@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import optax
 
-from jaxrl_stack.algorithms.dqn.action_masks import mask_of
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import (
     ATOMS,
     QF_LOGITS,
@@ -19,6 +18,7 @@ from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import (
     QF_TARGET_NEXT_PROBS,
 )
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import mask_of
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI

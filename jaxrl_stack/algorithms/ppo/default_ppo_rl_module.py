@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
@@ -23,6 +24,9 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     Attributes `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no
     values.
+
+    Observations are what `Catalog` has encoders for, or ``{"action_mask": [n], "observations": ...}``: then actions
+    whose mask is 0 have probability 0.
     """
 
     rows_are_independent = True
@@ -58,18 +62,21 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`."""
+        batch, mask = split_action_mask(batch)
         latents = self.encoder(batch, critic=False)[ENCODER_OUT]
-        return {Columns.ACTION_DIST_INPUTS: self.pi(latents[ACTOR])}
+        return {Columns.ACTION_DIST_INPUTS: masked_logits(self.pi(latents[ACTOR]), mask)}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """As `_forward`, with the latents of the value function as `EMBEDDINGS`, for `compute_values`."""
+        batch, mask = split_action_mask(batch)
         latents = self.encoder(batch)[ENCODER_OUT]
-        return {Columns.ACTION_DIST_INPUTS: self.pi(latents[ACTOR]), Columns.EMBEDDINGS: latents[CRITIC]}
+        inputs = masked_logits(self.pi(latents[ACTOR]), mask)
+        return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: latents[CRITIC]}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
         """State values, float `[...]` (the leading axes of `OBS`)."""
         if embeddings is None:
-            embeddings = self.encoder.critic_latent(batch)
+            embeddings = self.encoder.critic_latent(split_action_mask(batch)[0])
         return self.vf(embeddings)[..., 0]
 
 

@@ -12,6 +12,7 @@ from flax import nnx
 
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
 from jaxrl_stack.core.models.base import ENCODER_OUT
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.q_net_api import QNetAPI
@@ -38,6 +39,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     Attributes `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder` and
     `qf_twin`; copies of the critics that follow them slowly, with the prefix `target_`. Actions are in
     [-1, 1].
+
+    Observations are what `Catalog` has encoders for, or, with discrete actions, ``{"action_mask": [n], "observations":
+    ...}``: then actions whose mask is 0 have probability 0.
 
     `log_alpha`, float32 `[]`, is the logarithm of the temperature, which the learner trains; it starts from
     ``model_config["initial_alpha"]``.
@@ -192,11 +196,12 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self, batch: dict[str, Any], encoder: Any, head: Any, squeeze: bool = True
     ) -> jax.Array:
         """One critic's values, `[N]` or `[N, A]`."""
-        values = head(encoder(batch)[ENCODER_OUT])
+        values = head(encoder(split_action_mask(batch)[0])[ENCODER_OUT])
         return values[..., 0] if squeeze and values.shape[-1] == 1 else values
 
     def _action_dist_inputs(self, obs: jax.Array) -> jax.Array:
-        return self.pi(self.pi_encoder({Columns.OBS: obs})[ENCODER_OUT])
+        batch, mask = split_action_mask({Columns.OBS: obs})
+        return masked_logits(self.pi(self.pi_encoder(batch)[ENCODER_OUT]), mask)
 
     def _with_constant_parameters(self) -> DefaultSACRLModule:
         """This module, through whose own arrays no gradient flows."""

@@ -22,6 +22,7 @@ from jaxrl_stack.algorithms.sac.default_sac_rl_module import (
     QF_TWIN_PREDS,
 )
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import mask_of
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
@@ -264,7 +265,7 @@ def _discrete_terms(
         "alpha": soft_actor_critic.temperature_rows_discrete(
             log_alpha=log_alpha, log_probs=log_probs, target_entropy=target_entropy
         ),
-        LOGPS_KEY: jnp.mean(log_probs, axis=-1),
+        LOGPS_KEY: jnp.mean(log_probs, axis=-1, where=mask_of(batch[Columns.OBS])),
         QF_MEAN_KEY: jnp.mean(q_all, axis=-1),
     }
     actions = batch[Columns.ACTIONS]

@@ -4,6 +4,7 @@ from jaxrl_stack.connectors.common.absent import absent
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking as FrameStackingEnvToModule
+from jaxrl_stack.connectors.env_to_module.default_observations import DefaultObservations
 from jaxrl_stack.connectors.env_to_module.env_to_module_pipeline import EnvToModulePipeline
 from jaxrl_stack.connectors.env_to_module.mean_std_filter import MeanStdFilter
 from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
@@ -24,6 +25,7 @@ __all__ = [
     "AddStatesFromEpisodesToBatch",
     "AddTimeDimToBatchAndZeroPad",
     "BatchIndividualItems",
+    "DefaultObservations",
     "EnvToModulePipeline",
     "FlattenObservations",
     "FrameStacking",

@@ -6,9 +6,15 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import check_action_mask, has_images, is_image, observations_space
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
-from jaxrl_stack.core.models.configs import MLPEncoderConfig, ModelConfig
+from jaxrl_stack.core.models.configs import CNNEncoderConfig, MLPEncoderConfig, ModelConfig, MultiStreamEncoderConfig
+from jaxrl_stack.core.models.filters import default_filters
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict, check_model_config
+from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -23,7 +29,8 @@ class Catalog:
     Override a method to change what a default module is made of.
 
     Args:
-        observation_space: Space of one observation as the module gets it.
+        observation_space: Space of one observation as the module gets it; with a mask of actions
+            ``Dict(action_mask=..., observations=...)``.
         action_space: Space of one action.
         model_config_dict: Settings of `DefaultModelConfig` (a dict or an instance); missing ones get their
             defaults, and names of a custom module's own settings are kept.
@@ -33,7 +40,8 @@ class Catalog:
         latent_dims: Shape of the encoder's output, `(width,)`. Changing it changes what heads expect.
 
     Raises:
-        ValueError: If a space is None, or for what looks like a misspelt setting.
+        ValueError: If a space is None, if an action mask does not fit the actions, or for what looks like a misspelt
+            setting.
     """
 
     rows_are_independent = True
@@ -55,12 +63,18 @@ class Catalog:
         settings = as_model_config_dict(model_config_dict)
         check_model_config(settings, custom_settings=True)
         self.model_config_dict: dict[str, Any] = as_model_config_dict(DefaultModelConfig()) | settings
+        check_action_mask(observation_space, action_space)
         self._latent_dims: tuple[int, ...] | None = None
+        if self.model_config_dict["conv_filters"] is not None and not has_images(observation_space):
+            notice_once(
+                f"model_config conv_filters={self.model_config_dict['conv_filters']!r} has no effect: no part of the "
+                f"observation space {observation_space} is an image, [height, width, channels]."
+            )
 
     @functools.cached_property
     def encoder_config(self) -> ModelConfig:
-        """Describes the encoder; made when first asked for."""
-        return self.get_tokenizer_config(self.observation_space, self.model_config_dict)
+        """Describes the encoder, which does not see an action mask; made when first asked for."""
+        return self.get_tokenizer_config(observations_space(self.observation_space), self.model_config_dict)
 
     @property
     def latent_dims(self) -> tuple[int, ...]:
@@ -96,14 +110,17 @@ class Catalog:
     def get_tokenizer_config(
         cls, observation_space: gym.Space | None, model_config_dict: Mapping[str, Any]
     ) -> ModelConfig:
-        """Describes the encoder of one observation space.
+        """Describes the encoder of one observation space: convolutions for images, an MLP for vectors.
+
+        A Dict gets an encoder for each of its entries, whose latents are put side by side.
 
         Args:
-            observation_space: A Box of rank 1.
+            observation_space: A Box of rank 1 or 3 (``[height, width, channels]``), or a Dict of such spaces.
             model_config_dict: All settings of `DefaultModelConfig`.
 
         Raises:
-            ValueError: For other spaces, and for settings of encoders that do not exist yet.
+            ValueError: For other spaces, for images of a size that has no default filters while ``conv_filters`` is
+                None, and for settings of encoders that do not exist yet.
         """
         import gymnasium as gym
 
@@ -113,14 +130,39 @@ class Catalog:
                 "model_config use_lstm=True: the default encoders have no LSTM yet; use use_lstm=False, or "
                 "write an RLModule with get_initial_state()."
             )
+        if isinstance(observation_space, gym.spaces.Dict) and observation_space.spaces:
+            parts = observation_space.spaces.items()
+            return MultiStreamEncoderConfig(
+                base_encoder_configs={key: cls.get_tokenizer_config(part, settings) for key, part in parts},
+                hidden_layer_dims=(),
+                within=Columns.OBS,
+            )
+        if is_image(observation_space):
+            return _image_encoder_config(observation_space, settings)
         shape = observation_space.shape if isinstance(observation_space, gym.spaces.Box) else None
         if shape is None or len(shape) != 1:
             raise ValueError(
                 f"No default encoder for the observation space {observation_space}: flatten or one-hot "
-                "encode it with the FlattenObservations env-to-module connector, or write your own RLModule, for "
-                "images with convolutions (nnx.Conv)."
+                "encode it with the FlattenObservations env-to-module connector, or write your own RLModule."
             )
         return MLPEncoderConfig(input_dims=shape, **hidden_layers(settings, "fcnet"))
+
+
+def _image_encoder_config(space: Any, settings: Mapping[str, Any]) -> CNNEncoderConfig:
+    filters = settings["conv_filters"]
+    return CNNEncoderConfig(
+        input_dims=space.shape,
+        cnn_filter_specifiers=default_filters(space.shape) if filters is None else filters,
+        cnn_activation=settings["conv_activation"],
+        **{
+            f"cnn_{name}_initializer{ours}": settings[f"conv_{name}_initializer{given}"]
+            for name in ("kernel", "bias")
+            for ours, given in (("", ""), ("_config", "_kwargs"))
+        },
+        # Planes of bits and the like keep their numbers.
+        scale_uint8=space.dtype == np.uint8 and bool(np.max(space.high) == 255),
+        compute_dtype=settings["compute_dtype"],
+    )
 
 
 def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.models.encoders import ActorCriticEncoder, MLPEncoder, MultiStreamEncoder
-from jaxrl_stack.core.models.heads import FreeLogStdMLPHead, MLPHead
+from jaxrl_stack.core.models.cnn import CNN, ConvLayer, ConvTranspose
+from jaxrl_stack.core.models.encoders import ActorCriticEncoder, CNNEncoder, MLPEncoder, MultiStreamEncoder
+from jaxrl_stack.core.models.filters import Filter, parse_filters
+from jaxrl_stack.core.models.heads import CNNTransposeHead, FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.models.mlp import MLP, Layer
 from jaxrl_stack.core.rl_module.default_model_config import Initializer
@@ -28,6 +31,11 @@ def _layer_dtype(compute_dtype: str) -> Any:
     if compute_dtype not in COMPUTE_DTYPES:
         raise ValueError(f"compute_dtype={compute_dtype!r}: use one of {list(COMPUTE_DTYPES)}.")
     return COMPUTE_DTYPES[compute_dtype]
+
+
+def _check_framework(framework: str) -> None:
+    if framework != "jax":
+        raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
 
 
 @dataclasses.dataclass
@@ -56,6 +64,42 @@ class ModelConfig(abc.ABC):
         Raises:
             ValueError: For settings that do not fit together; the message names them.
         """
+
+
+def _flat_dim(config: ModelConfig) -> int:
+    if config.input_dims is None or len(config.input_dims) != 1:
+        raise ValueError(
+            f"{type(config).__name__}(input_dims={config.input_dims}): expected the shape [d] of a flat "
+            "input; put a FlattenObservations connector before the module for other shapes."
+        )
+    return int(config.input_dims[0])
+
+
+def _image_dims(config: Any, name: str) -> tuple[int, int, int]:
+    dims = getattr(config, name)
+    if dims is None or len(dims) != 3:
+        raise ValueError(
+            f"{type(config).__name__}({name}={dims}): expected the shape [height, width, channels] of an image."
+        )
+    height, width, channels = (int(n) for n in dims)
+    return height, width, channels
+
+
+def _initializer(config: Any, name: str) -> Any:
+    return get_initializer(getattr(config, name), getattr(config, f"{name}_config"), name)
+
+
+def _conv_layer(config: Any, prefix: str, spec: Filter) -> ConvLayer:
+    """A convolution as the settings of a config that begin with `prefix` describe it."""
+    return ConvLayer(
+        filter=spec,
+        activation=getattr(config, f"{prefix}_activation"),
+        use_bias=bool(getattr(config, f"{prefix}_use_bias")),
+        use_layernorm=bool(getattr(config, f"{prefix}_use_layernorm")),
+        kernel_init=_initializer(config, f"{prefix}_kernel_initializer"),
+        bias_init=_initializer(config, f"{prefix}_bias_initializer"),
+        dtype=_layer_dtype(config.compute_dtype),
+    )
 
 
 @dataclasses.dataclass
@@ -88,8 +132,7 @@ class _LayersConfig(ModelConfig):
         return (int(self.hidden_layer_dims[-1]) if self.hidden_layer_dims else self._input_dim(),)
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        if framework != "jax":
-            raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
+        _check_framework(framework)
         return self._build(rngs)
 
     @abc.abstractmethod
@@ -113,17 +156,13 @@ class _LayersConfig(ModelConfig):
         return layers
 
     def _layer(self, kind: str, width: int) -> Layer:
-        def initializer(part: str) -> Any:
-            name = f"{kind}_{part}_initializer"
-            return get_initializer(getattr(self, name), getattr(self, f"{name}_config"), name)
-
         return Layer(
             width=width,
             activation=getattr(self, f"{kind}_activation"),
             use_bias=getattr(self, f"{kind}_use_bias"),
             use_layernorm=bool(getattr(self, f"{kind}_use_layernorm", False)),
-            kernel_init=initializer("weights"),
-            bias_init=initializer("bias"),
+            kernel_init=_initializer(self, f"{kind}_weights_initializer"),
+            bias_init=_initializer(self, f"{kind}_bias_initializer"),
             dtype=_layer_dtype(self.compute_dtype),
         )
 
@@ -138,12 +177,7 @@ class _MLPConfig(_LayersConfig):
     log_std_clip_param: float = 20.0
 
     def _input_dim(self) -> int:
-        if self.input_dims is None or len(self.input_dims) != 1:
-            raise ValueError(
-                f"{type(self).__name__}(input_dims={self.input_dims}): expected the shape [d] of a flat "
-                "input; put a FlattenObservations connector before the module for other shapes."
-            )
-        return int(self.input_dims[0])
+        return _flat_dim(self)
 
     def _log_std_bound(self) -> float | None:
         return float(self.log_std_clip_param) if self.clip_log_std else None
@@ -191,15 +225,142 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
 
 
 @dataclasses.dataclass
+class CNNEncoderConfig(ModelConfig):
+    """A `CNNEncoder`. `input_dims` is the shape of an image, `[height, width, channels]`.
+
+    Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
+
+    Args:
+        cnn_filter_specifiers: `[[channels, kernel, stride], ...]`, each with "valid" as a fourth entry where nothing is
+            padded; "same" is the default. Kernel and stride are integers or `[height, width]`.
+        cnn_use_bias: Whether convolutions have a bias.
+        cnn_activation: What follows each of them, the last one included.
+        cnn_use_layernorm: Whether a layer normalisation over the channels precedes each activation.
+        flatten_at_end: Whether outputs are vectors; else they are images.
+        scale_uint8: Whether uint8 images become ``x / 128 - 1``, in [-1, 1); else their numbers are taken as they are.
+    """
+
+    cnn_filter_specifiers: Sequence[Any] = ((16, (4, 4), 2), (32, (4, 4), 2), (64, (8, 8), 2))
+    cnn_use_bias: bool = True
+    cnn_activation: Any = "relu"
+    cnn_use_layernorm: bool = False
+    cnn_kernel_initializer: Initializer = None
+    cnn_kernel_initializer_config: dict | None = None
+    cnn_bias_initializer: Initializer = None
+    cnn_bias_initializer_config: dict | None = None
+    flatten_at_end: bool = True
+    scale_uint8: bool = dataclasses.field(default=True, kw_only=True)
+    compute_dtype: str = dataclasses.field(default="float32", kw_only=True)
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        dims = self._output_image_dims(self._filters())
+        return (math.prod(dims),) if self.flatten_at_end else dims
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> CNNEncoder:
+        _check_framework(framework)
+        filters = self._filters()
+        self._output_image_dims(filters)  # raises where a kernel does not fit
+        return CNNEncoder(
+            _image_dims(self, "input_dims")[2],
+            [_conv_layer(self, "cnn", spec) for spec in filters],
+            rngs=rngs,
+            scale_uint8=self.scale_uint8,
+            flatten_at_end=self.flatten_at_end,
+        )
+
+    def _output_image_dims(self, filters: list[Filter]) -> tuple[int, int, int]:
+        height, width, _ = _image_dims(self, "input_dims")
+        for i, spec in enumerate(filters):
+            size = spec.output_size((height, width))
+            if min(size) < 1:
+                raise ValueError(
+                    f"CNNEncoderConfig(cnn_filter_specifiers={self.cnn_filter_specifiers}): the kernel of filter {i}, "
+                    f"{list(spec.kernel)}, does not fit into the image of {height} x {width} that it gets; make it "
+                    'smaller, or its padding "same".'
+                )
+            height, width = size
+        return height, width, filters[-1].channels
+
+    def _filters(self) -> list[Filter]:
+        return parse_filters(self.cnn_filter_specifiers, "cnn_filter_specifiers")
+
+
+@dataclasses.dataclass
+class CNNTransposeHeadConfig(ModelConfig):
+    """A `CNNTransposeHead`, which makes images of vectors. `input_dims` is the shape of a vector, `[d]`.
+
+    The last convolution has a bias, and neither a layer normalisation nor an activation. What is said of initializers
+    and `compute_dtype` in `DefaultModelConfig` holds.
+
+    Args:
+        initial_image_dims: `[height, width, channels]` of what a dense layer makes of the vector.
+        cnn_transpose_filter_specifiers: `[[channels, kernel, stride], ...]`: each makes the image larger by its stride.
+            Kernel and stride are integers or `[height, width]`.
+        cnn_transpose_use_bias: Whether convolutions but the last one have a bias.
+        cnn_transpose_activation: What follows each of them but the last one.
+        cnn_transpose_use_layernorm: Whether a layer normalisation over the channels precedes each activation.
+    """
+
+    initial_image_dims: Sequence[int] = (4, 4, 96)
+    initial_dense_weights_initializer: Initializer = None
+    initial_dense_weights_initializer_config: dict | None = None
+    initial_dense_bias_initializer: Initializer = None
+    initial_dense_bias_initializer_config: dict | None = None
+    cnn_transpose_filter_specifiers: Sequence[Any] = ((48, (4, 4), 2), (24, (4, 4), 2), (3, (4, 4), 2))
+    cnn_transpose_use_bias: bool = True
+    cnn_transpose_activation: Any = "relu"
+    cnn_transpose_use_layernorm: bool = False
+    cnn_transpose_kernel_initializer: Initializer = None
+    cnn_transpose_kernel_initializer_config: dict | None = None
+    cnn_transpose_bias_initializer: Initializer = None
+    cnn_transpose_bias_initializer_config: dict | None = None
+    compute_dtype: str = dataclasses.field(default="float32", kw_only=True)
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        height, width, _ = _image_dims(self, "initial_image_dims")
+        filters = self._filters()
+        for spec in filters:
+            height, width = spec.transposed_output_size((height, width))
+        return (height, width, filters[-1].channels)
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> CNNTransposeHead:
+        _check_framework(framework)
+        input_dim, image = _flat_dim(self), _image_dims(self, "initial_image_dims")
+        initial = Layer(
+            width=math.prod(image),
+            activation="linear",
+            use_bias=True,
+            use_layernorm=False,
+            kernel_init=_initializer(self, "initial_dense_weights_initializer"),
+            bias_init=_initializer(self, "initial_dense_bias_initializer"),
+            dtype=_layer_dtype(self.compute_dtype),
+        )
+        layers = [_conv_layer(self, "cnn_transpose", spec) for spec in self._filters()]
+        # Losses are made of what it puts out: float32.
+        layers[-1] = dataclasses.replace(
+            layers[-1], activation="linear", use_bias=True, use_layernorm=False, dtype=None
+        )
+        net = CNN(image[2], layers, rngs=rngs, conv_class=ConvTranspose)
+        return CNNTransposeHead(initial.dense(input_dim, rngs), image, net)
+
+    def _filters(self) -> list[Filter]:
+        return parse_filters(self.cnn_transpose_filter_specifiers, "cnn_transpose_filter_specifiers", transposed=True)
+
+
+@dataclasses.dataclass
 class MultiStreamEncoderConfig(_LayersConfig):
     """A `MultiStreamEncoder`.
 
     Args:
         base_encoder_configs: `{column: config of its encoder}`.
+        within: The column whose value is a dict of the streams; None: they are columns themselves.
     """
 
     base_encoder_configs: Mapping[str, ModelConfig] | None = None
     hidden_layer_dims: Sequence[int] = (256, 256, 256)
+    within: str | None = None
 
     def _streams(self) -> Mapping[str, ModelConfig]:
         if not self.base_encoder_configs:
@@ -216,7 +377,8 @@ class MultiStreamEncoderConfig(_LayersConfig):
         layers, embedding_dim = self._layers(), self._input_dim()
         fan_ins = [embedding_dim, *(embedding_dim + layer.width for layer in layers[:-1])]
         fusion_layers = [layer.dense(fan_in, rngs) for layer, fan_in in zip(layers, fan_ins, strict=False)]
-        return MultiStreamEncoder(encoders, fusion_layers, activations=[layer.activation for layer in layers])
+        activations = [layer.activation for layer in layers]
+        return MultiStreamEncoder(encoders, fusion_layers, activations=activations, within=self.within)
 
 
 @dataclasses.dataclass

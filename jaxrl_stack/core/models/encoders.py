@@ -12,6 +12,7 @@ from flax import nnx
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder
+from jaxrl_stack.core.models.cnn import CNN
 from jaxrl_stack.core.models.mlp import MLP
 
 
@@ -32,19 +33,53 @@ class MLPEncoder(MLP, Encoder):
         return {ENCODER_OUT: super().__call__(joined)}
 
 
+class CNNEncoder(CNN, Encoder):
+    """Convolutions over images: `{OBS: [..., H, W, C]}` -> `{ENCODER_OUT: [..., latent]}`.
+
+    uint8 images stay uint8 until they come here.
+
+    Args:
+        scale_uint8: Whether uint8 images become ``x / 128 - 1``, in [-1, 1); else numbers are as they are.
+        flatten_at_end: Whether what the last layer puts out becomes one vector; else it is `[..., h, w, channels]`.
+        *args, **kwargs: As in `CNN`.
+    """
+
+    def __init__(self, *args: Any, scale_uint8: bool = True, flatten_at_end: bool = True, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.scale_uint8 = scale_uint8
+        self.flatten_at_end = flatten_at_end
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
+        images = inputs[Columns.OBS]
+        if self.scale_uint8 and images.dtype == jnp.uint8:
+            images = images.astype(jnp.float32) / 128.0 - 1.0
+        out = super().__call__(images)
+        return {ENCODER_OUT: out.reshape(*out.shape[:-3], -1) if self.flatten_at_end else out}
+
+
 class MultiStreamEncoder(Encoder):
     """An encoder for each of several columns, and a net that joins them: `{column: [..., d]}` ->
     `{ENCODER_OUT: [..., latent]}`.
 
     Every layer of that net, but for the first one, takes the embeddings beside what the layer before it put out.
+    Without layers the embeddings are put out side by side.
 
     Args:
         base_encoders: `{column: encoder of {OBS: [..., d]}}`.
         fusion_layers: The layers of the joining net, each with the activation after it.
         activations: One for each of them: names or callables.
+        within: The column whose value is a dict of the streams; None: they are columns themselves.
     """
 
-    def __init__(self, base_encoders: Mapping[str, Any], fusion_layers: Sequence[Any], *, activations: Sequence[Any]):
+    def __init__(
+        self,
+        base_encoders: Mapping[str, Any],
+        fusion_layers: Sequence[Any],
+        *,
+        activations: Sequence[Any],
+        within: str | None = None,
+    ):
+        self.within = within
         self.columns = tuple(sorted(base_encoders))
         self.base_encoders = nnx.Dict({column: base_encoders[column] for column in self.columns})
         self.fusion_layers = nnx.List(list(fusion_layers))
@@ -52,6 +87,8 @@ class MultiStreamEncoder(Encoder):
         self.activations = tuple(activations)
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:
+        if self.within is not None:
+            inputs = inputs[self.within]
         embeddings = jnp.concatenate(
             [self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT] for column in self.columns], axis=-1
         )

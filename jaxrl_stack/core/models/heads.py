@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxrl_stack.core.models.cnn import CNN
 from jaxrl_stack.core.models.mlp import MLP
 
 
@@ -52,3 +54,25 @@ class FreeLogStdMLPHead(nnx.Module):
         if self.log_std_bound is not None:
             log_std = jnp.clip(log_std, -self.log_std_bound, self.log_std_bound)
         return jnp.concatenate([mean, jnp.broadcast_to(log_std, mean.shape)], axis=-1)
+
+
+class CNNTransposeHead(nnx.Module):
+    """A decoder `[..., latent]` -> images `[..., H, W, C]`: a dense layer, then transposed convolutions.
+
+    0.5 is added to what comes out, so that untrained images lie around the middle of [0, 1].
+
+    Args:
+        initial_dense: The layer `[..., latent]` -> `[..., h * w * c]`, without activation.
+        initial_image_dims: ``[h, w, c]``, what that becomes.
+        cnn_transpose_net: The convolutions.
+    """
+
+    def __init__(self, initial_dense: nnx.Linear, initial_image_dims: Sequence[int], cnn_transpose_net: CNN):
+        self.initial_dense = initial_dense
+        self.initial_image_dims = tuple(initial_image_dims)
+        self.cnn_transpose_net = cnn_transpose_net
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Float `[..., latent]` -> `[..., H, W, C]`."""
+        images = self.initial_dense(x).reshape(*x.shape[:-1], *self.initial_image_dims)
+        return self.cnn_transpose_net(images) + 0.5

@@ -54,7 +54,7 @@ def torch_default_kernel() -> Initializer:
 
 
 def torch_default_bias(fan_in: int) -> Initializer:
-    """Biases uniform in ±1/sqrt(fan_in), where fan_in is the kernel's."""
+    """Biases, and kernels of any shape, uniform in ±1/sqrt(fan_in), where fan_in is the kernel's."""
     return on_host(lambda rng, shape: _symmetric(rng, shape, 1.0 / math.sqrt(max(fan_in, 1))))
 
 

@@ -1,4 +1,4 @@
-"""Weights of RLlib's default MLP modules, which are PyTorch's, by the names and in the layout of the modules here.
+"""Weights of RLlib's default modules, which are PyTorch's, by the names and in the layout of the modules here.
 
 Files hold arrays and no code: nothing is unpickled.
 """
@@ -19,7 +19,9 @@ _HOW_TO = (
     "RLModule.from_checkpoint(path) there."
 )
 _ENCODERS = {"actor_encoder": "actor", "critic_encoder": "critic", "encoder": "shared"}
-_LAYER = re.compile(r"(?P<net>.+)\.net\.mlp\.(?P<index>\d{1,3})\.(?P<kind>weight|bias)")
+_LAYER = re.compile(
+    r"(?P<net>.+)\.net\.(?P<stack>mlp|0\.cnn)\.(?P<index>\d{1,3})(?P<norm>\.layer_norm)?\.(?P<kind>weight|bias)"
+)
 _FUSION = re.compile(r"(?P<encoder>.+)\.(?:fusion_layers\.(?P<index>\d{1,3})|output_layer)\.(?P<kind>weight|bias)")
 _CONSTANT = ".log_std_clip_param_const"
 _DENSE = {"weight": "kernel", "bias": "bias"}
@@ -95,21 +97,22 @@ def from_rllib_names(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The state of a module here, `{"path/to/leaf": array}`, out of a PyTorch state dict of RLlib's.
 
     Args:
-        weights: ``{"encoder.actor_encoder.net.mlp.0.weight": array or CPU tensor}``. Dense weights are ``[out, in]``.
+        weights: ``{"encoder.actor_encoder.net.mlp.0.weight": array or CPU tensor}``. Dense weights are ``[out, in]``,
+            those of convolutions ``[out, in, height, width]``.
 
     Raises:
-        ValueError: For a name that is no part of RLlib's default MLP modules.
+        ValueError: For a name that is no part of RLlib's default modules.
     """
     weights = {name: _as_array(name, value) for name, value in weights.items() if not str(name).endswith(_CONSTANT)}
     return {
-        ref: value.T if ref.endswith("/kernel") else value
+        ref: np.moveaxis(value, (0, 1), (-1, -2)) if ref.endswith("/kernel") and value.ndim > 1 else value
         for ref, value in ((_ref(name, weights).replace(".", "/"), value) for name, value in weights.items())
     }
 
 
 def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
     if layer := _LAYER.fullmatch(name):
-        return _layer_ref(layer["net"], int(layer["index"]), layer["kind"], weights)
+        return _layer_ref(layer, weights)
     if layer := _FUSION.fullmatch(name):
         fusion = f"{layer['encoder']}.fusion_layers"
         is_hidden = re.compile(re.escape(fusion) + r"\.\d+\.weight").fullmatch
@@ -118,20 +121,24 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
     if name.endswith(".log_std"):
         return name
     raise ValueError(
-        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default MLP modules for PPO, DQN, SAC and TQC."
+        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default modules for PPO, DQN, SAC and TQC."
     )
 
 
-def _layer_ref(net: str, index: int, kind: str, weights: Mapping[str, np.ndarray]) -> str:
-    """Where the layer of a torch Sequential, which counts activations, too, is in an `MLP` here."""
-    # Dense weights have two axes; those of a layer normalisation, which follows its dense layer, have one.
-    num_axes = [getattr(weights.get(f"{net}.net.mlp.{i}.weight"), "ndim", 0) for i in range(index + 1)]
-    number, is_dense = num_axes.count(2) - 1, num_axes[-1] == 2
+def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
+    """Where the layer of a torch Sequential, which counts activations and padding, too, is in our stack of layers."""
+    net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
+    # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
+    # follows either, have one.
+    of_stack = (weights.get(f"{net}.net.{layer['stack']}.{i}.weight") for i in range(index + 1))
+    has_axes = [getattr(weight, "ndim", 0) > 1 for weight in of_stack]
+    number, is_norm = sum(has_axes) - 1, not has_axes[-1]
     head, _, encoder = net.rpartition(".")
     ours = f"{head}.{_ENCODERS[encoder]}" if head == "encoder" and encoder in _ENCODERS else net
     if f"{net}.log_std" in weights:
         ours += ".mean"
-    return f"{ours}.dense_{number}.{_DENSE[kind]}" if is_dense else f"{ours}.layernorm_{number}.{_LAYERNORM[kind]}"
+    layers = "dense" if layer["stack"] == "mlp" else "conv"
+    return f"{ours}.layernorm_{number}.{_LAYERNORM[kind]}" if is_norm else f"{ours}.{layers}_{number}.{_DENSE[kind]}"
 
 
 def _as_array(name: Any, value: Any) -> np.ndarray:

@@ -246,7 +246,7 @@ def test_the_pipeline_leaves_the_mask_alone():
         action_mask=gym.spaces.Box(0, 1, (3,), np.int8), observations=gym.spaces.Dict(a=BOX, b=DISCRETE)
     )
     pipeline = config.build_env_to_module_connector(spaces={"__env_single__": (nested, DISCRETE)})
-    assert [type(connector).__name__ for connector in pipeline] == ["FlattenBesideActionMask"]
+    assert [type(connector).__name__ for connector in pipeline] == ["DefaultObservations"]
     assert pipeline.observation_space["observations"].shape == (7,)
     assert pipeline.observation_space["action_mask"] == nested["action_mask"]
     (connector,) = pipeline

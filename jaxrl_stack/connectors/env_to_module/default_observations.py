@@ -1,0 +1,58 @@
+"""DefaultObservations: vectors, images and the mask of actions, as the default modules take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
+from jaxrl_stack.core.default_observations import (
+    ACTION_MASK,
+    OBSERVATIONS,
+    flatten_beside_images,
+    flatten_space_beside_images,
+    has_action_mask,
+)
+
+
+class DefaultObservations(FlattenObservations):
+    """`FlattenObservations` that leaves images ``[H, W, C]`` as they are, and the mask of actions, too.
+
+    With a mask, observations become ``{"action_mask": mask, "observations": all else}``. All else is one float32
+    vector; an image; or, of images among other things, a dict with a vector or an image for each key.
+
+    Args:
+        input_observation_space: Any observation space, nested or not.
+        input_action_space: See ConnectorV2.
+        action_mask_key: Name of the mask in Dict observations.
+        **kwargs: See ConnectorV2.
+
+    Raises:
+        ValueError: There is a mask beside other keys than "observations", or an image without an axis of channels.
+    """
+
+    def __init__(
+        self, input_observation_space=None, input_action_space=None, *, action_mask_key: str = ACTION_MASK, **kwargs
+    ):
+        self._action_mask_key = action_mask_key
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        """Each image's own Box, and rank-1 float32 Boxes."""
+        return self._map_spaces(self._prepared_space, input_observation_space)
+
+    def _prepared_space(self, space: Any) -> gym.Space:
+        if not has_action_mask(space, self._action_mask_key):
+            return flatten_space_beside_images(space)
+        return gym.spaces.Dict(
+            {ACTION_MASK: space[self._action_mask_key], OBSERVATIONS: flatten_space_beside_images(space[OBSERVATIONS])}
+        )
+
+    def _flatten(self, space: Any, observation: Any) -> Any:
+        if not has_action_mask(space, self._action_mask_key):
+            return flatten_beside_images(space, observation, batch_dims=1)
+        return {
+            ACTION_MASK: observation[self._action_mask_key],
+            OBSERVATIONS: flatten_beside_images(space[OBSERVATIONS], observation[OBSERVATIONS], batch_dims=1),
+        }

@@ -1,0 +1,193 @@
+"""What default modules see of observations: vectors, images as they are, and beside them a mask of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
+from jaxrl_stack.utils.spaces import flatten_observation, flatten_space
+
+ACTION_MASK = "action_mask"
+"""Key of the mask in what default modules see: above 0 (or True) where an action is valid."""
+OBSERVATIONS = "observations"
+"""Key of all else."""
+MASKED_LOGIT = -1e9
+"""Logit of an action that is not valid. Its probability is 0 in float32, and finite multiples of it stay finite."""
+
+Nested = gym.spaces.Dict | gym.spaces.Tuple
+
+
+def has_action_mask(space: gym.Space | None, key: str = ACTION_MASK) -> bool:
+    """Whether observations of a space have a mask in them.
+
+    Args:
+        space: Of one observation.
+        key: Name of the mask.
+
+    Raises:
+        ValueError: If they have one beside keys of other names, so that it is not clear what the network sees.
+    """
+    if not isinstance(space, gym.spaces.Dict) or key not in space.spaces:
+        return False
+    if set(space.spaces) != {key, OBSERVATIONS}:
+        others = sorted(set(space.spaces) - {key})
+        raise ValueError(
+            f"The observation space {space} has the key {key!r} beside {others}: put everything but the mask "
+            f"below {OBSERVATIONS!r}, as {{{key!r}: ..., {OBSERVATIONS!r}: ...}}, or, if it is an observation like the "
+            "others, give it another name or set environment(action_mask_key=...) to one that does not occur."
+        )
+    return True
+
+
+def observations_space(space: gym.Space | None) -> gym.Space | None:
+    """The space of what encoders see of the module's observations: without the mask."""
+    if not has_action_mask(space):
+        return space
+    assert isinstance(space, gym.spaces.Dict)
+    return space[OBSERVATIONS]
+
+
+def split_action_mask(batch: dict[str, Any]) -> tuple[dict[str, Any], jax.Array | None]:
+    """A module's batch without the mask in its observations, and the mask.
+
+    Args:
+        batch: Columns with `OBS`.
+
+    Returns:
+        ``(batch, mask bool [..., A])``; the batch itself and None if there is no mask.
+    """
+    obs = batch[Columns.OBS]
+    mask = mask_of(obs)
+    return (batch, None) if mask is None else ({**batch, Columns.OBS: obs[OBSERVATIONS]}, mask)
+
+
+def mask_of(observations: Any) -> jax.Array | None:
+    """The mask in a batch of observations, bool ``[..., A]``; None if there is none."""
+    if isinstance(observations, Mapping) and ACTION_MASK in observations:
+        return jnp.asarray(observations[ACTION_MASK]) > 0
+    return None
+
+
+def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Logits under which actions that are not valid have probability 0, and no gradient.
+
+    Args:
+        logits: Float ``[..., A]``; of several Categoricals side by side.
+        mask: bool ``[..., A]``; None: all are valid. Where none is, all are equally likely.
+    """
+    return logits if mask is None else jnp.where(mask, logits, MASKED_LOGIT)
+
+
+def sample_valid(key: jax.Array, action_space: gym.Space, mask: jax.Array) -> jax.Array:
+    """Actions drawn from the valid ones, all equally likely.
+
+    Args:
+        key: PRNG key.
+        action_space: Discrete or MultiDiscrete.
+        mask: bool ``[..., A]``, as of `check_action_mask`.
+    """
+    dist_cls = get_action_dist_cls_for_space(action_space)
+    return dist_cls.from_logits(masked_logits(jnp.zeros(mask.shape, jnp.float32), mask)).sample(key=key)
+
+
+def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -> None:
+    """Raise a ValueError unless the mask of a space, if it has one, has an entry for every action.
+
+    Args:
+        space: Of a module's observations.
+        action_space: Discrete: the mask is ``[n]``; MultiDiscrete: ``[sum(nvec)]``, component after component.
+    """
+    if not has_action_mask(space):
+        return
+    assert isinstance(space, gym.spaces.Dict)
+    if isinstance(action_space, gym.spaces.Discrete):
+        num_actions = int(action_space.n)
+    elif isinstance(action_space, gym.spaces.MultiDiscrete):
+        num_actions = int(action_space.nvec.sum())
+    else:
+        raise ValueError(
+            f"The observation space has an {ACTION_MASK!r}, and the actions are those of {action_space}: a mask goes "
+            "with Discrete and MultiDiscrete actions. Leave it out, or, if it is an observation like the others, set "
+            "environment(action_mask_key=...) to a key that does not occur."
+        )
+    shape = space[ACTION_MASK].shape
+    if shape != (num_actions,):
+        raise ValueError(
+            f"The {ACTION_MASK!r} of the observation space has the shape {shape}; with {num_actions} actions it must "
+            f"be ({num_actions},): 1 where an action is valid, else 0."
+        )
+
+
+def is_image(space: gym.Space | None) -> bool:
+    """Whether observations of a space are ``[height, width, channels]``."""
+    return isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary) and len(space.shape) == 3
+
+
+def has_images(space: gym.Space | None) -> bool:
+    """Whether observations of a space are images, or have some in them."""
+    return any(map(has_images, _parts(space).values())) if isinstance(space, Nested) else is_image(space)
+
+
+def is_vector(space: gym.Space | None) -> bool:
+    """Whether observations of a space are floats ``[d]``."""
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+
+
+def flatten_space_beside_images(space: gym.Space) -> gym.Space:
+    """The space of what `flatten_beside_images` makes of observations.
+
+    Returns:
+        A rank-1 float32 Box for what has no images in it; the space itself for an image; for what has images among
+        other things a Dict of both, keyed by names, in a Tuple by numbers.
+
+    Raises:
+        ValueError: For images without an axis of channels.
+    """
+    if is_image(space):
+        return space
+    if not has_images(space):
+        _check_no_gray_image(space)
+        return flatten_space(space)
+    return gym.spaces.Dict({key: flatten_space_beside_images(part) for key, part in _parts(space).items()})
+
+
+def flatten_beside_images(space: gym.Space, observation: Any, batch_dims: int) -> Any:
+    """Observations with one float32 vector, ``[*batch, d]``, in the place of all that is no image.
+
+    Args:
+        space: Of one observation.
+        observation: Pytree that mirrors it, leaves ``[*batch, ...]``.
+        batch_dims: Number of leading axes.
+    """
+    if is_image(space):
+        return observation
+    if not has_images(space):
+        return flatten_observation(space, observation, batch_dims=batch_dims)
+    values = observation if isinstance(space, gym.spaces.Dict) else {str(i): x for i, x in enumerate(observation)}
+    return {key: flatten_beside_images(part, values[key], batch_dims) for key, part in _parts(space).items()}
+
+
+def _parts(space: gym.Space) -> dict[str, gym.Space]:
+    if isinstance(space, gym.spaces.Dict):
+        return dict(space.spaces)
+    assert isinstance(space, gym.spaces.Tuple)
+    return {str(i): part for i, part in enumerate(space.spaces)}
+
+
+def _check_no_gray_image(space: gym.Space) -> None:
+    if isinstance(space, Nested):
+        for part in _parts(space).values():
+            _check_no_gray_image(part)
+    elif isinstance(space, gym.spaces.Box) and len(space.shape) == 2 and space.dtype == np.uint8:
+        raise ValueError(
+            f"The observation space {space} is one of gray images without an axis of channels: add it, "
+            f"gymnasium.wrappers.ReshapeObservation(env, {(*space.shape, 1)}), or, if they are no images, flatten them "
+            "with the env-to-module connector FlattenObservations."
+        )

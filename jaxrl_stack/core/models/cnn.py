@@ -1,0 +1,130 @@
+"""Stacks of convolutions, and of transposed ones, over images whose last axis is that of channels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl_stack.core.models.activations import get_activation
+from jaxrl_stack.core.models.filters import Filter
+from jaxrl_stack.core.models.initializers import torch_default_bias
+from jaxrl_stack.core.models.mlp import LAYERNORM_EPSILON
+
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvLayer:
+    """One convolution and what follows it.
+
+    Attributes:
+        filter: Its outputs, kernel, stride and padding.
+        activation: Name or callable.
+        use_bias: Whether it has a bias.
+        use_layernorm: Whether a layer normalisation over the channels stands between it and its activation.
+        kernel_init, bias_init: Initializers; None = torch's default.
+        dtype: What it computes in; None = float32.
+    """
+
+    filter: Filter
+    activation: Any
+    use_bias: bool
+    use_layernorm: bool
+    kernel_init: Callable[..., Any] | None
+    bias_init: Callable[..., Any] | None
+    dtype: Any
+
+
+class Conv(nnx.Module):
+    """A convolution `[..., H, W, C]` -> `[..., h, w, channels]`; `kernel` is `[height, width, C, channels]`.
+
+    Args:
+        in_channels: ``C``.
+        layer: Describes it.
+        rngs: Where the initial weights come from.
+    """
+
+    def __init__(self, in_channels: int, layer: ConvLayer, *, rngs: nnx.Rngs):
+        spec = layer.filter
+        shape = (*spec.kernel, in_channels, spec.channels)
+        # What torch takes for the number of inputs of a transposed convolution is that of its outputs.
+        fan_in = math.prod(spec.kernel) * self._fan_in_channels(in_channels, spec.channels)
+        kernel_init, bias_init = (init or torch_default_bias(fan_in) for init in (layer.kernel_init, layer.bias_init))
+        self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
+        self.bias = nnx.Param(bias_init(rngs.params(), (spec.channels,), jnp.float32)) if layer.use_bias else None
+        self.filter = spec
+        self.dtype = layer.dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        dtype = self.dtype or jnp.float32
+        images = x.reshape(-1, *x.shape[-3:]).astype(dtype)
+        out = self._convolve(images, self.kernel[...].astype(dtype))
+        if self.bias is not None:
+            out = out + self.bias[...].astype(dtype)
+        return out.reshape(*x.shape[:-3], *out.shape[1:])
+
+    @staticmethod
+    def _fan_in_channels(in_channels: int, channels: int) -> int:
+        del channels
+        return in_channels
+
+    def _convolve(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
+        margins = self.filter.margins((images.shape[1], images.shape[2]))
+        return jax.lax.conv_general_dilated(images, kernel, self.filter.stride, margins, dimension_numbers=_LAYOUT)
+
+
+class ConvTranspose(Conv):
+    """A transposed convolution: zeros between and around the pixels, then a convolution of stride 1 with `kernel`."""
+
+    @staticmethod
+    def _fan_in_channels(in_channels: int, channels: int) -> int:
+        del in_channels
+        return channels
+
+    def _convolve(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            images,
+            kernel,
+            (1, 1),
+            self.filter.transposed_margins(),
+            lhs_dilation=self.filter.stride,
+            dimension_numbers=_LAYOUT,
+        )
+
+
+class CNN(nnx.Module):
+    """Convolutions `conv_0`, `conv_1`, …, each with an activation after it; `layernorm_0`, … between them.
+
+    Args:
+        in_channels: Channels of the images.
+        layers: The layers.
+        rngs: Where the initial weights come from.
+        conv_class: `Conv` or `ConvTranspose`.
+    """
+
+    def __init__(self, in_channels: int, layers: Sequence[ConvLayer], *, rngs: nnx.Rngs, conv_class: type[Conv] = Conv):
+        # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
+        self.activations = tuple(layer.activation for layer in layers)
+        self.use_layernorm = tuple(layer.use_layernorm for layer in layers)
+        for i, layer in enumerate(layers):
+            get_activation(layer.activation)
+            setattr(self, f"conv_{i}", conv_class(in_channels, layer, rngs=rngs))
+            in_channels = layer.filter.channels
+            if layer.use_layernorm:
+                layernorm = nnx.LayerNorm(in_channels, epsilon=LAYERNORM_EPSILON, dtype=layer.dtype, rngs=rngs)
+                setattr(self, f"layernorm_{i}", layernorm)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Float `[..., H, W, C]` -> `[..., h, w, channels of the last layer]`."""
+        for i, activation in enumerate(self.activations):
+            x = getattr(self, f"conv_{i}")(x)
+            if self.use_layernorm[i]:
+                x = getattr(self, f"layernorm_{i}")(x)
+            x = get_activation(activation)(x)
+        return x
