@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import allows_an_action, mask_of
 from jaxrl_stack.ops import packing, unrolled_threefry
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.devices import replicated_sharding
@@ -38,13 +39,14 @@ class Layout:
     Attributes:
         width: Columns of the matrix.
         columns: ``{column: pytree of slots}``.
-        finite: Where it says, per environment, whether its observation has neither NaN nor infinity.
+        usable: Where it says, per environment, whether its observation has neither NaN nor infinity, and its action
+            mask, if there is one, allows something.
         loose: ``(shape, dtype)`` of the arrays ``[B, ...]`` that do not fit the matrix (frames of bytes, say).
     """
 
     width: int
     columns: dict[str, Any]
-    finite: packing.Slot
+    usable: packing.Slot
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
@@ -342,8 +344,14 @@ class HostPolicy:
         if not self.records_obs:
             del results[Columns.OBS]
         leaves, treedef = jax.tree.flatten(results)
-        matrix, loose, slots = packing.pack([*leaves, _all_finite(batch[Columns.OBS], reset.shape[0])])
-        assert matrix is not None, "one column says what is finite"
+        usable = _all_finite(batch[Columns.OBS], reset.shape[0])
+        mask = mask_of(inputs[Columns.OBS])
+        if mask is not None:
+            # Where an environment was only reset, nobody acts on the observation.
+            is_ignored = False if valid is None else ~valid
+            usable &= is_ignored | allows_an_action(self._step.env_to_module.input_action_space, mask)
+        matrix, loose, slots = packing.pack([*leaves, usable])
+        assert matrix is not None, "one column says what is usable"
         layout = Layout(
             matrix.shape[1],
             jax.tree.unflatten(treedef, slots[:-1]),

@@ -161,25 +161,33 @@ class Recording:
         """The module's inputs after the last step, for the environments of a mask ``[B]``."""
         self._finals.append((self.num_steps - 1, where, observations))
 
-    def first_not_finite(self) -> tuple[int, int, str] | None:
-        """The first row with an observation or a reward that is NaN or infinite.
+    def first_not_usable(self) -> tuple[int, int, str] | None:
+        """The first row with an observation or a reward that is NaN or infinite, or a mask that allows no action.
 
         Returns:
-            ``(step, environment, what it is)``; None if everything is finite.
+            ``(step, environment, what it is)``; None if everything is usable.
         """
         end = self.num_steps
-        obs_is_finite = self._layout.finite.read(self._matrix[:end], ())
+        obs_is_usable = self._layout.usable.read(self._matrix[:end], ())
         rewards_are_finite = np.isfinite(self.rewards[:end])
-        if obs_is_finite.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
+        if obs_is_usable.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
             return None
         # Observations before a step, its reward, the observations after it where they are looked at.
-        found = [(2 * int(t), int(i), "an observation") for t, i in zip(*np.nonzero(~obs_is_finite), strict=True)]
+        obs = self.columns()[Columns.OBS]
+        found = [
+            (
+                2 * int(t),
+                int(i),
+                _NOT_FINITE if not _is_finite((t, i, jax.tree.map(lambda x, t=t: x[t], obs))) else _MASK,
+            )
+            for t, i in zip(*np.nonzero(~obs_is_usable), strict=True)
+        ]
         for t, i in zip(*np.nonzero(~rewards_are_finite), strict=True):
-            found.append((2 * int(t) + 1, int(i), f"a reward ({self.rewards[t, i]})"))
+            found.append((2 * int(t) + 1, int(i), f"a reward ({self.rewards[t, i]}) that is not finite"))
         for t, where, observations in self._finals:
             for i in np.flatnonzero(where):
                 if not _is_finite((t, np.array([i]), observations)):
-                    found.append((2 * t + 1, int(i), "an observation"))
+                    found.append((2 * t + 1, int(i), _NOT_FINITE))
         time, index, what = min(found)
         return time // 2, index, what
 
@@ -223,7 +231,11 @@ class Recording:
         return out
 
 
-def _is_finite(final: tuple[int, np.ndarray, Any]) -> bool:
+_NOT_FINITE = "an observation that is not finite"
+_MASK = "an action mask that allows no action"
+
+
+def _is_finite(final: tuple[int, Any, Any]) -> bool:
     """Whether observations that were added by `Recording.add_final` are numbers."""
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]

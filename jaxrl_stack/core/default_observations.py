@@ -18,6 +18,9 @@ ACTION_MASK = "action_mask"
 """Key of the mask in what default modules see: above 0 (or True) where an action is valid."""
 OBSERVATIONS = "observations"
 """Key of all else."""
+NO_VALID_ACTION_SHARE = "no_valid_action_share"
+"""Result of a module whose observations have a mask: in which part of the rows it allowed nothing. Such rows act at
+random; 0 is right."""
 MASKED_LOGIT = -1e9
 """Logit of an action that is not valid. Its probability is 0 in float32, and finite multiples of it stay finite."""
 
@@ -83,6 +86,26 @@ def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
         mask: bool ``[..., A]``; None: all are valid. Where none is, all are equally likely.
     """
     return logits if mask is None else jnp.where(mask, logits, MASKED_LOGIT)
+
+
+def allows_an_action(action_space: Any, mask: jax.Array) -> jax.Array:
+    """Whether a mask allows an action, in MultiDiscrete spaces one of every component: bool ``[...]``.
+
+    Args:
+        action_space: Discrete or MultiDiscrete.
+        mask: bool ``[..., A]``, as of `check_action_mask`.
+    """
+    lengths = action_space.nvec if isinstance(action_space, gym.spaces.MultiDiscrete) else [mask.shape[-1]]
+    parts = jnp.split(mask, np.cumsum(lengths)[:-1], axis=-1)
+    return jnp.stack([jnp.any(part, axis=-1) for part in parts]).all(axis=0)
+
+
+def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
+    """``{NO_VALID_ACTION_SHARE: float32 [...], 1 where the mask of `OBS` allows nothing}``; empty without a mask."""
+    mask = mask_of(batch[Columns.OBS])
+    if mask is None:
+        return {}
+    return {NO_VALID_ACTION_SHARE: 1.0 - allows_an_action(action_space, mask).astype(jnp.float32)}
 
 
 def sample_valid(key: jax.Array, action_space: gym.Space, mask: jax.Array) -> jax.Array:

@@ -190,20 +190,20 @@ class FaultTolerantEnvs:
         return outcome
 
     def accept(self, recording: Recording) -> None:
-        """Look for NaN and infinity in a whole recording at once.
+        """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
 
         Raises:
             ValueError: If there are any: a failure of the environments.
         """
-        found = recording.first_not_finite()
+        found = recording.first_not_usable()
         if found is not None:
             step, self._broken_index, what = found
             where = f"worker_index={self._worker_index}, vector_index={self._broken_index}"
             with self.failures:
                 raise ValueError(
                     f"Environment {self._broken_index} of EnvRunner {self._worker_index} (env_config: {where}) "
-                    f"returned {what} that is not finite, in step {step} of the {recording.num_steps} that were being "
-                    f"sampled. Repair the environment, wrap it with something that replaces NaN and infinity, or set "
+                    f"returned {what}, in step {step} of the {recording.num_steps} that were being "
+                    f"sampled. Repair the environment, wrap it with something that replaces such values, or set "
                     f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new "
                     f"one."
                 )

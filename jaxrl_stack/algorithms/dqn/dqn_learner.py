@@ -18,7 +18,7 @@ from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import (
     QF_TARGET_NEXT_PROBS,
 )
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.default_observations import mask_of
+from jaxrl_stack.core.default_observations import mask_of, rows_without_valid_action
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
@@ -111,7 +111,10 @@ class DQNLearner(TargetNetworkUpdates, Learner):
                 weights=batch["weights"],
                 td_error_loss_fn=config.td_error_loss_fn,
             )
-        means = self.masked_means({"loss": rows.loss, "q": rows.q_selected, "td_error": rows.td_error}, batch)
+        without_action = rows_without_valid_action(self.module[module_id].action_space, batch)
+        means = self.masked_means(
+            {"loss": rows.loss, "q": rows.q_selected, "td_error": rows.td_error, **without_action}, batch
+        )
         valid = batch[Columns.LOSS_MASK]
         log = self.metrics.log_value
         log((module_id, TD_ERROR_KEY), rows.td_error, reduce="item_series")
@@ -120,6 +123,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         log((module_id, QF_LOSS_KEY), means["loss"], window=1)
         log((module_id, QF_MEAN_KEY), means["q"], window=1)
         log((module_id, TD_ERROR_MEAN_KEY), means["td_error"], window=1)
+        for name in without_action:
+            log((module_id, name), means[name], window=1)
         return means["loss"]
 
 

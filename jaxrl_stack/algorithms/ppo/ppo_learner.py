@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
 from jaxrl_stack.core.learner.learner import Learner, LearnerState, MetricKey
 from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
@@ -76,6 +77,7 @@ class PPOLearner(Learner):
                 losses.is_clipped(logp, batch[Columns.ACTION_LOGP], config.clip_param)
             ),
         }
+        rows |= rows_without_valid_action(module.action_space, batch)
         if isinstance(distribution, DiagGaussian):
             scale = jnp.broadcast_to(jax.lax.stop_gradient(distribution.scale), distribution.loc.shape)
             rows["policy_std"] = jnp.mean(scale.reshape(len(logp), -1), axis=-1)

@@ -22,7 +22,7 @@ from jaxrl_stack.algorithms.sac.default_sac_rl_module import (
     QF_TWIN_PREDS,
 )
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.default_observations import mask_of
+from jaxrl_stack.core.default_observations import mask_of, rows_without_valid_action
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
@@ -168,7 +168,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
         log_alpha = cast(Any, module).log_alpha[...]
         target_entropy = self._target_entropy(module_id, config)
         rows, shown = self._loss_rows(module, config, batch, fwd_out, log_alpha, target_entropy)
-        means = self.masked_means(rows, batch)
+        without_action = rows_without_valid_action(module.action_space, batch)
+        means = self.masked_means(rows | without_action, batch)
 
         self.metrics.log_value((module_id, TD_ERROR_KEY), rows[TD_ERROR_MEAN_KEY], reduce="item_series")
         mask = batch[Columns.LOSS_MASK].reshape(-1, *(1,) * (shown.ndim - 1))
@@ -179,7 +180,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
             {name: means[name] for name in ("qf", "qf_twin", "policy", "alpha") if name in means}
         )
         metrics = {f"{name}_loss": loss for name, loss in losses.items()}
-        metrics |= {name: means[name] for name in (LOGPS_KEY, QF_MEAN_KEY, TD_ERROR_MEAN_KEY)}
+        metrics |= {name: means[name] for name in (LOGPS_KEY, QF_MEAN_KEY, TD_ERROR_MEAN_KEY, *without_action)}
         self.metrics.log_dict(metrics, key=module_id, window=1)
         for name, value in (
             ("alpha_value", jnp.exp(log_alpha)),

@@ -1,0 +1,221 @@
+"""Masks of actions: the maths, the default modules, both drivers, evaluation, serving, and masks that allow nothing."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs.settings import ConfiguredEnv
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import masked_logits, sample_valid
+from jaxrl_stack.core.distribution.jax_distribution import Categorical, MultiCategorical
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.policy.export import load_exported
+
+SMALL = {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}
+NVEC = [3, 2]
+
+
+class Legal(ConfiguredEnv):
+    """An action that the mask of the observation does not allow pays -1000, any other one 1; after 5 steps it is over.
+
+    In step t action t % 4 alone is not allowed (MultiDiscrete: t % 3 of the first component); from step
+    `allows_nothing_from` on none is.
+    """
+
+    defaults = {"key": "action_mask", "is_multi": False, "image": False, "allows_nothing_from": 5}
+
+    @property
+    def action_space(self):
+        return gym.spaces.MultiDiscrete(NVEC) if self.settings["is_multi"] else gym.spaces.Discrete(4)
+
+    @property
+    def observation_space(self):
+        num_actions = sum(NVEC) if self.settings["is_multi"] else 4
+        mask = gym.spaces.Box(0, 1, (num_actions,), np.int8)
+        if self.settings["image"]:
+            rest = gym.spaces.Dict(
+                board=gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), state=gym.spaces.Box(0, 9, (1,), np.float32)
+            )
+        else:
+            rest = gym.spaces.Box(0, 9, (1,), np.float32)
+        return gym.spaces.Dict({self.settings["key"]: mask, "observations": rest})
+
+    def _obs(self, t):
+        num_actions, turns = (sum(NVEC), NVEC[0]) if self.settings["is_multi"] else (4, 4)
+        mask = (jnp.arange(num_actions) != t % turns) & (t < self.settings["allows_nothing_from"])
+        rest = t[None].astype(jnp.float32)
+        if self.settings["image"]:
+            rest = {"board": jnp.full((6, 6, 1), t, jnp.uint8), "state": rest}
+        return {self.settings["key"]: mask.astype(jnp.int8), "observations": rest}
+
+    def reset_env(self, key, params):
+        t = jnp.int32(0)
+        return self._obs(t), t
+
+    def step_env(self, key, state, action, params):
+        first = action[0] if self.settings["is_multi"] else action
+        is_valid = first != state % (NVEC[0] if self.settings["is_multi"] else 4)
+        t = state + 1
+        return self._obs(t), t, jnp.where(is_valid, 1.0, -1000.0), t >= 5, False, {}
+
+
+register_env("legal", Legal)
+register_env("legal-host", lambda config: GymnasiumFromJax(Legal(dict(config))))
+
+
+def config_of(config_class, env, **settings):
+    config = (
+        config_class().environment(env, env_config=settings).env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+    )
+    config.rl_module(model_config={**SMALL, **({"conv_filters": [[2, 3, 3]]} if settings.get("image") else {})})
+    if config_class is PPOConfig:
+        return config.training(train_batch_size_per_learner=40, minibatch_size=20, num_epochs=2)
+    config.training(train_batch_size_per_learner=8, num_steps_sampled_before_learning_starts=20)
+    return config.reporting(min_sample_timesteps_per_iteration=40, min_time_s_per_iteration=0)
+
+
+# ------------------------------------------------------------------------------------------------------------ maths
+
+
+def test_a_masked_categorical_is_the_one_over_the_valid_actions():
+    rng = np.random.default_rng(0)
+    logits, other = rng.normal(size=(2, 6, 5)).astype(np.float32) * 3
+    mask = np.array([[1, 0, 1, 1, 0]] * 6, bool)
+    p, q = (Categorical(masked_logits(jnp.asarray(x), jnp.asarray(mask))) for x in (logits, other))
+    valid = np.flatnonzero(mask[0])
+    p_valid, q_valid = (Categorical(jnp.asarray(x[:, valid])) for x in (logits, other))
+    assert (p.probs[:, ~mask[0]] == 0).all()
+    np.testing.assert_allclose(p.probs[:, valid], p_valid.probs, rtol=1e-6)
+    np.testing.assert_allclose(p.entropy(), p_valid.entropy(), rtol=1e-5)
+    np.testing.assert_allclose(p.kl(q), p_valid.kl(q_valid), rtol=1e-5, atol=1e-6)
+    for i, action in enumerate(valid):
+        np.testing.assert_allclose(p.logp(jnp.full(6, action)), p_valid.logp(jnp.full(6, i)), rtol=1e-5, atol=1e-6)
+    # By hand: two of three actions, equally likely.
+    even = Categorical(masked_logits(jnp.zeros((1, 3)), jnp.array([[True, False, True]])))
+    np.testing.assert_allclose(even.entropy(), [np.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(even.logp(jnp.array([2])), [-np.log(2)], rtol=1e-6)
+
+
+def test_gradients_are_finite_and_reach_valid_actions_alone():
+    mask = jnp.array([True, False, True])
+
+    def loss(logits):
+        p = Categorical(masked_logits(logits, mask))
+        q = Categorical(masked_logits(logits * 2 + 1, mask))
+        return p.entropy() + p.kl(q) + p.logp(jnp.int32(2)) + jnp.exp(5.0) * jnp.sum(p.probs * p.log_probs)
+
+    gradient = jax.grad(loss)(jnp.array([0.3, 50.0, -0.2]))
+    assert jnp.isfinite(gradient).all() and gradient[1] == 0 and gradient[0] != 0
+
+
+def test_components_of_multi_discrete_actions_are_masked_each():
+    mask = jnp.array([[True, False, True, False, True]] * 200)
+    logits = masked_logits(jnp.zeros((200, 5)), mask)
+    distribution = MultiCategorical.from_logits(logits, input_lens=NVEC)
+    np.testing.assert_allclose(distribution.entropy(), np.full(200, np.log(2)), rtol=1e-5)
+    space = gym.spaces.MultiDiscrete(NVEC)
+    for draw in (distribution.sample(key=jax.random.key(0)), sample_valid(jax.random.key(1), space, mask)):
+        assert set(np.unique(draw[:, 0])) == {0, 2} and (draw[:, 1] == 1).all()
+
+
+@pytest.mark.parametrize("config_class", [PPOConfig, SACConfig])
+def test_modules_give_masked_actions_probability_zero(config_class):
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observations=gym.spaces.Box(-1, 1, (2,)))
+    spaces = {DEFAULT_MODULE_ID: (space, gym.spaces.Discrete(3))}
+    module = config_class().rl_module(model_config=SMALL).get_rl_module_spec(spaces=spaces).build(seed=0)
+    mask = np.array([[1, 1, 0], [0, 1, 0], [1, 1, 1]], np.int8)
+    obs = {"action_mask": mask, "observations": np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)}
+    for forward in (module.forward_inference, module.forward_exploration):
+        inputs = forward({Columns.OBS: obs})[Columns.ACTION_DIST_INPUTS]
+        probs = np.asarray(Categorical(inputs).probs)
+        assert (probs[mask == 0] == 0).all() and (probs[mask == 1] > 0).all()
+    if config_class is SACConfig:
+        outputs = module.forward_train({Columns.OBS: obs, Columns.NEXT_OBS: obs})
+        assert (np.asarray(outputs["action_probs"])[mask == 0] == 0).all()
+    else:
+        unmasked = {**obs, "action_mask": np.ones_like(mask)}
+        values = [module.compute_values({Columns.OBS: o}) for o in (obs, unmasked)]
+        np.testing.assert_array_equal(*values)
+
+
+# ---------------------------------------------------------------------------------------------------------- drivers
+
+
+@pytest.mark.parametrize("env", ["legal", "legal-host"])
+@pytest.mark.parametrize(
+    ("config_class", "settings"),
+    [(PPOConfig, {}), (PPOConfig, {"is_multi": True}), (PPOConfig, {"image": True}), (DQNConfig, {}), (SACConfig, {})],
+)
+def test_no_masked_action_is_ever_chosen(config_class, settings, env):
+    config = config_of(config_class, env, **settings)
+    config.evaluation(evaluation_interval=1, evaluation_duration=4, evaluation_config={"explore": False})
+    algo = config.build_algo()
+    for _ in range(2):
+        result = algo.train()
+    assert result["env_runners"]["episode_return_min"] == result["env_runners"]["episode_return_max"] == 5.0
+    assert result["evaluation"]["env_runners"]["episode_return_min"] == 5.0
+    assert result["learners"][DEFAULT_MODULE_ID]["no_valid_action_share"] == 0.0
+    algo.stop()
+
+
+def test_a_mask_of_another_name_and_served_policies(tmp_path):
+    config = config_of(PPOConfig, "legal", key="legal").environment(action_mask_key="legal")
+    algo = config.build_algo()
+    assert algo.train()["env_runners"]["episode_return_min"] == 5.0
+    policy = algo.get_policy()
+    mask = np.eye(4, dtype=np.int8)
+    obs = {"legal": mask, "observations": np.zeros((4, 1), np.float32)}
+    exported = load_exported(policy.export(tmp_path / "policy"))
+    for acting in (policy, exported):
+        np.testing.assert_array_equal(acting.compute_actions(obs)[0], np.arange(4))
+    np.testing.assert_array_equal(policy.compute_actions(obs, explore=True)[0], np.arange(4))
+    algo.stop()
+
+
+def test_a_mask_that_allows_nothing_raises_on_the_host_and_is_counted_on_the_device():
+    host = config_of(PPOConfig, "legal-host", allows_nothing_from=3).build_algo()
+    message = r"Environment 0 of EnvRunner 0 .* returned an action mask that allows no action, in step 3 of the 20"
+    with pytest.raises(ValueError, match=message):
+        host.train()
+    host.stop()
+    device = config_of(PPOConfig, "legal", allows_nothing_from=3).build_algo()
+    share = device.train()["learners"][DEFAULT_MODULE_ID]["no_valid_action_share"]
+    assert 0.2 < share < 0.6  # 0.4 of all rows; of those of the last minibatch
+    device.stop()
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("config_class", "action_space", "mask", "message"),
+    [
+        (PPOConfig, gym.spaces.Box(-1, 1, (2,)), (2,), "goes with Discrete and MultiDiscrete actions"),
+        (TQCConfig, gym.spaces.Box(-1, 1, (2,)), (2,), "goes with Discrete and MultiDiscrete actions"),
+        (PPOConfig, gym.spaces.Discrete(3), (4,), r"shape \(4,\); with 3 actions it must be \(3,\)"),
+        (PPOConfig, gym.spaces.MultiDiscrete(NVEC), (2,), r"shape \(2,\); with 5 actions it must be \(5,\)"),
+    ],
+)
+def test_masks_that_do_not_fit_the_actions_are_refused(config_class, action_space, mask, message):
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(mask), observations=gym.spaces.Box(-1, 1, (2,)))
+    with pytest.raises(ValueError, match=message):
+        config_class().get_rl_module_spec(spaces={DEFAULT_MODULE_ID: (space, action_space)}).build(seed=0)
+
+
+def test_a_mask_beside_other_keys_is_refused_and_another_key_makes_it_an_observation():
+    space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), board=gym.spaces.Box(-1, 1, (2,)))
+    spaces = {"__env_single__": (space, gym.spaces.Discrete(3))}
+    with pytest.raises(ValueError, match=r"beside \['board'\].*environment\(action_mask_key=...\)"):
+        PPOConfig().build_env_to_module_connector(spaces=spaces)
+    pipeline = PPOConfig().environment(action_mask_key="none").build_env_to_module_connector(spaces=spaces)
+    assert pipeline.observation_space.shape == (5,)
