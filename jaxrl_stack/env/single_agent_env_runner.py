@@ -37,7 +37,8 @@ from jaxrl_stack.env.vector.host_vector_env import make_vector_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.policy.inputs import checked_observations
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.actor_setup import set_up_actor, was_actor_restarted
+from jaxrl_stack.utils.actor_setup import is_actor_process, set_up_actor, was_actor_restarted
+from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -100,6 +101,8 @@ class SingleAgentEnvRunner(EnvRunner):
         if unknown:
             raise TypeError(f"{type(self).__name__}() got unknown arguments {unknown}.")
         set_up_actor(num_cpus=config.num_cpus_per_env_runner, num_gpus=config.num_gpus_per_env_runner)
+        if is_actor_process():
+            enable_compilation_cache(config.compilation_cache_dir or None)
         # Its own, and open: a curriculum changes `env_config` in the runner and calls `make_env`.
         config = config.copy(copy_frozen=False)
         super().__init__(config=config, worker_index=worker_index or 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import math
 import os
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from jaxrl_stack.utils.notices import notice_once
@@ -388,19 +391,57 @@ def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
     return RayLease(node_id)
 
 
+_UNNEEDED = ("start_monitor", "start_api_server")
+"""Services of a new local Ray, as methods of its node: one for clusters that grow, one for the dashboard."""
+
+
+@contextlib.contextmanager
+def _without_unneeded_services() -> Iterator[None]:
+    """A Ray that is started meanwhile goes without them: Ray has no setting for that, and waits for the second one even
+    with the dashboard off. They take 0.8 s of CPU to start, and a second when Ray ends. Another Ray may have others."""
+    node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
+    methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}
+    for name in methods:
+        setattr(node, name, lambda self, **kwargs: None)
+    try:
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(node, name, method)
+
+
+@contextlib.contextmanager
+def _without_notice_of_tokens() -> Iterator[None]:
+    """Ray protects its ports with a token, and says so in a warning that concerns those who open them to others."""
+
+    def is_of_use(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Token authentication is enabled")
+
+    source = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    source.addFilter(is_of_use)
+    try:
+        yield
+    finally:
+        source.removeFilter(is_of_use)
+
+
 def _start_ray(num_cpus: float) -> None:
     import ray
 
-    quiet: dict[str, Any] = {"include_dashboard": False, "configure_logging": False}
+    def init(**more: Any) -> None:
+        with _without_unneeded_services(), _without_notice_of_tokens():
+            ray.init(include_dashboard=False, configure_logging=False, **more)
+
+    notice_once("Waiting for Ray, and then for the actors: processes that import JAX, which takes some seconds.")
     num_cores = os.cpu_count() or 1
     if num_cpus <= num_cores:
-        ray.init(**quiet)
+        init()
         return
     try:
-        ray.init(num_cpus=math.ceil(num_cpus), **quiet)
+        init(num_cpus=math.ceil(num_cpus))
     except ValueError:
         # A running cluster was found, which has the CPUs that it has.
-        ray.init(**quiet)
+        init()
         return
     notice_once(
         f"The actors of this algorithm take {num_cpus:g} CPUs, and this machine has {num_cores} core(s): they share "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -543,11 +544,19 @@ def test_a_ray_that_the_user_started_is_left_alone(ray_session):
 
 def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkeypatch, caplog):
     import ray
+    from ray._private.node import Node
 
     calls = []
     context = types.SimpleNamespace(get_node_id=lambda: "node of its own")
+    logger = logging.getLogger("ray._private.authentication.authentication_token_setup")
+
+    services = (Node.start_monitor, Node.start_api_server)
 
     def init(**kwargs):
+        # It is started without these, and without a notice of what only a cluster that others reach has to do with.
+        assert Node.start_monitor(None) is None and Node.start_api_server(None, include_dashboard=False) is None
+        logger.warning("Token authentication is enabled for this Ray cluster.")
+        logger.warning("Something else.")
         if not calls and "num_cpus" in kwargs:
             calls.append("cluster")
             raise ValueError("When connecting to an existing cluster, num_cpus must not be provided.")
@@ -570,3 +579,7 @@ def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkey
         second.release()
         assert calls == [*expected, "end"]
     assert "take 4.5 CPUs, and this machine has 2 core(s)" in caplog.text
+    assert "Token authentication" not in caplog.text and "Something else." in caplog.text
+    assert (Node.start_monitor, Node.start_api_server) == services
+    logger.warning("Token authentication is enabled.")
+    assert "Token authentication" in caplog.text
