@@ -130,9 +130,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
         static("observation_space", None, space,
             "Observation space of one environment, if not the environment's own."),
         static("action_space", None, space, "Action space of one environment, if not the environment's own."),
-        inert("render_env", False, boolean,
-            "Show the environments while training.",
-            instead="render from an on_episode_step callback, or play the trained policy."),
+        actors("render_env", False, boolean,
+            "Show one environment of training in a window, the first of the first runner: a gymnasium id is made with "
+            "render_mode='human' there. For videos: algorithm.record(path)."),
         static("clip_rewards", None, checks.clip_rewards,
             "Rewards that the learner sees: None or False as they are, True their sign, a number clips them to ± that "
             "number. Episodes, callbacks, replay buffers and statistics have the environment's.", LEARNER),

@@ -93,7 +93,7 @@ def test_old_settings_never_pass_in_silence(section, name, monkeypatch):
     setting = config._declarations.by_name.get(name)
     if setting is not None and config._declarations.section_of[name] == section:
         # Here, it is a setting: live, or one that says once that it has no effect.
-        assert setting.kind == "inert" or setting.read_by in ("runner", "learner")
+        assert setting.kind == "inert" or setting.read_by in ("runner", "learner", "actors")
         return
     value = 1
     old = config._declarations.old_name(name, section)
@@ -151,5 +151,8 @@ def test_every_setting_of_our_own_is_known():
         "check_nans",
         "results_dir",
         "loggers",
+        "evaluation_video_interval",
+        "evaluation_video_dir",
+        "profile_iterations",
         "_static_settings",
     }

@@ -29,7 +29,7 @@ def settings(env, num_envs=2, mode="sync", env_config=None, **others):
         env_config=env_config or {},
         num_envs_per_env_runner=num_envs,
         gym_env_vectorize_mode=mode,
-        **{"disable_env_checking": False, "seed": 3, **others},
+        **{"disable_env_checking": False, "seed": 3, "render_env": False, "in_evaluation": False, **others},
     )
 
 
@@ -802,3 +802,30 @@ def test_images_of_suites_have_their_channels_last(shape, moved, pixel):
 def test_what_has_no_leading_channels_stays_as_it_is():
     for env in (ImagePool((7, 7, 3)), PoolEnv(EnvContext({"num_envs": 2}, 0))):
         assert suites.channels_last(env) is env
+
+
+def test_one_environment_of_training_is_shown_if_that_is_asked_for():
+    class Shown(CountingEnv):
+        metadata = {"render_modes": ["human"], "render_fps": 1}
+
+        def __init__(self, render_mode=None):
+            super().__init__(EnvContext({}, 0))
+            self.render_mode = render_mode
+
+    gym.register("ShownForTest-v0", entry_point=Shown)
+    try:
+
+        def modes(**others):
+            place = {name: others.pop(name) for name in ("worker_index", "num_workers") if name in others}
+            vector = make_vector_env(settings("ShownForTest-v0", **{"render_env": True, **others}), **place)
+            try:
+                return [env.render_mode for env in vector.env.envs]
+            finally:
+                vector.close()
+
+        assert modes() == modes(worker_index=1, num_workers=2) == ["human", None]
+        assert (
+            modes(worker_index=2, num_workers=2) == modes(in_evaluation=True) == modes(render_env=False) == [None, None]
+        )
+    finally:
+        del gym.registry["ShownForTest-v0"]

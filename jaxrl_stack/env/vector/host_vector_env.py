@@ -40,7 +40,7 @@ def make_vector_env(
 
     Args:
         config: Reads `env`, `env_config`, `num_envs_per_env_runner`, `gym_env_vectorize_mode`,
-            `disable_env_checking`.
+            `disable_env_checking`, `render_env`.
         worker_index: Index of the runner.
         num_workers: Number of remote runners.
         recreated_worker: Whether the runner replaces one that failed.
@@ -78,7 +78,11 @@ def make_vector_env(
         creators = [resolved.creator] * num_envs
         if resolved.spec is not None:
             # One is enough to find what is wrong with all of them; the checker costs time in every step.
-            creators = [functools.partial(make_registered, resolved.spec, i > 0 or not check) for i in range(num_envs)]
+            shows = config.render_env and not config.in_evaluation and worker_index == min(num_workers, 1)
+            creators = [
+                functools.partial(make_registered, resolved.spec, i > 0 or not check, shows and i == 0)
+                for i in range(num_envs)
+            ]
     else:
         name, creators = config.env, [creator] * num_envs
         first = creator(copied(context, **({"num_envs": num_envs} if as_vector else {})))

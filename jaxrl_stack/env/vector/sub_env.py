@@ -34,12 +34,14 @@ def make_sub_env(name: str, creator: Callable[[EnvContext], Any], context: EnvCo
     return env
 
 
-def make_registered(spec: Any, disable_env_checker: bool, context: EnvContext) -> gym.Env:
+def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, context: EnvContext) -> gym.Env:
     """Makes the environment of a gymnasium id.
 
     Args:
         spec: ``gymnasium.spec(id)``: all that gymnasium's registry says, so that no registry is needed.
         disable_env_checker: Leave gymnasium's checks of every observation away.
+        is_shown: Whether it draws itself in a window.
         context: Config of the environment.
     """
-    return gym.make(spec, **{"disable_env_checker": disable_env_checker, **context})
+    shown = {"render_mode": "human"} if is_shown else {}
+    return gym.make(spec, **{"disable_env_checker": disable_env_checker, **shown, **context})
