@@ -8,10 +8,8 @@ nothing is bootstrapped from it.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import difflib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.env import drawings
-from jaxrl_stack.env.env_context import refuse_unknown
+from jaxrl_stack.env.env_settings import built, field_names, refuse_unknown_setting, replaced_fields
 from jaxrl_stack.env.gymnax_import import import_gymnax
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
@@ -65,9 +63,16 @@ class JaxEnv(abc.ABC):
         config: What ``config.environment(MyEnv, env_config=...)`` gives. A class that takes settings has an
             ``__init__(self, config)`` of its own.
 
+    Attributes:
+        observation_space: Space of one observation; set in ``__init__``, in the class, or a property.
+        action_space: Space of one action; likewise.
+
     Raises:
         ValueError: `config` holds something, and the class has no ``__init__`` to read it.
     """
+
+    observation_space: gym.Space
+    action_space: gym.Space
 
     def __init__(self, config: Mapping[str, Any] | None = None):
         if config:
@@ -75,16 +80,6 @@ class JaxEnv(abc.ABC):
                 f"env_config={dict(config)}: {type(self).__name__} takes no settings. Give it an "
                 "__init__(self, config), or leave `env_config` empty."
             )
-
-    @property
-    @abc.abstractmethod
-    def observation_space(self) -> gym.Space:
-        """Space of one observation."""
-
-    @property
-    @abc.abstractmethod
-    def action_space(self) -> gym.Space:
-        """Space of one action."""
 
     @property
     def params(self) -> Any:
@@ -98,6 +93,11 @@ class JaxEnv(abc.ABC):
     def name(self) -> str:
         """What to call the environment in messages."""
         return type(self).__name__
+
+    @property
+    def source(self) -> str:
+        """`name` and, where it comes from a package of environments, that package's version: for errors."""
+        return self.name
 
     render_fps: float = 30.0
     """Frames per second of videos."""
@@ -173,6 +173,36 @@ class JaxEnv(abc.ABC):
         return jax.vmap(self.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
 
 
+def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
+    """The reset after a batched step, drawn for the environments whose episode ended and for no others.
+
+    For resets that cost as much as many steps: generated worlds, physics that has to settle. A sixteenth of the
+    environments is reset at a time, as often as there are such whose episode ended: in most steps never.
+
+    Args:
+        step: Outcome without reset, leaves ``[B, ...]``; `obs` and `state` are those of before the reset.
+        reset: Makes ``(obs, state)`` of one fresh environment from its key.
+        keys: PRNG keys ``[B]`` of the resets.
+    """
+    ended = jnp.logical_or(step.terminated, step.truncated)
+    batch = ended.shape[0]
+    chunk = max(batch // 16, 1)
+    num_ended = jnp.sum(ended, dtype=jnp.int32)
+    ended_first = jnp.pad(jnp.argsort(~ended), (0, chunk))
+
+    def reset_next(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        done, last = carry
+        rows = jax.lax.dynamic_slice_in_dim(ended_first, done, chunk)
+        fresh = jax.vmap(reset)(keys[rows])
+        # Rows beyond those that ended are written nowhere.
+        rows = jnp.where(done + jnp.arange(chunk) < num_ended, rows, batch)
+        return done + chunk, jax.tree.map(lambda one, new: one.at[rows].set(new, mode="drop"), last, fresh)
+
+    start = (jnp.int32(0), (step.obs, step.state))
+    _, (obs, state) = jax.lax.while_loop(lambda carry: carry[0] < num_ended, reset_next, start)
+    return step._replace(obs=obs, state=state)
+
+
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
     """The reset after a batched step, drawn only in steps in which an episode ended.
 
@@ -220,7 +250,13 @@ class AutoResetJaxEnv(JaxEnv):
 
     Subclasses write `reset_env` and `step_env`, with plain Python numbers wherever that is convenient;
     `reset` and `step` put them together and fix the types.
+
+    Attributes:
+        reset_is_cheap: False where a reset costs as much as many steps: then `step_batch` draws one for no
+            environment but those whose episode ended.
     """
+
+    reset_is_cheap: bool = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -270,10 +306,14 @@ class AutoResetJaxEnv(JaxEnv):
     def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
         whole, own = keys if isinstance(keys, _StepKeys) else AutoResetJaxEnv.step_keys(self, keys)
         outcomes = jax.vmap(self.step_env, in_axes=(0, 0, 0, None))(own, state, action, params)
-        return reset_where_ended(
-            jax.vmap(self._stepped)(outcomes),
-            lambda: jax.vmap(lambda key: self.reset(jax.random.split(key)[1], params))(whole),
-        )
+        step = jax.vmap(self._stepped)(outcomes)
+
+        def reset(key: jax.Array) -> tuple[Any, Any]:
+            return self.reset(jax.random.split(key)[1], params)
+
+        if not self.reset_is_cheap:
+            return reset_only_ended(step, reset, whole)
+        return reset_where_ended(step, lambda: jax.vmap(reset)(whole))
 
 
 class GymnaxEnv(AutoResetJaxEnv):
@@ -308,33 +348,25 @@ class GymnaxEnv(AutoResetJaxEnv):
         if isinstance(env, str):
             env_id = env.removeprefix(GYMNAX_PREFIX)
             self._name = GYMNAX_PREFIX + env_id
-            env = _build(self._name, functools.partial(_make_gymnax, env_id), config)
+            env = built(self._name, functools.partial(_make_gymnax, env_id), config)
         elif is_gymnax_class(env):
             self._name = env.__name__
-            env = _build(self._name, env, config)
+            env = built(self._name, env, config)
         elif is_gymnax_instance(env):
             self._name = str(env.name)
-            fields = _field_names(env.default_params if params is None else params)
-            _refuse_unknown(self._name, config, fields, None)
+            fields = field_names(env.default_params if params is None else params)
+            refuse_unknown_setting(self._name, config, fields, None)
         else:
             raise TypeError(
                 f"{env!r} is no gymnax environment. Give a registered id such as 'gymnax/CartPole-v1', a "
                 "subclass of gymnax.environments.environment.Environment, or an instance (not wrapped in "
                 "LegacyStepAPIWrapper)."
             )
-        params = _replace_fields(self._name, env.default_params if params is None else params, config)
+        params = replaced_fields(self._name, env.default_params if params is None else params, config)
         self.env = env
         self._params = jax.tree.map(_as_numpy, params)
-        self._observation_space = gymnax_space_to_gymnasium(env.observation_space(params), self._name)
-        self._action_space = gymnax_space_to_gymnasium(env.action_space(params), self._name)
-
-    @property
-    def observation_space(self) -> gym.Space:
-        return self._observation_space
-
-    @property
-    def action_space(self) -> gym.Space:
-        return self._action_space
+        self.observation_space = gymnax_space_to_gymnasium(env.observation_space(params), self._name)
+        self.action_space = gymnax_space_to_gymnasium(env.action_space(params), self._name)
 
     @property
     def params(self) -> Any:
@@ -365,7 +397,7 @@ class GymnaxEnv(AutoResetJaxEnv):
             )
         obs, state, reward, terminated, truncated, info = outcome
         obs, final_obs = (
-            spaces.conform(self._observation_space, x, f"{self.name}'s observation")
+            spaces.conform(self.observation_space, x, f"{self.name}'s observation")
             for x in (obs, info["final_observation"])
         )
         signals = _typed_signals(self.name, reward, terminated, truncated)
@@ -509,12 +541,17 @@ def check_jax_env(env: JaxEnv) -> None:
             environment's own code come as they are, with a note.
     """
     for kind in ("observation_space", "action_space"):
+        if not hasattr(env, kind):
+            raise TypeError(
+                f"{env.name} does not define {kind}. Set self.{kind} in __init__, or write it as an attribute or a "
+                "property of the class."
+            )
         spaces.check_space(getattr(env, kind), f"{env.name}.{kind}")
     key = jax.eval_shape(lambda: jax.random.key(0))
-    outcome = _traced(env.name, "reset", env.reset, key, env.params)
+    outcome = _traced(env.source, "reset", env.reset, key, env.params)
     obs, state = _parts(f"{env.name}.reset", outcome, ("obs", "state"))
     action = spaces.shape_dtype_struct(env.action_space)
-    step = _traced(env.name, "step", env.step, key, state, action, env.params)
+    step = _traced(env.source, "step", env.step, key, state, action, env.params)
     if not isinstance(step, JaxStep):
         raise ValueError(
             f"{env.name}.step should return a JaxStep({', '.join(JaxStep._fields)}), but returned a "
@@ -630,73 +667,6 @@ def _make_gymnax(env_id: str, **arguments: Any) -> Any:
             "downloads MNIST when it is built: give this machine network access once, or place the files "
             "where gymnax.utils.load_mnist looks for them."
         ) from error
-
-
-def _build(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """An instance made with those items of `config` that are constructor arguments and no parameters.
-
-    The default instance comes first, because only an instance knows its class and the names of its parameters.
-    """
-    arguments = _constructor_arguments(factory)
-    required = [n for n, p in arguments.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    missing = [n for n in required if n not in config]
-    if missing:
-        raise ValueError(f"{name} needs the constructor arguments {missing}: pass them in `env_config`.")
-    env = factory(**{n: config[n] for n in required})
-    if not config:
-        return env
-    fields = _field_names(env.default_params)
-    _refuse_unknown(name, config, fields, _constructor_arguments(type(env)))
-    given = {n: value for n, value in config.items() if n not in fields or n in required}
-    return env if set(given) == set(required) else factory(**given)
-
-
-def _constructor_arguments(cls: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(cls).parameters
-    return {n: p for n, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
-
-
-def _field_names(params: Any) -> list[str]:
-    return [f.name for f in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
-
-
-def _refuse_unknown(
-    name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
-) -> None:
-    """Raises for items of `config` that are neither parameters nor arguments (None: an instance, built)."""
-    if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
-        return
-    constructor = "It is an instance: give constructor arguments where you make it."
-    if arguments is not None:
-        constructor = f"Its constructor's arguments: {', '.join(arguments) or 'none'}."
-    refuse_unknown(
-        name, config, [*fields, *(arguments or ())], f"Its parameters: {', '.join(fields) or 'none'}. {constructor}"
-    )
-
-
-def _replace_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    fields = _field_names(params)
-    given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
-    return dataclasses.replace(params, **given) if given else params
-
-
-def _converted(name: str, field: str, default: Any, value: Any) -> Any:
-    """`value` with the shape and dtype of `default`; as it is where `default` is no number."""
-    if not isinstance(default, (bool, int, float, np.generic, np.ndarray, jax.Array)):
-        return value
-    target, array = np.asarray(default), np.asarray(value)
-    if target.dtype.kind == "b":
-        kind, fits = "bool", array.dtype.kind == "b"
-    elif target.dtype.kind in "iu":
-        kind, fits = "integer", array.dtype.kind in "iuf" and bool(np.all(np.mod(array, 1) == 0))
-    else:
-        kind, fits = "float", array.dtype.kind in "iuf"
-    if not fits or array.shape != target.shape:
-        raise ValueError(
-            f"env_config[{field!r}]={value!r}: this parameter of {name} is {kind} of shape {target.shape} "
-            f"(default {default})."
-        )
-    return array.astype(jnp.result_type(default))
 
 
 def _as_numpy(x: Any) -> Any:
