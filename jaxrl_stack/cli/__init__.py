@@ -70,6 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, CliError):
             print(f"{name}: error: {one_line(str(error))}", file=sys.stderr)
             return 2
-        message = one_line(f"{type(error).__name__}: {error}")
+        message = one_line(" ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
         print(f"{name}: failed: {message} (--debug shows where)", file=sys.stderr)
         return 1

@@ -152,6 +152,9 @@ def make_parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "what", nargs="?", choices=("algorithms", "envs", "tuned"), help="only these (default: the first two)"
     )
+    listing.add_argument(
+        "--envs", metavar="SUITE", help="all environments of a suite, such as brax, with their spaces (makes each)"
+    )
     completion = add(
         "completion",
         help="complete commands in a shell",

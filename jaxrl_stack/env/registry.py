@@ -21,6 +21,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from jaxrl_stack.env.env_context import EnvContext, copied, refuse_unknown
 from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
+from jaxrl_stack.env.suites import all_suites, suite_of
 from jaxrl_stack.env.vector import suites
 from jaxrl_stack.utils.class_paths import register_class
 from jaxrl_stack.utils.signatures import call_problem
@@ -160,21 +161,22 @@ class ResolvedEnv:
 def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None) -> ResolvedEnv:
     """Finds out what ``config.environment(env, env_config=...)`` means.
 
-    In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; "module:Class"; an id of
-    gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`, unless it is a gymnax class; gymnax
-    environments take `env_config` as `GymnaxEnv` says, envpool's as arguments of ``envpool.make``, gymnasium ids as
-    keyword arguments of ``gymnasium.make``. A registered creator is called, to see what it makes (a host environment
-    is closed again).
+    In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; the prefix of a suite, as in
+    "brax/ant"; "module:Class"; an id of gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`,
+    unless it is a gymnax class; gymnax environments take `env_config` as `GymnaxEnv` says, those of suites as the
+    adapters in `jaxrl_stack.env.suites` say, envpool's as arguments of ``envpool.make``, gymnasium ids as keyword
+    arguments of ``gymnasium.make``. A registered creator is called, to see what it makes (a host environment is closed
+    again).
 
     Args:
         env: `JaxEnv` or gymnax instance or class, `gymnasium.Env` or `gymnasium.vector.VectorEnv` class, registered
-            name, "gymnax/<id>", "envpool/<id>", "module:Class", or gymnasium id.
+            name, "gymnax/<id>", "envpool/<id>", "<suite>/<id>", "module:Class", or gymnasium id.
         env_config: Config for the environment; may be an `EnvContext`.
 
     Raises:
         ValueError: No environment, or an unknown name (with near matches).
         TypeError: An object that is no environment.
-        ImportError: The module of "module:Class" does not import, or envpool or ale-py is not installed.
+        ImportError: The module of "module:Class" does not import, or envpool, ale-py or the suite is not installed.
     """
     context = env_config if isinstance(env_config, EnvContext) else EnvContext(env_config or {}, worker_index=0)
     if env is None:
@@ -225,6 +227,11 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
             return suites.make_envpool(name, ctx, num_envs, seed or 0)
 
         return _vector_env(name, context, make, seeded_when_made=True)
+    suite = suite_of(name)
+    if suite is not None:
+        suite.require()
+        env_id = name.partition("/")[2]
+        return ResolvedEnv(name, True, context, creator=lambda ctx: suite.make(env_id, ctx))
     if name.startswith(suites.ALE_PREFIX):
         suites.import_ale()
     if ":" in name:
@@ -379,14 +386,18 @@ def _unknown_name(name: str) -> str:
     near = [known[k] for k in difflib.get_close_matches(name.casefold(), known, n=3)]
     # Both forms of what exists twice, the device's first.
     twins = [GYMNAX_PREFIX + i for i in [name, *near] if i in gymnax_ids]
-    near = list(dict.fromkeys([*twins, *near]))
+    prefix, slash, rest = name.partition("/")
+    prefixes = difflib.get_close_matches(prefix.casefold(), all_suites(), n=1) if slash else []
+    near = list(dict.fromkeys([*(f"{suite}/{rest}" for suite in prefixes), *twins, *near]))
     return (
         f"unknown environment {name!r}. "
         + (f"Did you mean {' or '.join(map(repr, near))}? " if near else "")
         + "Known are names registered with register_env"
         + (f" ({', '.join(sorted(_creators))})" if _creators else " (none so far)")
-        + ", 'gymnax/<id>', 'envpool/<id>', gymnasium ids and 'module:Class'. Packages that register ids with "
-        "gymnasium have to be imported first ('ALE/<game>' does it itself)."
+        + ", 'gymnax/<id>', 'envpool/<id>', suites ("
+        + ", ".join(f"'{suite}/<id>'" for suite in sorted(all_suites()))
+        + "), gymnasium ids and 'module:Class'. Packages that register ids with gymnasium have to be imported first "
+        "('ALE/<game>' does it itself)."
     )
 
 

@@ -1,0 +1,120 @@
+"""Suites of JAX environments: which package stands behind a prefix, as in "brax/ant".
+
+One file per suite, imported when its prefix is used. A package brings a prefix of its own through the entry-point
+group "jaxrl_stack.environments": the entry's name is the prefix, its value a `SuiteEnv` class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_stack.env.suites.suite_env import SuiteEnv
+
+ENTRY_POINTS = "jaxrl_stack.environments"
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """What a prefix stands for.
+
+    Attributes:
+        prefix: Without its slash.
+        env_class: "module:Class" of the adapter, a `SuiteEnv`.
+        requires: The module that has to be there; None: that of the adapter.
+        extra: This package's extra that installs it; None for suites that others bring.
+    """
+
+    prefix: str
+    env_class: str
+    requires: str | None = None
+    extra: str | None = None
+
+    def load(self) -> type[SuiteEnv]:
+        """The adapter's class; imports the suite.
+
+        Raises:
+            ImportError: The suite is not installed (one sentence with what installs it), or fails when imported.
+            TypeError: An entry point names something else.
+        """
+        self.require()
+        try:
+            found = pkgutil.resolve_name(self.env_class)
+        except Exception as error:
+            error.add_note(f"Raised while {self.env_class}, behind the prefix '{self.prefix}/', was imported.")
+            raise
+        if not (isinstance(found, type) and issubclass(found, SuiteEnv)):
+            raise TypeError(
+                f"entry point {self.prefix!r} of the group {ENTRY_POINTS!r} is {self.env_class!r}, which is {found!r}: "
+                "it has to be a subclass of jaxrl_stack.env.suites.suite_env.SuiteEnv."
+            )
+        return found
+
+    def require(self) -> None:
+        """Raises an ImportError, one sentence with the remedy, if the suite is not installed. Imports nothing."""
+        if self.requires is not None and not self.is_installed:
+            raise ImportError(
+                f"environments whose names start with '{self.prefix}/' need {self.requires}, which is not installed: "
+                f"{self.pip_line}"
+            )
+
+    @property
+    def is_installed(self) -> bool:
+        return self.requires is None or importlib.util.find_spec(self.requires) is not None
+
+    @property
+    def pip_line(self) -> str:
+        """What installs it, from a checkout and from an index alike."""
+        return f"pip install 'jaxrl-stack[{self.extra}]'"
+
+    def make(self, env_id: str, env_config: Mapping[str, Any]) -> SuiteEnv:
+        """One environment.
+
+        Args:
+            env_id: What stands after the prefix and its slash.
+            env_config: Settings of the environment.
+        """
+        return self.load()(env_id, env_config)
+
+
+def _own(prefix: str, class_name: str, requires: str) -> Suite:
+    return Suite(prefix, f"{__name__}.{prefix}_env:{class_name}", requires, prefix)
+
+
+SUITES = {
+    suite.prefix: suite
+    for suite in (
+        _own("brax", "BraxEnv", "brax"),
+        _own("craftax", "CraftaxEnv", "craftax"),
+        _own("jumanji", "JumanjiEnv", "jumanji"),
+        _own("navix", "NavixEnv", "navix"),
+        _own("octax", "OctaxEnv", "octax"),
+        _own("pgx", "PgxEnv", "pgx"),
+        _own("playground", "PlaygroundEnv", "mujoco_playground"),
+        _own("xminigrid", "XMiniGridEnv", "xminigrid"),
+    )
+}
+"""Those that this package has adapters for."""
+
+
+@functools.cache
+def all_suites() -> dict[str, Suite]:
+    """By prefix: those of this package, and of every installed package that has an entry point for one."""
+    brought = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {entry.name: Suite(entry.name, entry.value) for entry in brought} | SUITES
+
+
+def suite_of(name: str) -> Suite | None:
+    """The suite of the environment `name`, "<prefix>/<id>"; None if there is none."""
+    prefix, slash, _ = name.partition("/")
+    if not slash:
+        return None
+    return SUITES.get(prefix) or all_suites().get(prefix)
+
+
+__all__ = ["ENTRY_POINTS", "SUITES", "Suite", "SuiteEnv", "all_suites", "suite_of"]

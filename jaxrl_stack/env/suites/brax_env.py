@@ -1,0 +1,84 @@
+"""brax: rigid bodies. Ids are brax's: "brax/ant"."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import brax.envs
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space
+
+from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of
+
+
+class PhysicsEnv(SuiteEnv):
+    """Environments of the interface that brax and MuJoCo Playground share.
+
+    Terminated is the environment's ``done``, truncated the end of `episode_length` steps, as in brax's training. Every
+    episode starts from a state of its own (brax's training repeats one initial state per environment).
+
+    Settings: `episode_length`, steps of the physics until an episode is cut; `action_repeat`, how many of them one
+    action is kept for; and those of the environment.
+    """
+
+    env: Any
+    episode_length: int
+    action_repeat: int
+
+    def set_spaces(self) -> None:
+        """Unbounded observations, or a Dict of them, and actions in [-1, 1]."""
+        self.observation_space = _unbounded(self.env.observation_size)
+        self.action_space = Box(-1.0, 1.0, (int(self.env.action_size),), np.float32)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        state = self.env.reset(jax.random.key_data(key))
+        return state.obs, (state, jnp.int32(0))
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+        physics, time = state
+
+        def repeated(physics: Any, _: None) -> tuple[Any, jax.Array]:
+            physics = self.env.step(physics, action)
+            return physics, physics.reward
+
+        physics, rewards = jax.lax.scan(repeated, physics, length=self.action_repeat)
+        time += self.action_repeat
+        return physics.obs, (physics, time), rewards.sum(), physics.done, time >= self.episode_length, physics.metrics
+
+
+class BraxEnv(PhysicsEnv):
+    """An environment of ``brax.envs``; further settings are arguments of its class, such as `backend`."""
+
+    prefix: ClassVar[str] = "brax"
+    distribution: ClassVar[str] = "brax"
+
+    @classmethod
+    def ids(cls) -> Sequence[str]:
+        return list(brax.envs._envs)
+
+    def setup(self, env_id: str, config: dict[str, Any]) -> None:
+        # The classes pass what they do not know on to that of the pipeline.
+        pipeline = arguments_of(brax.envs.PipelineEnv.__init__)
+        known = [*arguments_of(brax.envs._envs[env_id].__init__), *pipeline, "episode_length", "action_repeat"]
+        self.refuse_unknown(config, [name for name in known if name != "sys"])
+        self.episode_length = config.pop("episode_length", 1000)
+        self.action_repeat = config.pop("action_repeat", 1)
+        self.env = brax.envs.get_environment(env_id, **config)
+        self.set_spaces()
+
+
+def _unbounded(size: Any) -> Space:
+    if isinstance(size, Mapping):
+        return Dict({name: _unbounded(size[name]) for name in sorted(size)})
+    return Box(-np.inf, np.inf, (size,) if isinstance(size, int) else tuple(size), np.float32)
+
+
+__all__ = ["BraxEnv", "PhysicsEnv"]

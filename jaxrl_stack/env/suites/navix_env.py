@@ -1,0 +1,64 @@
+"""Navix: MiniGrid's tasks. Ids are its own: "navix/Navix-Empty-5x5-v0"."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import navix
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+
+from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of, as_image
+
+
+class NavixEnv(SuiteEnv):
+    """A registered Navix environment; settings are arguments of its class.
+
+    `observation_fn` may be the name of a function of ``navix.observations``, such as "rgb". The end of `max_steps`
+    (100) truncates.
+    """
+
+    prefix: ClassVar[str] = "navix"
+    distribution: ClassVar[str] = "navix"
+
+    @classmethod
+    def ids(cls) -> Sequence[str]:
+        return list(navix.registry())
+
+    def setup(self, env_id: str, config: dict[str, Any]) -> None:
+        self.refuse_unknown(config, arguments_of(navix.Environment.create))
+        if isinstance(config.get("observation_fn"), str):
+            config["observation_fn"] = getattr(navix.observations, config["observation_fn"])
+        self.env = navix.make(env_id, **config)
+        self.observation_space, self.action_space = _space(self.env.observation_space), _space(self.env.action_space)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        step = self.env.reset(jax.random.key_data(key))
+        return step.observation, step
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+        # `step` would reset, one step late, in place of a step.
+        after = self.env._step(state, action)
+        return after.observation, after, after.reward, after.is_termination(), after.is_truncation(), {}
+
+    def render(self, state: Any, params: Any) -> np.ndarray:
+        return as_image(navix.observations.rgb(state.state))
+
+
+def _space(space: Any) -> Space:
+    low, high = np.asarray(space.minimum), np.asarray(space.maximum)
+    if not space.shape and np.dtype(space.dtype).kind in "iu":
+        return Discrete(int(high) + 1)
+    dtype = np.dtype(space.dtype)
+    low, high = (np.broadcast_to(bound, space.shape).astype(dtype) for bound in (low, high))
+    return Box(low, high, space.shape, dtype.type)
+
+
+__all__ = ["NavixEnv"]

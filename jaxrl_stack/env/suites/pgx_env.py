@@ -1,0 +1,98 @@
+"""pgx: board and card games. Ids are its own: "pgx/2048", "pgx/connect_four"."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pgx
+from gymnasium.spaces import Box, Discrete
+
+from jaxrl_stack.env.suites.suite_env import SuiteEnv, masked_space
+
+PLAYER = 0
+"""The agent's number; pgx draws for every game whose turn is first."""
+
+
+class PgxEnv(SuiteEnv):
+    """A game of pgx; in those of several players the others' moves are part of the step.
+
+    Observations are ``{"action_mask": ..., "observations": ...}``. An illegal action ends the game with pgx's penalty.
+
+    Settings, in games of several players: `opponent`, "random" (legal moves, all as likely) or a function
+    ``(key, observation, legal_action_mask) -> action`` of JAX arrays, which plays for all others.
+    """
+
+    prefix: ClassVar[str] = "pgx"
+    distribution: ClassVar[str] = "pgx"
+
+    @classmethod
+    def ids(cls) -> Sequence[str]:
+        return list(pgx.available_envs())
+
+    def setup(self, env_id: str, config: dict[str, Any]) -> None:
+        self.env: Any = pgx.make(env_id)
+        self.refuse_unknown(config, ["opponent"] if self.env.num_players > 1 else [])
+        self.opponent = config.get("opponent", "random")
+        if self.opponent == "random":
+            self.opponent = _random_move
+        elif not callable(self.opponent):
+            raise ValueError(
+                f"env_config['opponent']={self.opponent!r}: {self.name} takes 'random' or a function "
+                "(key, observation, legal_action_mask) -> action."
+            )
+        first = jax.eval_shape(self.env.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
+        seen = first.observation
+        low, high = (0, 1) if seen.dtype == np.bool_ else (-np.inf, np.inf)
+        space = Box(low, high, seen.shape, np.dtype(seen.dtype).type)
+        self.observation_space = masked_space(space, first.legal_action_mask.shape)
+        self.action_space = Discrete(first.legal_action_mask.shape[0])
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        key, others = jax.random.split(key)
+        state, _ = self._others_move(self.env.init(jax.random.key_data(key)), others)
+        return _observed(state), state
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+        key, others = jax.random.split(key)
+        state = self.env.step(state, action, jax.random.key_data(key))
+        state, rewards = self._others_move(state, others)
+        return _observed(state), state, rewards[PLAYER], state.terminated, state.truncated, {}
+
+    def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        """The state at the agent's turn or at the end, and the sum of all rewards until then."""
+        if self.env.num_players == 1:
+            return state, state.rewards
+
+        def move(carry: tuple[Any, jax.Array, jax.Array]) -> tuple[Any, jax.Array, jax.Array]:
+            state, rewards, key = carry
+            key, choice, chance = jax.random.split(key, 3)
+            action = self.opponent(choice, state.observation, state.legal_action_mask)
+            state = self.env.step(state, action, jax.random.key_data(chance))
+            return state, rewards + state.rewards, key
+
+        def goes_on(carry: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
+            state = carry[0]
+            return (state.current_player != PLAYER) & ~state.terminated & ~state.truncated
+
+        state, rewards, _ = jax.lax.while_loop(goes_on, move, (state, state.rewards, key))
+        return state, rewards
+
+
+def _observed(state: Any) -> dict[str, Any]:
+    return {"action_mask": state.legal_action_mask, "observations": state.observation}
+
+
+def _random_move(key: jax.Array, observation: Any, legal_action_mask: jax.Array) -> jax.Array:
+    return jax.random.categorical(key, jnp.where(legal_action_mask, 0.0, -jnp.inf))
+
+
+__all__ = ["PgxEnv"]

@@ -1,0 +1,49 @@
+"""MuJoCo Playground. Ids are its own: "playground/CartpoleBalance"."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mujoco_playground import registry
+
+from jaxrl_stack.env.suites.brax_env import PhysicsEnv
+
+
+class PlaygroundEnv(PhysicsEnv):
+    """An environment of Playground's registry; settings are those of its config, with dots for what is nested.
+
+    The physics are MJX's in JAX on every device (`impl`: "jax"); "warp" takes NVIDIA's. Robots of locomotion and
+    manipulation come from mujoco_menagerie, which Playground downloads when the first of them is made.
+    """
+
+    prefix: ClassVar[str] = "playground"
+    distribution: ClassVar[str] = "playground"
+
+    @classmethod
+    def ids(cls) -> Sequence[str]:
+        return list(registry.ALL_ENVS)
+
+    def setup(self, env_id: str, config: dict[str, Any]) -> None:
+        whole = registry.get_default_config(env_id)
+        if "impl" in whole:
+            whole.impl = "jax"
+        known = _dotted(whole.to_dict())
+        self.refuse_unknown(config, list(known))
+        whole.update_from_flattened_dict(config)
+        self.env = registry.load(env_id, whole)
+        self.episode_length, self.action_repeat = whole.episode_length, whole.action_repeat
+        self.set_spaces()
+
+
+def _dotted(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    items: dict[str, Any] = {}
+    for name, value in config.items():
+        items |= _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return items
+
+
+__all__ = ["PlaygroundEnv"]

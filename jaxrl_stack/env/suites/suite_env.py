@@ -1,0 +1,114 @@
+"""The base class of adapters: one environment of a suite, made from its id."""
+
+from __future__ import annotations
+
+import abc
+import difflib
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space
+
+from jaxrl_stack.env.env_context import refuse_unknown
+from jaxrl_stack.env.jax_env import AutoResetJaxEnv
+
+
+class SuiteEnv(AutoResetJaxEnv):
+    """One environment of a suite: what "<prefix>/<id>" stands for.
+
+    A subclass names its suite, lists its ids, and writes `setup`, `reset_env` and `step_env`, of the suite's own
+    functions without their automatic resets.
+
+    Args:
+        env_id: One of `ids`.
+        env_config: Settings of the environment, for `setup`.
+
+    Attributes:
+        prefix: What stands before the slash.
+        distribution: The package's name on the index: errors tell its version.
+
+    Raises:
+        ValueError: Unknown id, with near matches; unknown setting. Errors of the suite's own code come as they are,
+            with a note that names suite, version and id.
+    """
+
+    prefix: ClassVar[str]
+    distribution: ClassVar[str]
+    reset_is_cheap = False
+
+    def __init__(self, env_id: str, env_config: Mapping[str, Any] | None = None):
+        known = list(self.ids())
+        if env_id not in known:
+            near = [f"{self.prefix}/{i}" for i in difflib.get_close_matches(env_id, known, n=3)]
+            hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+            raise ValueError(
+                f"{self.suite()} has no environment {env_id!r}. {hint}"
+                f"`jaxrl list --envs {self.prefix}` prints all {len(known)}."
+            )
+        self.env_id = env_id
+        try:
+            self.setup(env_id, dict(env_config or {}))
+        except Exception as error:
+            error.add_note(f"Raised while {self.source} was made.")
+            raise
+
+    @classmethod
+    @abc.abstractmethod
+    def ids(cls) -> Sequence[str]:
+        """All ids, from the suite itself."""
+
+    @abc.abstractmethod
+    def setup(self, env_id: str, config: dict[str, Any]) -> None:
+        """Makes the suite's environment, and sets `observation_space` and `action_space`.
+
+        Args:
+            env_id: One of `ids`.
+            config: The user's ``env_config``. `refuse_unknown` serves for what is not known.
+        """
+
+    @property
+    def name(self) -> str:
+        return f"{self.prefix}/{self.env_id}"
+
+    @property
+    def source(self) -> str:
+        return f"{self.name} ({self.suite()})"
+
+    @classmethod
+    def suite(cls) -> str:
+        """Name and version of the suite's package."""
+        try:
+            return f"{cls.distribution} {importlib.metadata.version(cls.distribution)}"
+        except importlib.metadata.PackageNotFoundError:
+            return cls.distribution
+
+    def refuse_unknown(self, config: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Raises a ValueError for items of `config` that are not among the known ones, with near matches."""
+        refuse_unknown(self.name, config, known, f"Its settings: {', '.join(known) or 'none'}.")
+
+
+def arguments_of(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments that can be given by name."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds and name != "self"]
+
+
+def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
+    """The space of observations that say which actions are legal, under RLlib's names; 1 is legal.
+
+    Args:
+        observations: Space of what is seen besides.
+        mask_shape: Shape of the mask, ``(n,)`` for ``Discrete(n)`` actions.
+    """
+    return Dict({"action_mask": Box(0.0, 1.0, mask_shape, np.float32), "observations": observations})
+
+
+def as_image(array: Any) -> np.ndarray:
+    """uint8 ``[H, W, 3]`` of an image on a device, or of one with floats from 0 to 255."""
+    return np.asarray(array).astype(np.uint8)
+
+
+__all__ = ["SuiteEnv", "arguments_of", "as_image", "masked_space"]
