@@ -85,7 +85,7 @@ def test_python_examples_run(tmp_path, ray_session):
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md", "docs/parity.md",
-                                  "docs/host_environments.md", "docs/accelerators.md",
+                                  "docs/host_environments.md", "docs/environments.md", "docs/accelerators.md",
                                   "docs/several_processes.md", "docs/checkpoints.md", "docs/training_steps.md",
                                   "docs/extending.md",
                                   "jaxrl_stack/algorithms/ppo/README.md",

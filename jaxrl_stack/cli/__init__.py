@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from jaxrl_stack.cli.common import CliError, one_line
+from jaxrl_stack.cli.common import CliError, one_line, with_notes
 from jaxrl_stack.cli.parser import make_parser
 
 __all__ = ["main"]
@@ -70,6 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, CliError):
             print(f"{name}: error: {one_line(str(error))}", file=sys.stderr)
             return 2
-        message = one_line(" ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
+        message = one_line(with_notes(error, f"{type(error).__name__}: {error}"))
         print(f"{name}: failed: {message} (--debug shows where)", file=sys.stderr)
         return 1

@@ -17,6 +17,13 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def with_notes(error: BaseException, message: str) -> str:
+    """`message`, and what was noted at the error on its way: whose code it came from."""
+    # JAX notes, in several lines, how to see more of a traceback: there is none here.
+    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
+    return " ".join([message, *notes])
+
+
 @contextlib.contextmanager
 def wrong_input(option: str = "") -> Iterator[None]:
     """Turns what configs and environments raise about a value into a `CliError`.
@@ -28,6 +35,7 @@ def wrong_input(option: str = "") -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError, ImportError, FileNotFoundError, NotImplementedError) as error:
         message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        message = with_notes(error, message)
         raise CliError(f"{option}: {message}" if option else message) from error
 
 

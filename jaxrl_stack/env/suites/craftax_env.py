@@ -62,7 +62,7 @@ class CraftaxEnv(SuiteEnv):
         terminated = self.env.is_terminal(state, unlimited)
         return obs, state, reward, terminated, state.timestep >= params.max_timesteps, info
 
-    def render(self, state: Any, params: Any) -> np.ndarray:
+    def render(self, state: Any) -> np.ndarray:
         game = "craftax_classic" if "Classic" in self.env_id else "craftax"
         renderer = importlib.import_module(f"craftax.{game}.renderer")
         constants = importlib.import_module(f"craftax.{game}.constants")

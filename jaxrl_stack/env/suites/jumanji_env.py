@@ -70,7 +70,7 @@ class JumanjiEnv(SuiteEnv):
         rest = next(iter(parts.values())) if len(parts) == 1 else Dict({name: parts[name] for name in sorted(parts)})
         return rest if mask is None else masked_space(rest, mask.shape or ())
 
-    def render(self, state: Any, params: Any) -> np.ndarray:
+    def render(self, state: Any) -> np.ndarray:
         self.env.render(state)
         figure = self.env._viewer._get_fig_ax()[0]
         figure.canvas.draw()

@@ -48,7 +48,7 @@ class NavixEnv(SuiteEnv):
         after = self.env._step(state, action)
         return after.observation, after, after.reward, after.is_termination(), after.is_truncation(), {}
 
-    def render(self, state: Any, params: Any) -> np.ndarray:
+    def render(self, state: Any) -> np.ndarray:
         return as_image(navix.observations.rgb(state.state))
 
 

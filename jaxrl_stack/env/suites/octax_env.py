@@ -52,7 +52,7 @@ class OctaxEnv(SuiteEnv):
         state, frames, reward, terminated, truncated, info = self.env.step(state, action)
         return jnp.moveaxis(frames, 0, -1), state, reward, terminated, truncated, info
 
-    def render(self, state: Any, params: Any) -> np.ndarray:
+    def render(self, state: Any) -> np.ndarray:
         return as_image(self.env.render(state))
 
 

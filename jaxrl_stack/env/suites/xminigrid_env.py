@@ -54,7 +54,7 @@ class XMiniGridEnv(SuiteEnv):
         terminated = after.last() & (after.discount == 0)
         return after.observation, after, after.reward, terminated, after.last() & ~terminated, {}
 
-    def render(self, state: Any, params: Any) -> np.ndarray:
+    def render(self, state: Any) -> np.ndarray:
         return as_image(self.env.render(self.env_params, jax.device_get(state)))
 
 
