@@ -17,7 +17,6 @@ from gymnasium.spaces import Box, Discrete
 from jaxrl_stack import cli
 from jaxrl_stack.env import suites
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, check_jax_env
-from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.suites import SUITES, Suite
 
@@ -197,22 +196,3 @@ def test_spaces_may_depend_on_the_config():
 
     with pytest.raises(TypeError, match="Spaceless does not define observation_space. Set self.observation_space in"):
         resolve_env(Spaceless).make()
-
-
-def test_what_draws_itself_is_rendered():
-    class Drawn(CostlyWalk):
-        def render(self, state, params):
-            return np.full((2, 3, 3), state[0], np.uint8)
-
-    env = GymnasiumFromJax(Drawn(), render_mode="rgb_array")
-    with pytest.raises(RuntimeError, match=r"Drawn: call reset\(\) before render\(\)"):
-        env.render()
-    obs, _ = env.reset(seed=3)
-    assert (env.render() == obs[0]).all() and env.render().shape == (2, 3, 3)
-    assert GymnasiumFromJax(Drawn()).render() is None
-    plain = GymnasiumFromJax(CostlyWalk(), render_mode="rgb_array")
-    plain.reset(seed=0)
-    with pytest.raises(NotImplementedError, match="CostlyWalk draws no images"):
-        plain.render()
-    with pytest.raises(ValueError, match="render_mode='human'"):
-        GymnasiumFromJax(Drawn(), render_mode="human")
