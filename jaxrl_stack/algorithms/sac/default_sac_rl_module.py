@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -70,29 +71,30 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     def _build_critics(self) -> None:
         self.twin_q = bool(self.model_config.get("twin_q", True))
-        self.qf_encoder = self.catalog.build_qf_encoder(self.framework, rngs=self.rngs)
-        self.qf = self.catalog.build_qf_head(self.framework, rngs=self.rngs)
-        if self.twin_q:
-            self.qf_twin_encoder = self.catalog.build_qf_encoder(self.framework, rngs=self.rngs)
-            self.qf_twin = self.catalog.build_qf_head(self.framework, rngs=self.rngs)
+        for name in self._critic_names:
+            setattr(self, f"{name}_encoder", self.catalog.build_qf_encoder(self.framework, rngs=self.rngs))
+            setattr(self, name, self.catalog.build_qf_head(self.framework, rngs=self.rngs))
+
+    @property
+    def _critic_names(self) -> list[str]:
+        return ["qf", "qf_twin"] if self.twin_q else ["qf"]
+
+    @property
+    def _critic_parts(self) -> list[str]:
+        """Names of the attributes that targets follow."""
+        return [part for name in self._critic_names for part in (f"{name}_encoder", name)]
 
     def make_target_networks(self) -> None:
-        self.target_qf_encoder = make_target_network(self.qf_encoder)
-        self.target_qf = make_target_network(self.qf)
-        if self.twin_q:
-            self.target_qf_twin_encoder = make_target_network(self.qf_twin_encoder)
-            self.target_qf_twin = make_target_network(self.qf_twin)
+        for name in self._critic_parts:
+            setattr(self, f"target_{name}", make_target_network(getattr(self, name)))
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
         """``[(critic's part, the copy that follows it)]``."""
-        pairs = [(self.qf_encoder, self.target_qf_encoder), (self.qf, self.target_qf)]
-        if self.twin_q:
-            pairs += [(self.qf_twin_encoder, self.target_qf_twin_encoder), (self.qf_twin, self.target_qf_twin)]
-        return pairs
+        return [(getattr(self, name), getattr(self, f"target_{name}")) for name in self._critic_parts]
 
     def get_non_inference_attributes(self) -> list[str]:
         """Everything but the policy."""
-        critics = ["qf", "qf_encoder", *(["qf_twin", "qf_twin_encoder"] if self.twin_q else [])]
+        critics = self._critic_parts
         return [*critics, *(f"target_{name}" for name in critics), "log_alpha", "noise"]
 
     # ------------------------------------------------------------------------------------------------ forward passes
@@ -170,34 +172,27 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         Returns:
             Float `[N]`, for discrete actions `[N, A]`.
         """
-        values = self._critics(batch, squeeze)
-        return jnp.minimum(*values.values()) if self.twin_q else values[QF_PREDS]
+        return functools.reduce(jnp.minimum, self._values(batch, squeeze))
 
     def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
         """As `compute_q_values`, of the target networks."""
-        values = self._qf_forward_train_helper(batch, self.target_qf_encoder, self.target_qf, squeeze)
-        if not self.twin_q:
-            return values
-        twin = self._qf_forward_train_helper(batch, self.target_qf_twin_encoder, self.target_qf_twin, squeeze)
-        return jnp.minimum(values, twin)
+        return functools.reduce(jnp.minimum, self._values(batch, squeeze, "target_"))
 
     def _target_critics(self, batch: dict[str, Any]) -> jax.Array:
         """What `_forward_train_continuous` returns of the target networks."""
         return self.forward_target(batch)
 
     def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
-        values = {QF_PREDS: self._qf_forward_train_helper(batch, self.qf_encoder, self.qf, squeeze)}
-        if self.twin_q:
-            twin = self._qf_forward_train_helper(batch, self.qf_twin_encoder, self.qf_twin, squeeze)
-            values[QF_TWIN_PREDS] = twin
-        return values
+        return dict(zip((QF_PREDS, QF_TWIN_PREDS), self._values(batch, squeeze), strict=False))
 
-    def _qf_forward_train_helper(
-        self, batch: dict[str, Any], encoder: Any, head: Any, squeeze: bool = True
-    ) -> jax.Array:
-        """One critic's values, `[N]` or `[N, A]`."""
-        values = head(encoder(split_action_mask(batch)[0])[ENCODER_OUT])
-        return values[..., 0] if squeeze and values.shape[-1] == 1 else values
+    def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
+        """The values of each critic, `[N]` or `[N, A]`; with the prefix of target networks, theirs."""
+        values, batch = [], split_action_mask(batch)[0]
+        for name in self._critic_names:
+            encoder, head = getattr(self, f"{prefix}{name}_encoder"), getattr(self, f"{prefix}{name}")
+            of_actions = head(encoder(batch)[ENCODER_OUT])
+            values.append(of_actions[..., 0] if squeeze and of_actions.shape[-1] == 1 else of_actions)
+        return values
 
     def _action_dist_inputs(self, obs: jax.Array) -> jax.Array:
         batch, mask = split_action_mask({Columns.OBS: obs})

@@ -12,7 +12,6 @@ from jaxrl_stack.algorithms.sac.default_sac_rl_module import QF_PREDS, DefaultSA
 from jaxrl_stack.algorithms.tqc.quantiles import truncated
 from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG, TQCCatalog
 from jaxrl_stack.core.models.base import ENCODER_OUT
-from jaxrl_stack.core.rl_module.target_networks import make_target_network
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
 
@@ -26,6 +25,9 @@ class DefaultTQCRLModule(DefaultSACRLModule):
     ``forward_train`` returns what SAC's does for continuous actions, but for two columns: `QF_PREDS` and
     `QF_TARGET_NEXT` are all quantiles of all critics, float32 `[N, n_critics, n_quantiles]`.
     """
+
+    target_qf_encoders: nnx.List
+    target_qf_heads: nnx.List
 
     rows_are_independent = True
     default_catalog = TQCCatalog
@@ -42,19 +44,13 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         self.qf_encoders = one_each(self.catalog.build_qf_encoder)
         self.qf_heads = one_each(self.catalog.build_qf_head)
 
-    def make_target_networks(self) -> None:
-        self.target_qf_encoders = make_target_network(self.qf_encoders)
-        self.target_qf_heads = make_target_network(self.qf_heads)
+    @property
+    def _critic_parts(self) -> list[str]:
+        return ["qf_encoders", "qf_heads"]
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
         """``[(critic's part, the copy that follows it)]``, encoders first."""
-        critics = [*self.qf_encoders, *self.qf_heads]
-        return list(zip(critics, [*self.target_qf_encoders, *self.target_qf_heads], strict=True))
-
-    def get_non_inference_attributes(self) -> list[str]:
-        """Everything but the policy."""
-        critics = ("qf_encoders", "qf_heads")
-        return [*critics, *(f"target_{name}" for name in critics), "log_alpha", "noise"]
+        return [pair for lists in super().get_target_network_pairs() for pair in zip(*lists, strict=True)]
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
         """The mean of all quantiles of all critics, which the policy maximises.
