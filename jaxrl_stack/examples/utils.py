@@ -187,6 +187,7 @@ def run_rllib_example_script_experiment(
         return _train(base_config, stop, args.stop_iters, keep_ray_up)
 
     import ray
+    from ray import tune
 
     if not ray.is_initialized():
         ray.init(num_cpus=args.num_cpus or None)
@@ -194,8 +195,24 @@ def run_rllib_example_script_experiment(
     callbacks = [*(tune_callbacks or []), *_wandb(args, base_config)]
     if progress_reporter is None:
         progress_reporter = _reporter(30 if is_test else args.tune_max_report_freq)
-    args = argparse.Namespace(**{**vars(args), "verbose": 1 if is_test else args.verbose})
-    results = _tuner(trainable, base_config, args, stop, callbacks, scheduler, progress_reporter).fit()
+    tuner = tune.Tuner(
+        trainable or base_config.algo_class,
+        param_space=base_config,  # type: ignore[arg-type]
+        run_config=tune.RunConfig(
+            failure_config=tune.FailureConfig(max_failures=0, fail_fast=True),
+            stop=stop,
+            verbose=1 if is_test else args.verbose,
+            callbacks=callbacks,
+            checkpoint_config=tune.CheckpointConfig(
+                checkpoint_frequency=args.checkpoint_freq, checkpoint_at_end=args.checkpoint_at_end
+            ),
+            progress_reporter=progress_reporter,
+        ),
+        tune_config=tune.TuneConfig(
+            num_samples=args.num_samples, max_concurrent_trials=args.max_concurrent_trials, scheduler=scheduler
+        ),
+    )
+    results = tuner.fit()
     seconds = time.time() - start
     _shut_ray_down(keep_ray_up)
     if results.errors:
@@ -245,36 +262,6 @@ def _train(config: AlgorithmConfig, stop: dict[str, Any], iterations: int, keep_
         algorithm.stop()
     _shut_ray_down(keep_ray_up)
     return results
-
-
-def _tuner(
-    trainable: Any,
-    config: AlgorithmConfig,
-    args: argparse.Namespace,
-    stop: dict[str, Any],
-    callbacks: list[Any],
-    scheduler: Any,
-    reporter: Any,
-) -> Any:
-    from ray import tune
-
-    return tune.Tuner(
-        trainable or config.algo_class,
-        param_space=config,  # type: ignore[arg-type]
-        run_config=tune.RunConfig(
-            failure_config=tune.FailureConfig(max_failures=0, fail_fast=True),
-            stop=stop,
-            verbose=args.verbose,
-            callbacks=callbacks,
-            checkpoint_config=tune.CheckpointConfig(
-                checkpoint_frequency=args.checkpoint_freq, checkpoint_at_end=args.checkpoint_at_end
-            ),
-            progress_reporter=reporter,
-        ),
-        tune_config=tune.TuneConfig(
-            num_samples=args.num_samples, max_concurrent_trials=args.max_concurrent_trials, scheduler=scheduler
-        ),
-    )
 
 
 def _reporter(max_report_frequency: int) -> Any:
