@@ -83,27 +83,18 @@ def Deprecated(
         instead = f" {help}" if help else f" Use {new} instead." if new else ""
         message = f"{old or obj.__name__} is deprecated.{instead}"
 
-        def complain() -> None:
+        used: Any = obj.__init__ if isinstance(obj, type) else obj
+
+        @functools.wraps(used)
+        def call(*args: Any, **kwargs: Any) -> Any:
             if error:
                 raise (ValueError if error is True else error)(message)
-            warnings.warn(message, DeprecationWarning, stacklevel=3)
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return used(*args, **kwargs)
 
-        if isinstance(obj, type):
-            construct: Any = obj.__init__
-
-            @functools.wraps(construct)
-            def init(self: Any, *args: Any, **kwargs: Any) -> None:
-                complain()
-                construct(self, *args, **kwargs)
-
-            obj.__init__ = init  # type: ignore[misc]
-            return obj
-
-        @functools.wraps(obj)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            complain()
-            return obj(*args, **kwargs)
-
-        return call
+        if used is obj:
+            return call
+        obj.__init__ = call
+        return obj
 
     return decorate

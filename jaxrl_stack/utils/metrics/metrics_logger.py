@@ -372,13 +372,10 @@ class MetricsLogger:
             if key_error:
                 raise KeyError(f"No metric {path!r} was logged.")
             return
-        parents = [self.stats]
-        for name in path[:-1]:
-            parents.append(parents[-1][name])
-        for parent, name in zip(reversed(parents), reversed(path), strict=True):
-            del parent[name]
-            if parent:
-                break
+        kept = [(own, stats) for own, stats in nested_leaves(self.stats) if own[: len(path)] != path]
+        self.reset()
+        for own, stats in kept:
+            _put(self.stats, own, stats)
 
     def reset(self) -> None:
         """Forget all metrics."""

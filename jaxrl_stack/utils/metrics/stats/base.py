@@ -130,10 +130,7 @@ class ReportingStats(StatsBase):
 
     value_names: tuple[str, ...] = ()
     """What a state and a report hold besides the settings, each an attribute of this name with an underscore."""
-
-    def __init__(self, is_root: bool = False, is_leaf: bool = True):
-        super().__init__(is_root, is_leaf)
-        self._latest_merged: ReportingStats | None = None
+    _latest_merged: ReportingStats | None = None
 
     def __len__(self) -> int:
         return 1

@@ -15,11 +15,8 @@ class ItemStats(ReportingStats):
 
     stats_cls_identifier = "item"
     value_names = ("item", "is_new")
-
-    def __init__(self, is_root: bool = False, is_leaf: bool = True):
-        super().__init__(is_root, is_leaf)
-        self._item: Any = None
-        self._is_new = False
+    _item: Any = None
+    _is_new = False
 
     # RLlib names the argument so.
     def push(self, item: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -23,11 +23,9 @@ class SeriesStats(RecentStats):
     value_of_nothing: float = float("nan")
     """What `peek` shows if there are no values."""
 
-    def __init__(self, window: float | None = None, is_root: bool = False, is_leaf: bool = True):
-        super().__init__(window, is_root, is_leaf)
-        # Without a window: the result so far, and of how many values it is.
-        self._running: Any = None
-        self._count = 0
+    # Without a window: the result so far, and of how many values it is.
+    _running: Any = None
+    _count = 0
 
     @abstractmethod
     def reduce_values(self, values: list[Any]) -> Any:
