@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import importlib
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, METADATA_FILE, NOT_IN_NAMES, leads_out, short
 from jaxrl_stack.utils.memory import format_bytes
+from jaxrl_stack.utils.optional_packages import optional_import
 
 _WHOLE = ".whole"
 _NAME = re.compile(f"[^{NOT_IN_NAMES}]+")
@@ -191,9 +191,4 @@ def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
 
 
 def _pyarrow_fs() -> Any:
-    try:
-        return importlib.import_module("pyarrow.fs")
-    except ImportError as error:
-        raise ImportError(
-            "Checkpoints on other file systems need pyarrow: pip install pyarrow, or save to a folder of this machine."
-        ) from error
+    return optional_import("pyarrow.fs", purpose="A checkpoint on another file system", install="pyarrow")

@@ -434,16 +434,13 @@ def _start_ray(num_cpus: float) -> None:
 
     notice_once("Waiting for Ray, and then for the actors: processes that import JAX, which takes some seconds.")
     num_cores = os.cpu_count() or 1
-    if num_cpus <= num_cores:
-        init()
-        return
-    try:
-        init(num_cpus=math.ceil(num_cpus))
-    except ValueError:
-        # A running cluster was found, which has the CPUs that it has.
-        init()
-        return
-    notice_once(
-        f"The actors of this algorithm take {num_cpus:g} CPUs, and this machine has {num_cores} core(s): they share "
-        f"them. Fewer actors (num_env_runners, evaluation_num_env_runners, num_learners) may be faster."
-    )
+    if num_cpus > num_cores:
+        # It fails if a running cluster is found, which has the CPUs that it has.
+        with contextlib.suppress(ValueError):
+            init(num_cpus=math.ceil(num_cpus))
+            notice_once(
+                f"The actors of this algorithm take {num_cpus:g} CPUs, and this machine has {num_cores} core(s): they "
+                f"share them. Fewer actors (num_env_runners, evaluation_num_env_runners, num_learners) may be faster."
+            )
+            return
+    init()

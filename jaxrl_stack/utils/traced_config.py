@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -112,12 +112,7 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
 
 def _user_line(error: BaseException) -> tuple[str, str]:
     """File:line and source of the innermost frame outside of JAX."""
-    location, line = "unknown location", ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        if not re.search(r"[\\/](jax|jaxlib)[\\/]", filename):
-            location = f"{filename}:{traceback.tb_lineno}"
-            line = linecache.getline(filename, traceback.tb_lineno).strip()
-        traceback = traceback.tb_next
-    return location, line
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not re.search(r"[\\/](jax|jaxlib)[\\/]", frame.filename):
+            return f"{frame.filename}:{frame.lineno}", frame.line or ""
+    return "unknown location", ""

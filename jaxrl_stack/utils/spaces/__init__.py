@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from gymnasium.spaces import flatdim as gymnasium_flatdim
 
 Leaf = Box | Discrete | MultiDiscrete | MultiBinary
 
@@ -30,15 +31,8 @@ def flatdim(space: Space) -> int:
     Raises:
         TypeError: `space` holds a space without a fixed shape.
     """
-    match space:
-        case Discrete():
-            return int(space.n)
-        case MultiDiscrete():
-            return int(space.nvec.sum())
-        case Box() | MultiBinary():
-            return int(np.prod(space.shape, dtype=np.int64))
-        case _:
-            return sum(flatdim(leaf) for _, leaf in _leaves(space, "space"))
+    _leaves(space, "space")  # gymnasium has lengths for texts, too
+    return int(gymnasium_flatdim(space))
 
 
 def flatten_space(space: Space) -> Box:
