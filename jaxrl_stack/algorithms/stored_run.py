@@ -57,12 +57,8 @@ def stored_config(
     if not isinstance(node, dict) or not isinstance(node.get("value"), dict) or node.get(KIND) != "plain":
         raise ValueError(f"{what} is none of an Algorithm: it has no config.")
     config_class = loader.load(node.get("class"), what=what, base=AlgorithmConfig)
-    missing = {}
-    for where, description in component.left_out.items():
-        _, _, setting = where.partition("config/")
-        name = setting.partition("/")[0]
-        if name not in settings:
-            missing[name] = description
+    left_out = {where.partition("config/")[2].partition("/")[0]: text for where, text in component.left_out.items()}
+    missing = {name: description for name, description in left_out.items() if name not in settings}
     decoder = Decoder(loader, what=what)
     wanted = {name: item for name, item in node["value"].items() if name not in {**settings, **missing}}
     values = decoder.decode_items(wanted)
