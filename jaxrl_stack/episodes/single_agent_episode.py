@@ -16,7 +16,8 @@ from jaxrl_stack.utils.nested import equal
 if TYPE_CHECKING:
     import gymnasium as gym
 
-_IDENTITY = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
+IDENTITY = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
+"""What says which episode this is a chunk of, and whose it is; attributes and arguments of these names."""
 _COLUMNS = ("observations", "actions", "rewards", "infos")
 
 
@@ -56,7 +57,7 @@ class SingleAgentEpisode:
     """
 
     __slots__ = (
-        *_IDENTITY,
+        *IDENTITY,
         *_COLUMNS,
         "_custom_data",
         "_duration_s",
@@ -284,13 +285,12 @@ class SingleAgentEpisode:
         frames = steps + 1 if self.is_reset else 0
         if not self.is_reset and (steps or lookback):
             raise ValueError(f"episode {self.id_} has {steps + lookback} rewards, but no observations")
-        expected = {"observations": frames, "infos": frames, "actions": steps}
-        columns = {"observations": self.observations, "infos": self.infos, "actions": self.actions}
-        for name, column in columns.items():
-            if (len(column), column.lookback) != (expected[name], lookback):
+        for name, expected in (("observations", frames), ("infos", frames), ("actions", steps)):
+            column = getattr(self, name)
+            if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
                     f"episode {self.id_} has {steps} rewards after {lookback} look-back steps, which needs "
-                    f"{expected[name]} {name} after as many; it has {len(column)} after {column.lookback}"
+                    f"{expected} {name} after as many; it has {len(column)} after {column.lookback}"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may have come up later than the look-back: its own look-back can be shorter.
@@ -618,7 +618,7 @@ class SingleAgentEpisode:
         column = InfiniteLookbackBuffer.from_state
         columns: dict[str, Any] = {name: column(state[name]) for name in _COLUMNS}
         episode = SingleAgentEpisode(
-            **{name: state[name] for name in _IDENTITY},
+            **{name: state[name] for name in IDENTITY},
             **columns,
             extra_model_outputs={key: column(values) for key, values in state["extra_model_outputs"].items()},
             terminated=state["is_terminated"],
@@ -647,7 +647,7 @@ class SingleAgentEpisode:
         )
 
     def _identity(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _IDENTITY}
+        return {name: getattr(self, name) for name in IDENTITY}
 
     def _array_columns(self) -> list[InfiniteLookbackBuffer]:
         """All columns that can be arrays: infos cannot."""

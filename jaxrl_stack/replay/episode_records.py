@@ -55,6 +55,9 @@ class Stream:
     serial: int | None
 
 
+STREAM_FIELDS = tuple(field.name for field in dataclasses.fields(Stream))
+
+
 @dataclasses.dataclass(slots=True)
 class Counts:
     """Numbers of a buffer, all in all.

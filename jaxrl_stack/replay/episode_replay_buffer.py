@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -11,10 +12,10 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, STEP_COLUMNS, Columns
-from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import IDENTITY, SingleAgentEpisode
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
-from jaxrl_stack.replay.episode_records import Counts, Record, Stream, packed_records, unpacked_records
+from jaxrl_stack.replay.episode_records import STREAM_FIELDS, Counts, Record, Stream, packed_records, unpacked_records
 from jaxrl_stack.replay.frame_store import LINK_BYTES, REMEDY, FrameStore, longer, map_arrays
 from jaxrl_stack.replay.replay_metrics import ReplayMetrics
 from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, replay_memory, require_memory
@@ -215,9 +216,8 @@ class EpisodeReplayBuffer(Checkpointable):
         record = self._by_id.get(episode.id_)
         is_new = record is None
         if is_new:
-            record = Record(self._counts.next_number, episode.id_, -1, -1, True)
-            record.agent_id, record.module_id = episode.agent_id, episode.module_id
-            record.multi_agent_episode_id = episode.multi_agent_episode_id
+            whose = {name: getattr(episode, name) for name in IDENTITY}
+            record = Record(self._counts.next_number, first=-1, last=-1, is_running=True, **whose)
         step_rows, tail_rows = self._write(
             fitted,
             lengths=np.array([size]),
@@ -752,15 +752,10 @@ class EpisodeReplayBuffer(Checkpointable):
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
                 changed then.
         """
-        random = self.rng.bit_generator.state
+        restored = self._restored_data(state["data"]) if "data" in state else {}
         if "rng" in state:
             set_generator_state(self.rng, state["rng"])
-        try:
-            if "data" in state:
-                self._set_data(state["data"])
-        except BaseException:
-            self.rng.bit_generator.state = random
-            raise
+        vars(self).update(restored)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # `set_state` takes over all or nothing; one of the user's may do more after it, which may fail.
@@ -772,19 +767,15 @@ class EpisodeReplayBuffer(Checkpointable):
             "store": self._store.get_state(),
             "items": self._get_items(),
             "records": packed_records(list(self._records.values()), list(self._streams)),
-            "streams": {
-                "key": list(self._streams),
-                "last": [stream.last.copy() for stream in streams],
-                "number": [stream.number.copy() for stream in streams],
-                "t": [stream.t.copy() for stream in streams],
-                "serial": [stream.serial for stream in streams],
-            },
+            "streams": {"key": list(self._streams)}
+            | {name: [copy.copy(getattr(stream, name)) for stream in streams] for name in STREAM_FIELDS},
             "infos": {"row": list(self._infos), "info": list(self._infos.values())},
             "counts": dataclasses.asdict(self._counts),
             "last_sampled": None if self._last_sampled is None else self._last_sampled.copy(),
         }
 
-    def _set_data(self, data: Mapping[str, Any]) -> None:
+    def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """``{attribute: value}`` of what `_get_data` returned."""
         store, steps = FrameStore.from_state(self.capacity, data["store"], self._bookkeeping())
         num_steps = len(steps)
         if num_steps > self.capacity:
@@ -794,10 +785,10 @@ class EpisodeReplayBuffer(Checkpointable):
             )
         records = unpacked_records(data["records"], data["streams"]["key"])
         streams = data["streams"]
-        stored = zip(*(streams[name] for name in ("last", "number", "t", "serial")), strict=True)
+        fields = zip(*(streams[name] for name in STREAM_FIELDS), strict=True)
         running = {
             key: Stream(np.array(last), np.array(number), np.array(t), serial)
-            for key, (last, number, t, serial) in zip(streams["key"], stored, strict=True)
+            for key, (last, number, t, serial) in zip(streams["key"], fields, strict=True)
         }
         counts = Counts(**{name: int(value) for name, value in data["counts"].items()})
         items = {name: np.asarray(value) for name, value in data["items"].items()}
@@ -805,18 +796,18 @@ class EpisodeReplayBuffer(Checkpointable):
             raise ValueError("The items in the state of a replay buffer are not the steps in it.")
 
         last_sampled = data["last_sampled"]
-        vars(self).update(
-            self._restored_items(items, store),
-            _store=store,
-            _streams=running,
-            _records={record.number: record for record in records},
-            _by_id={record.id_: record for record in records if record.last >= 0},
-            _infos=dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
-            _num_timesteps=num_steps,
-            _counts=counts,
-            _last_sampled=None if last_sampled is None else np.array(last_sampled),
-            _metrics=ReplayMetrics(self._window, counts),
-        )
+        return {
+            **self._restored_items(items, store),
+            "_store": store,
+            "_streams": running,
+            "_records": {record.number: record for record in records},
+            "_by_id": {record.id_: record for record in records if record.last >= 0},
+            "_infos": dict(zip(data["infos"]["row"], data["infos"]["info"], strict=True)),
+            "_num_timesteps": num_steps,
+            "_counts": counts,
+            "_last_sampled": None if last_sampled is None else np.array(last_sampled),
+            "_metrics": ReplayMetrics(self._window, counts),
+        }
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

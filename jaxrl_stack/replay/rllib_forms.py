@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.episodes.single_agent_episode import IDENTITY, SingleAgentEpisode
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.utils.nested import take, unbatch
 
 if TYPE_CHECKING:
+    from jaxrl_stack.replay.episode_records import Record
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 
 
@@ -80,21 +81,16 @@ def transitions(
     for i, (row, new) in enumerate(zip(rows.tolist(), window.new.tolist(), strict=True)):
         record = buffer._records[owners[i]]
         episode = SingleAgentEpisode(
-            record.id_,
+            **_identity(buffer, record),
             observations=[obs[i], new_obs[i]],
-            observation_space=buffer.observation_space,
             infos=[infos.get(row, {}), infos.get(new, {})] if include_infos else None,
             actions=[actions[i]],
-            action_space=buffer.action_space,
             rewards=[rewards[i]],
             terminated=terminateds[i],
             truncated=truncateds[i],
             extra_model_outputs={name: [values[i]] for name, values in outputs.items()},
             t_started=times[i],
             len_lookback_buffer=0,
-            agent_id=record.agent_id,
-            module_id=record.module_id,
-            multi_agent_episode_id=record.multi_agent_episode_id,
         )
         episodes.append(episode.to_numpy() if to_numpy else episode)
     return episodes
@@ -158,13 +154,15 @@ def episode(
         truncated=bool(is_end and store.columns[Columns.TRUNCATEDS][steps[-1]]),
         infos=[buffer._infos.get(row, {}) for row in frames.tolist()] if include_infos else None,
         extra_model_outputs=extras,
-        id_=record.id_,
-        observation_space=buffer.observation_space,
-        action_space=buffer.action_space,
         t_started=int(store.t[frames[lookback]]),
         len_lookback_buffer=lookback,
+        **_identity(buffer, record),
     )
-    episode.agent_id, episode.module_id = record.agent_id, record.module_id
-    episode.multi_agent_episode_id = record.multi_agent_episode_id
     episode.custom_data.update(record.custom_data)
     return episode
+
+
+def _identity(buffer: EpisodeReplayBuffer, record: Record) -> dict[str, Any]:
+    """Whose steps these are, as arguments of an episode."""
+    spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
+    return {name: getattr(record, name) for name in IDENTITY} | spaces
