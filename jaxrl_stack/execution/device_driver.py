@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
 from typing import TYPE_CHECKING, Any
@@ -124,12 +125,12 @@ class DeviceDriver(LocalDriver):
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self.shards = TrainingShards(self.program.rollout, self._num_envs, devices)
         self._start()
-        self._episode_replay = self._make_episode_replay()
         if resolved is not None:
             self._make_env_runners(resolved)
             self.callbacks.on_environment_created(
                 env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
             )
+        self._episode_replay = self._make_episode_replay()
         self._call = map_over_devices(
             self.program,
             devices,
@@ -242,7 +243,7 @@ class DeviceDriver(LocalDriver):
             rollout=rollout,
             learner=self.learner,
             connector_state=self.shards.connector_state if self.step.needs_env else lambda: rollout.env_to_module.state,
-            timesteps=self._timesteps_on_host,
+            timesteps=lambda: host_view(self.timesteps),
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
         self.eval_env_runner = self._make_evaluation_runner(rollout, resolved.context)
@@ -284,7 +285,7 @@ class DeviceDriver(LocalDriver):
             ),
             learner=self.learner,
             connector_state=connector_state,
-            timesteps=self._timesteps_on_host,
+            timesteps=lambda: host_view(self.timesteps),
             callbacks=CallbackList.from_config(config),
             env_context=context,
         )
@@ -298,18 +299,12 @@ class DeviceDriver(LocalDriver):
         self.kept = None
         self.kept = self.step.init_kept()
 
-    def _timesteps_on_host(self) -> Any:
-        return host_view(self.timesteps)
-
     def _make_episode_replay(self) -> EpisodeReplay:
         """For the environments of this process."""
         first_env = device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
-        return EpisodeReplay(self._call_episode_hook, *self.spaces[self.module_id], first_env)
-
-    def _call_episode_hook(self, hook: str, env_index: int, episode: Any) -> None:
-        self.callbacks.call_for_episode(
-            hook, env_index, episode, env_runner=self.env_runner, metrics_logger=self.episode_metrics
-        )
+        call = self.callbacks.call_for_episode
+        call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
+        return EpisodeReplay(call, *self.spaces[self.module_id], first_env)
 
     # --------------------------------------------------------------------------------------------------- training
 
@@ -345,13 +340,9 @@ class DeviceDriver(LocalDriver):
         return call.trace(*self._donated_state(), settings, self._num_warm_up_steps)
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
-        del seconds
         if self.learner.axis_name is None:
             return {}
-        call: Any = self._call
-        settings = self.learner.placed_settings()
-        lowered = call.lower(*self._donated_state(), settings, self._num_warm_up_steps)
-        return shares_of_scopes(folder, compiled_text(lowered))
+        return shares_of_scopes(folder, compiled_text(self.trace_program().lower()))
 
     def training_step(self, iteration: int) -> None:
         learner, num_warm_up = self.learner, self._num_warm_up_steps
@@ -447,7 +438,7 @@ class DeviceDriver(LocalDriver):
         return runner
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
-        del is_training  # evaluation programs run between training programs
+        # Evaluation programs run between training programs.
         runner = self._runner("An evaluation", self.eval_env_runner)
         config = runner.config
         key = jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration)

@@ -180,7 +180,7 @@ class DeviceProgram:
         self, state: TrainState, *, num_steps: int, num_shares: int = 1, at_least: int = 0
     ) -> tuple[TrainState, dict[str, Any]]:
         """See `Place.sample`. Every share ends with a cut, as if it had been a ``sample()`` call of its own."""
-        del at_least  # every vector step of a JAX environment is a step of every environment
+        # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
         sampler, length = state.runner, num_steps * num_shares
         keys = sampler.step_keys
@@ -216,12 +216,10 @@ class DeviceProgram:
 
     def request(self, state: TrainState, *, num_steps: int) -> TrainState:
         """See `Place.request`: environments inside the program are stepped when their steps are collected."""
-        del num_steps
         return state
 
     def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:
         """See `Place.collect`."""
-        del timeout_seconds
         return self.sample(state, num_steps=self._steps_per_call // self.num_training_steps)
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
@@ -280,7 +278,7 @@ class DeviceProgram:
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
         """See `Place.timed`: parts of a program cannot be timed, but for those that its profile shows."""
-        del timer  # replay memories have timers, and nothing else
+        # Replay memories have timers, and nothing else.
         with jax.named_scope(REPLAY):
             return function(*args)
 

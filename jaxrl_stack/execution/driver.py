@@ -70,6 +70,10 @@ class Driver(abc.ABC):
         rollout_memory: What one EnvRunner holds while it samples.
         train_batch_memory: What one update is made from.
         available_memory: Bytes that were free for it when this was built; None if that is not known.
+        num_episodes: Lifetime finished episodes.
+        num_env_steps_trained: Lifetime env steps that updates were made from.
+        description: Where this runs, in a few words.
+        replay_buffer: What the training step keeps, as users see it; None if that is nothing.
     """
 
     spaces: dict[str, tuple[Any, Any]]
@@ -85,6 +89,10 @@ class Driver(abc.ABC):
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
     available_memory: int | None
+    num_episodes: int
+    num_env_steps_trained: int
+    description: str
+    replay_buffer: Checkpointable | None = None
 
     def __init__(self, algorithm: Algorithm, config: AlgorithmConfig, step: TrainingStep, callbacks: CallbackList):
         self.algorithm = algorithm
@@ -144,7 +152,6 @@ class Driver(abc.ABC):
             folder: The trace of the iteration.
             seconds: Its length.
         """
-        del folder, seconds
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
@@ -155,16 +162,6 @@ class Driver(abc.ABC):
     def num_updates(self) -> int:
         """Updates so far: the ``weights_seq_no`` of the current weights."""
         return self.learner_group.num_updates
-
-    @property
-    def num_env_steps_trained(self) -> int:
-        """Lifetime env steps that updates were made from."""
-        return self.step.num_env_steps_trained(self)
-
-    @property
-    @abc.abstractmethod
-    def num_episodes(self) -> int:
-        """Lifetime finished episodes."""
 
     @abc.abstractmethod
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
@@ -247,11 +244,6 @@ class Driver(abc.ABC):
         """Ids of the modules."""
         return (self.module_id,) if self.learner is None else self.learner.module_ids
 
-    @property
-    @abc.abstractmethod
-    def description(self) -> str:
-        """Where this runs, in a few words."""
-
     # ----------------------------------------------------------------------------------------------------- state
 
     kind: str
@@ -275,11 +267,6 @@ class Driver(abc.ABC):
         Raises:
             ValueError: If it does not fit. Part of it may have been taken over then.
         """
-
-    @property
-    def replay_buffer(self) -> Checkpointable | None:
-        """What the training step keeps, as users see it; None if that is nothing."""
-        return self.step.replay_buffer
 
     @property
     def stored_replay(self) -> Checkpointable | None:
@@ -306,6 +293,14 @@ class Driver(abc.ABC):
 
 class LocalDriver(Driver):
     """A driver with learners and runners of its own, which plans updates and has their states."""
+
+    @property
+    def num_env_steps_trained(self) -> int:
+        return self.step.num_env_steps_trained(self)
+
+    @property
+    def replay_buffer(self) -> Checkpointable | None:
+        return self.step.replay_buffer
 
     @abc.abstractmethod
     def plan_update(self, num_columns: int, **sizes: Any) -> Any:

@@ -102,7 +102,7 @@ class HostDriver(LocalDriver):
                 batch = self.train_batch_memory
                 memory.require_device_memory(self.learner.devices, batch, self._require_memory_of_batch)
             if config.evaluation_interval or config.evaluation_num_env_runners:
-                self._make_eval_group()
+                _ = self.eval_env_runner_group
             self.step.plan(self)
         except BaseException:
             self.stop()
@@ -125,7 +125,7 @@ class HostDriver(LocalDriver):
         self._window: collections.deque[tuple[float, int, float]] = collections.deque(
             maxlen=self.config.metrics_num_episodes_for_smoothing
         )
-        self._num_episodes = 0
+        self.num_episodes = 0
         self._num_evaluations_skipped = 0
         self._timers: dict[str, float] = {}
         self._runner_metrics = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
@@ -174,11 +174,10 @@ class HostDriver(LocalDriver):
         )
 
     def plan_update(self, num_columns: int, **sizes: Any) -> dict[str, Any]:
-        del num_columns  # learners check what they get
+        # Learners check what they get.
         return sizes
 
     def training_step(self, iteration: int) -> None:
-        del iteration
         state = TrainState(kept=self.kept)
         num_failures, tolerance = 0, self.config.num_consecutive_env_runner_failures_tolerance
         while True:
@@ -201,7 +200,6 @@ class HostDriver(LocalDriver):
         self._clock("restore_env_runners", started)
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
-        del folder
         return shares_of_timers(self._timers, seconds)
 
     def _clock(self, name: str, started: float) -> float:
@@ -217,12 +215,11 @@ class HostDriver(LocalDriver):
         """See `Place.sample`."""
         started, group = time.perf_counter(), self.env_runner_group
         if not self._samples_blocks:
-            return state, self._sampled_episodes(at_least, started)
+            sampled = sample_rounds(group, at_least, timeout_seconds=self.config.sample_timeout_s)
+            return state, self._take_in_episodes(sampled, started)
         share = self._share(num_steps)
         if self._local_sampler is not None and not self.learner_group.is_remote:
-            blocks = []
-            for _ in range(num_shares):
-                blocks.append(self._local_sampler.sample_block(takes_metrics=False, **share))
+            blocks = [self._local_sampler.sample_block(takes_metrics=False, **share) for _ in range(num_shares)]
         else:
             blocks = group.sample(
                 "sample_block",
@@ -236,13 +233,6 @@ class HostDriver(LocalDriver):
         """Arguments of `SingleAgentEnvRunner.sample_block`."""
         keeps_all = self.learner_group.needs_all_final_obs and not self.step.updates_from_rows
         return {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
-
-    def _sampled_episodes(self, num_env_steps: int, started: float) -> list[Any]:
-        """Episodes of whole rounds over all runners, until there are enough steps."""
-        group = self.env_runner_group
-        return self._take_in_episodes(
-            sample_rounds(group, num_env_steps, timeout_seconds=self.config.sample_timeout_s), started
-        )
 
     def _take_in_episodes(self, samples: Sequence[Sampled], started: float) -> list[Any]:
         group = self.env_runner_group
@@ -265,7 +255,7 @@ class HostDriver(LocalDriver):
         if metrics:
             self._runner_metrics.aggregate(metrics)
         for episodes in ended:
-            self._num_episodes += len(episodes.returns)
+            self.num_episodes += len(episodes.returns)
             self._window.extend(episodes.rows())
         self.num_env_steps += sum(sampled.num_env_steps for sampled in samples)
         self._clock(ENV_RUNNER_SAMPLING_TIMER, started)
@@ -326,7 +316,6 @@ class HostDriver(LocalDriver):
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
         """See `Place.draw`: what is kept on the host has generators of its own."""
-        del stream
         return state, None
 
     def has_sampled(self, num_env_steps: int) -> bool:
@@ -370,12 +359,8 @@ class HostDriver(LocalDriver):
             more[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
         self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
 
-    @property
-    def num_episodes(self) -> int:
-        return self._num_episodes
-
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
-        del seconds_per_step  # runners take the time of every episode
+        # Runners take the time of every episode.
         return EndedEpisodes.of(list(self._window))
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
@@ -397,7 +382,8 @@ class HostDriver(LocalDriver):
 
     # ------------------------------------------------------------------------------------------------ evaluation
 
-    def _make_eval_group(self) -> EnvRunnerGroup:
+    @property
+    def eval_env_runner_group(self) -> EnvRunnerGroup:
         if self._eval_group is None:
             config = self.config.get_evaluation_config_object()
             assert config is not None
@@ -407,11 +393,7 @@ class HostDriver(LocalDriver):
 
     @property
     def eval_env_runner(self) -> SingleAgentEnvRunner | None:
-        return cast("SingleAgentEnvRunner | None", self._make_eval_group().local_env_runner)
-
-    @property
-    def eval_env_runner_group(self) -> EnvRunnerGroup:
-        return self._make_eval_group()
+        return cast("SingleAgentEnvRunner | None", self.eval_env_runner_group.local_env_runner)
 
     def sync_evaluation(self) -> None:
         """Hand the current weights and the training runners' connector states to the evaluation runners."""
@@ -419,7 +401,7 @@ class HostDriver(LocalDriver):
         connector = self.env_to_module_state()
         if connector:
             state[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
-        self._make_eval_group().sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
+        self.eval_env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
 
     @property
     def _runners_keep_their_own(self) -> bool:
@@ -427,7 +409,7 @@ class HostDriver(LocalDriver):
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        group = self._make_eval_group()
+        group = self.eval_env_runner_group
         started = time.perf_counter()
         if is_training is None:
             self.sync_evaluation()
@@ -526,7 +508,7 @@ class HostDriver(LocalDriver):
     def _own_state(self) -> dict[str, Any]:
         return {
             "episodes": vars(self.episode_statistics()),
-            "num_episodes_lifetime": self._num_episodes,
+            "num_episodes_lifetime": self.num_episodes,
             "runner_metrics": self._runner_metrics.get_state(),
             "remote_env_runners": self._remote_states(),
         }
@@ -546,7 +528,7 @@ class HostDriver(LocalDriver):
         if own is not None:
             self._window.clear()
             self._window.extend(EndedEpisodes(**own["episodes"]).rows())
-            self._num_episodes = int(own["num_episodes_lifetime"])
+            self.num_episodes = int(own["num_episodes_lifetime"])
             self._runner_metrics.set_state(own["runner_metrics"])
         runner = dict(state.get(COMPONENT_ENV_RUNNER, {}))
         others = {} if own is None else own["remote_env_runners"]

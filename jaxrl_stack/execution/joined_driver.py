@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import jax
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.execution.training_step import TrainingStep
+    from jaxrl_stack.utils.memory import MemoryEstimate
 
 
 def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
@@ -50,27 +49,6 @@ def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
     config.update_from_dict({**settings, "num_learners": 0, "local_gpu_idx": 0})
     config.freeze()
     return config
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far the actors are, and what belongs to the last training step alone.
-
-    Attributes:
-        counts: Values of the attributes of `Driver` that count.
-        device_seconds: Time that it spent waiting for compiled programs.
-        episode_metrics: What callbacks have logged in one actor.
-    """
-
-    counts: dict[str, int]
-    device_seconds: float = 0.0
-    episode_metrics: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, driver: Driver, **more: Any) -> Progress:
-        """Where a driver stands."""
-        names = ("num_env_steps", "num_env_steps_trained", "num_updates", "num_episodes")
-        return cls({name: getattr(driver, name) for name in names}, **more)
 
 
 class DriverActor(LearnerActor):
@@ -89,9 +67,9 @@ class DriverActor(LearnerActor):
         self._driver = self._make(config_of_all(self._config))
         return cast(Learner, self._driver.learner)
 
-    def drive(self, func: Callable[..., Any], *args: Any, returns: bool = True) -> Any:
-        """``func(driver, *args)``; None instead of its result if that is not to be sent."""
-        result = func(self._driver, *args)
+    def drive(self, func: Callable[..., Any] | str, *args: Any, returns: bool = True) -> Any:
+        """``func(driver, *args)``, or that method of it; None instead of its result if that is not to be sent."""
+        result = getattr(self._driver, func)(*args) if isinstance(func, str) else func(self._driver, *args)
         return result if returns else None
 
 
@@ -101,19 +79,11 @@ class JoinedDrivers(JoinedLearners):
     What they have sampled and learned is in no other process, so that lost ones do not start again by themselves.
 
     Args:
-        config: The algorithm's config.
-        make: ``config -> Driver``, called in every actor.
-        placement_group: Its last bundles are the actors'.
+        config, placement_group: See `JoinedLearners`.
+        **actor_arguments: For `DriverActor`.
     """
 
     actor_class = DriverActor
-
-    def __init__(self, config: AlgorithmConfig, make: Callable[[AlgorithmConfig], Driver], placement_group: Any):
-        self._make = make
-        super().__init__(config, None, placement_group)
-
-    def _actor_arguments(self) -> dict[str, Any]:
-        return {**super()._actor_arguments(), "make": self._make}
 
     def _restart(self, lost: Exception) -> NoReturn:
         self._kill()
@@ -128,11 +98,11 @@ class JoinedDrivers(JoinedLearners):
         # There is no restart from it.
         self._snapshot = {}
 
-    def drive_all(self, func: Callable[..., Any], *args: Any, first_returns: bool = False) -> list[Any]:
+    def drive_all(self, func: Callable[..., Any] | str, *args: Any, first_returns: bool = False) -> list[Any]:
         """``func(driver, *args)`` in all actors at once: what they do together.
 
         Args:
-            func: Pickled.
+            func: Pickled; or the name of a method.
             *args: Likewise; Ray puts the objects in the place of references.
             first_returns: Whether only the first one's result is wanted; those of the others are None then.
         """
@@ -145,7 +115,7 @@ class JoinedDrivers(JoinedLearners):
 
         return self._with_restart(send)
 
-    def drive_first(self, func: Callable[..., Any], *args: Any) -> Any:
+    def drive_first(self, func: Callable[..., Any] | str, *args: Any) -> Any:
         """``func(driver, *args)`` in the first actor alone: what every one of them can do by itself."""
         return self._with_restart(lambda: self._gather([self._actors[0].drive.remote(func, *args)]))[0]
 
@@ -170,7 +140,6 @@ class JoinedDriver(Driver):
         super().__init__(*args)
         config = self.config
         self._placement_group: Any = None
-        self._num_episodes = self._num_updates = self._num_env_steps_trained = 0
         self._lease = start_ray_if_needed(config)
         try:
             check_resources(config)
@@ -181,76 +150,51 @@ class JoinedDriver(Driver):
                 has_env=resolved is not None,
                 one_per_call=self.step.one_per_call,
             )
-            self._actors = JoinedDrivers(config, make, self._placement_group)
+            self._actors = JoinedDrivers(config, self._placement_group, module_spec=None, make=make)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)
             self.eval_env_runner_group = EnvRunnerGroup(
                 False, config=config.get_evaluation_config_object(), num_env_runners=0, is_evaluation=True
             )
-            for name, value in self._actors.drive_first(_facts).items():
-                setattr(self, name, value)
-            self.step.kept_memory = self._kept_memory
-            self._take(self._actors.drive_first(Progress.of))
+            facts, self.step.kept_memory, has_replay = self._actors.drive_first(_facts)
+            vars(self).update(facts)
+            self.description += f" of {config.num_learners} learner actor(s)"
+            self.replay_buffer = _ReplayOfActors(self._actors) if has_replay else None
+            self._take_counts()
         except BaseException:
             self.stop()
             raise
 
-    _has_replay = False
-    _kept_memory = None
-    _description = ""
-
-    @property
-    def replay_buffer(self) -> Checkpointable | None:
-        return _ReplayOfActors(self._actors) if self._has_replay else None
-
-    @property
-    def description(self) -> str:
-        return f"{self._description} of {len(self.learner_group)} learner actor(s)"
-
     # -------------------------------------------------------------------------------------------------- training
 
     def training_step(self, iteration: int) -> None:
-        progress = self._actors.drive_all(_train, iteration)
-        self.device_seconds += progress[0].device_seconds
-        logged = [own.episode_metrics for own in progress if own.episode_metrics]
-        if logged:
-            self.episode_metrics.aggregate(logged)
-        self._take(progress[0])
+        counts, seconds, logged = zip(*self._actors.drive_all(_train, iteration), strict=True)
+        self.device_seconds += seconds[0]
+        if any(logged):
+            self.episode_metrics.aggregate([own for own in logged if own])
+        self._take_counts(counts[0])
 
-    def _take(self, progress: Progress) -> None:
-        counts = progress.counts
-        self.num_env_steps, self._num_env_steps_trained = counts["num_env_steps"], counts["num_env_steps_trained"]
-        self._num_episodes, self._num_updates = counts["num_episodes"], counts["num_updates"]
-        self._actors.num_updates = self._num_updates
+    def _take_counts(self, counts: Mapping[str, int] | None = None) -> None:
+        counts = dict(self._actors.drive_first(_counts) if counts is None else counts)
+        self._actors.num_updates = counts.pop("num_updates")
+        vars(self).update(counts)
 
     def count_env_steps(self, num_env_steps: int) -> None:
         super().count_env_steps(num_env_steps)
-        self._actors.drive_all(operator.methodcaller("count_env_steps", num_env_steps))
-
-    @property
-    def num_env_steps_trained(self) -> int:
-        return self._num_env_steps_trained
-
-    @property
-    def num_episodes(self) -> int:
-        return self._num_episodes
+        self._actors.drive_all("count_env_steps", num_env_steps)
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
-        return self._actors.drive_first(operator.methodcaller("episode_statistics", seconds_per_step))
+        return self._actors.drive_first("episode_statistics", seconds_per_step)
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        return self._actors.drive_first(operator.methodcaller("learner_results", num_updates))
+        return self._actors.drive_first("learner_results", num_updates)
 
     def results(self) -> dict[str, Any]:
-        return self._of_all(operator.methodcaller("results"))
-
-    def _of_all(self, func: Callable[..., Any], *args: Any) -> Any:
-        """What the first actor says of what all do together."""
-        return self._actors.drive_all(func, *args, first_returns=True)[0]
+        return self._actors.drive_all("results", first_returns=True)[0]
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
-        del is_training  # evaluation programs run between training programs
-        return self._actors.drive_first(operator.methodcaller("evaluate", iteration, call))
+        # Evaluation programs run between training programs.
+        return self._actors.drive_first("evaluate", iteration, call)
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -265,10 +209,11 @@ class JoinedDriver(Driver):
         return self._actors.drive_first(_act, observation, explore, np.asarray(jax.random.key_data(key)))
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        return self._actors.first(_module_spec).build(seed=0), *self._actors.drive_first(_pipelines)
+        pipelines = self._actors.drive_first(lambda driver: driver.acting_parts()[1:])
+        return self._actors.first(_module_spec).build(seed=0), *pipelines
 
     def env_to_module_state(self) -> dict[str, Any]:
-        return self._actors.drive_first(operator.methodcaller("env_to_module_state"))
+        return self._actors.drive_first("env_to_module_state")
 
     @property
     def module_ids(self) -> tuple[str, ...]:
@@ -281,7 +226,7 @@ class JoinedDriver(Driver):
         return [(name, own.get(name, part)) for name, part in self._actors.drive_first(_components)]
 
     def get_state(self) -> dict[str, Any]:
-        state = self._of_all(operator.methodcaller("get_state"))
+        (state, *_) = self._actors.drive_all("get_state", first_returns=True)
         return {**state, "driver": {**state["driver"], "episode_metrics": self.episode_metrics.get_state()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -301,15 +246,15 @@ class JoinedDriver(Driver):
     def _set(self, method: str, state: dict[str, Any]) -> None:
         import ray  # pyright: ignore[reportMissingImports]
 
-        # Once for all actors.
-        self._take(self._of_all(_changed, method, ray.put(state)))
+        self._actors.drive_all(method, ray.put(state))  # once for all actors
+        self._take_counts()
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        if not all(self._actors.drive_all(operator.methodcaller("reset", config_of_all(config)))):
+        if not all(self._actors.drive_all("reset", config_of_all(config))):
             return False
         self.config = self._actors.config = self.learner_group.config = config
         self.episode_metrics.reset()
-        self._take(self._actors.drive_first(Progress.of))
+        self._take_counts()
         return True
 
     def stop(self) -> None:
@@ -330,7 +275,7 @@ class _ReplayOfActors(Checkpointable):
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """What the memories hold, by name, leaves ``[D, ...]``."""
-        return self._actors.drive_all(_replay_state, first_returns=True)[0]
+        return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; nothing if it is empty.
@@ -338,7 +283,7 @@ class _ReplayOfActors(Checkpointable):
         Raises:
             ValueError: If it is of another capacity, of other environments, or of another number of devices.
         """
-        self._actors.drive_all(_set_replay_state, state)
+        self._actors.drive_all(lambda driver, state: driver.replay_buffer.set_state(state), state)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # As large as what is restored.
@@ -357,46 +302,35 @@ def _make_driver(
     return DeviceDriver(resolved, None, config, step, CallbackList.from_config(config))
 
 
-def _facts(driver: Driver) -> dict[str, Any]:
-    """Attributes that a driver has from the beginning on."""
-    names = ("spaces", "rollout_memory", "train_batch_memory", "available_memory", "num_training_steps_per_call")
-    kept = {"_kept_memory": driver.step.kept_memory, "_has_replay": driver.replay_buffer is not None}
-    return {name: getattr(driver, name) for name in names} | kept | {"_description": driver.description}
+_FACTS = ("spaces", "rollout_memory", "train_batch_memory", "available_memory", "num_training_steps_per_call")
+_COUNTS = ("num_env_steps", "num_env_steps_trained", "num_updates", "num_episodes")
 
 
-def _train(driver: Driver, iteration: int) -> Progress:
+def _facts(driver: Driver) -> tuple[dict[str, Any], MemoryEstimate | None, bool]:
+    """Attributes that a driver has from the beginning on, what it keeps takes, and whether that is replay."""
+    facts = {name: getattr(driver, name) for name in (*_FACTS, "description")}
+    return facts, driver.step.kept_memory, driver.replay_buffer is not None
+
+
+def _counts(driver: Driver) -> dict[str, int]:
+    return {name: getattr(driver, name) for name in _COUNTS}
+
+
+def _train(driver: Driver, iteration: int) -> tuple[dict[str, int], float, dict[str, Any]]:
+    """``(counts, seconds spent waiting for compiled programs, what callbacks have logged)``."""
     driver.start_iteration()
     driver.training_step(iteration)
-    return Progress.of(
-        driver, device_seconds=driver.device_seconds, episode_metrics=driver.episode_metrics.reduce() or None
-    )
-
-
-def _changed(driver: Driver, method: str, state: dict[str, Any]) -> Progress:
-    getattr(driver, method)(state)
-    return Progress.of(driver)
+    return _counts(driver), driver.device_seconds, driver.episode_metrics.reduce()
 
 
 def _act(driver: Driver, observation: Any, explore: bool, key: np.ndarray) -> dict[str, Any]:
     return driver.act(observation, explore=explore, key=jax.random.wrap_key_data(jnp.asarray(key)))
 
 
-def _pipelines(driver: Driver) -> tuple[Any, Any]:
-    return driver.acting_parts()[1:]
-
-
 def _components(driver: Driver) -> list[tuple[str, Component]]:
     return [
         (name, part if isinstance(part, Component) else part.describe_component()) for name, part in driver.components()
     ]
-
-
-def _replay_state(driver: Any) -> dict[str, Any]:
-    return driver.replay_buffer.get_state()
-
-
-def _set_replay_state(driver: Any, state: dict[str, Any]) -> None:
-    driver.replay_buffer.set_state(state)
 
 
 def _module_spec(learner: Learner) -> MultiRLModuleSpec:

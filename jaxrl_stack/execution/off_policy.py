@@ -145,10 +145,12 @@ class OffPolicyStep(TrainingStep):
         return {names.REPLAY_BUFFER_RESULTS: self.memory.results(driver)}
 
     def get_state(self) -> dict[str, Any]:
-        return self.memory.metrics_state()
+        metrics = self.memory.metrics
+        return {} if metrics is None else {"replay_metrics": metrics.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.memory.set_metrics_state(state)
+        if self.memory.metrics is not None:
+            self.memory.metrics.set_state(state["replay_metrics"])
 
 
 def td_errors(rows: Mapping[tuple[str, ...], Any], module_id: str, learner_class: type) -> Any:

@@ -42,12 +42,14 @@ class HostMemory:
         driver: Whose it is.
         config: The algorithm's config.
         num_updates: Draws of one training step.
+
+    Attributes:
+        metrics: What it counts.
     """
 
     draws: dict[str, Draws] = {}  # it has a generator of its own
 
     def __init__(self, driver: Driver, config: OffPolicyConfig, num_updates: int):
-        del num_updates
         self._module_id, self._spaces = driver.module_id, driver.spaces[driver.module_id]
         self._stats_classes = config.stats_cls_lookup
         self._buffer = None
@@ -60,7 +62,7 @@ class HostMemory:
             # Both together may not fit.
             self._buffer._forget()
         self._buffer: Any = self._make(config)
-        self._metrics = MetricsLogger(root=True, stats_cls_lookup=self._stats_classes)
+        self.metrics = MetricsLogger(root=True, stats_cls_lookup=self._stats_classes)
         self.capacity, self.uses_priorities = config.replay_capacity, config.uses_priorities
         self._batch_size = int(config.total_train_batch_size)
         # Gamma is that of the module, with which its loss discounts the bootstrap value after the window.
@@ -123,7 +125,6 @@ class HostMemory:
 
     def sample(self, state: TrainState, place: Place) -> tuple[TrainState, dict[str, Any], Any]:
         """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are."""
-        del place
         columns = state.kept.sample_batch(self._batch_size, **self._arguments)
         items = columns.pop(BATCH_INDEXES)
         return state, {self._module_id: columns}, items
@@ -135,17 +136,8 @@ class HostMemory:
 
     def results(self, driver: Driver) -> dict[str, Any]:
         """What is reported of it."""
-        del driver
-        self._metrics.aggregate([self._buffer.get_metrics()])
-        return self._metrics.compile()
-
-    def metrics_state(self) -> dict[str, Any]:
-        """What it counts."""
-        return {"replay_metrics": self._metrics.get_state()}
-
-    def set_metrics_state(self, state: dict[str, Any]) -> None:
-        """Take over what `metrics_state` returned."""
-        self._metrics.set_state(state["replay_metrics"])
+        self.metrics.aggregate([self._buffer.get_metrics()])
+        return self.metrics.compile()
 
 
 class DeviceMemory(Checkpointable):
@@ -159,6 +151,8 @@ class DeviceMemory(Checkpointable):
     Attributes:
         replay: What is fixed about the memory of one device.
     """
+
+    metrics = None
 
     def __init__(self, driver: Driver, config: OffPolicyConfig, num_updates: int):
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
@@ -238,7 +232,6 @@ class DeviceMemory(Checkpointable):
 
     def has_rows(self, kept: Any) -> bool:
         """Every call of the program samples before it draws."""
-        del kept
         return True
 
     def add(self, kept: Any, sampled: dict[str, Any]) -> Any:
@@ -271,13 +264,6 @@ class DeviceMemory(Checkpointable):
             names.NUM_ENV_STEPS_ADDED_LIFETIME: driver.num_env_steps,
             "capacity": self.capacity,
         }
-
-    def metrics_state(self) -> dict[str, Any]:
-        """What it counts: nothing of its own."""
-        return {}
-
-    def set_metrics_state(self, state: dict[str, Any]) -> None:
-        """Nothing to take over."""
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
 

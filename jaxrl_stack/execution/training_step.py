@@ -189,7 +189,6 @@ class TrainingStep(abc.ABC):
 
     def drop_kept(self, driver: Driver) -> str:
         """Start again with nothing, after a failure that took it; what is lost, for the message."""
-        del driver
         return ""
 
     @property
@@ -212,7 +211,6 @@ class TrainingStep(abc.ABC):
 
     def results(self, driver: Driver) -> dict[str, Any]:
         """What belongs into the result of an iteration, nested."""
-        del driver
         return {}
 
     def get_state(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from jaxrl_stack.core.experience import Experience, Share
 from jaxrl_stack.core.learner.learner_actor import Answer, LearnerActor
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
 from jaxrl_stack.utils.resources import actor_options, in_bundle, role_resources
 
@@ -57,15 +56,13 @@ class JoinedLearners:
 
     Args:
         config: The algorithm's config.
-        module_spec: Spec of the module(s).
         placement_group: Its last bundles are the learners'.
+        **actor_arguments: For `actor_class`, beside the config and what Ray gives it: ``module_spec``.
     """
 
     actor_class: type[LearnerActor] = LearnerActor
 
-    def __init__(
-        self, config: AlgorithmConfig, module_spec: RLModuleSpec | MultiRLModuleSpec | None, placement_group: Any
-    ):
+    def __init__(self, config: AlgorithmConfig, placement_group: Any, **actor_arguments: Any):
         self.config = config
         self.num_learners = int(config.num_learners)
         self.num_updates = 0
@@ -73,7 +70,7 @@ class JoinedLearners:
         self.num_dropped_env_steps = 0
         self.pending: collections.deque[_Pending] = collections.deque()
         self.info: dict[str, Any] = {}
-        self._module_spec = module_spec
+        self._actor_arguments = actor_arguments
         self._placement_group = placement_group
         self._module_changes: list[operator.methodcaller] = []
         self._snapshot: dict[str, Any] = {}
@@ -126,17 +123,13 @@ class JoinedLearners:
         amounts = {name: options[name] for name in ("num_cpus", "num_gpus")}
         # One of several cannot come back alone.
         options["max_restarts"] = 0
-        config, arguments = ray.put(self.config), self._actor_arguments()
+        config = ray.put(self.config)
         self._actors = [
             actor_class.options(**options, scheduling_strategy=self._scheduling_strategy(i)).remote(
-                config=config, **arguments, **amounts
+                config=config, **self._actor_arguments, **amounts
             )
             for i in range(self.num_learners)
         ]
-
-    def _actor_arguments(self) -> dict[str, Any]:
-        """Arguments of the actors' class besides the config and the amounts of resources."""
-        return {"module_spec": self._module_spec}
 
     def _scheduling_strategy(self, index: int) -> Any:
         if self._placement_group is None:

@@ -69,7 +69,7 @@ class LearnerGroup(Checkpointable):
                     f"LearnerGroup(learner=...) holds a learner of this process; num_learners={config.num_learners} "
                     f"asks for actors. Set num_learners=0, or leave learner out."
                 )
-            self._actors = JoinedLearners(config, module_spec, placement_group)
+            self._actors = JoinedLearners(config, placement_group, module_spec=module_spec)
             return
         if placement_group is not None:
             raise ValueError(
@@ -315,7 +315,6 @@ class LearnerGroup(Checkpointable):
             The outcomes in the order of the learners: ``[call.get() for call in results]``. An exception that `func`
             raises is an outcome, too (``call.ok`` is False).
         """
-        del healthy_only, mark_healthy
         if self._actors is not None:
             return self._actors.foreach(func, kwargs, remote_actor_ids, timeout_seconds, return_obj_refs)
         results = RemoteCallResults()

@@ -107,12 +107,10 @@ class WholeRows:
 
     def take(self, index: Any) -> dict[str, Any]:
         """All rows, whatever the index."""
-        del index
         return dict(self.columns)
 
     def take_column(self, name: str, index: Any) -> jax.Array:
         """All rows of one column that is an array, whatever the index."""
-        del index
         return self.columns[name]
 
 

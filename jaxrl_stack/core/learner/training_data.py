@@ -125,7 +125,6 @@ class TrainingData:
         Raises:
             ValueError: If there is less than one row, step or iterator per learner.
         """
-        del kwargs
         self.validate()
         if num_shards == 1:
             return [self]

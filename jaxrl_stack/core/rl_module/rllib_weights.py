@@ -76,12 +76,11 @@ def _read_npz(path: Any, max_bytes: int) -> Any:
 
 
 def _read_safetensors(path: Any, max_bytes: int) -> Any:
-    del max_bytes  # a file has the size of its arrays
+    # A file has the size of its arrays.
     return importlib.import_module("safetensors.numpy").load_file(path)
 
 
 def _read_torch(path: Any, max_bytes: int) -> Any:
-    del max_bytes
     return importlib.import_module("torch").load(path, map_location="cpu", weights_only=True)
 
 
