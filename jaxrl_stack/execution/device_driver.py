@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, side_by_side
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
-from jaxrl_stack.core import (
-    COMPONENT_ENV_RUNNER,
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_EVAL_ENV_RUNNER,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-)
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
@@ -36,16 +31,7 @@ from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
-from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.devices import (
-    all_shards,
-    device_numbers,
-    host_view,
-    joined_devices,
-    map_over_devices,
-    own_shards,
-    place_replicated,
-)
+from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import compiled_text, shares_of_scopes
@@ -58,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-    from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
@@ -101,15 +85,15 @@ class DeviceDriver(LocalDriver):
                 "step by step there, which costs far more than the sampling itself."
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
-        devices = config.learner_class.devices_of(config)
+        used_devices = config.learner_class.devices_of(config)
         env = None if resolved is None else resolved.make()
-        self._check_devices(len(joined_devices(devices)))
+        self._check_devices(len(devices.joined_devices(used_devices)))
         pipelines = self._make_pipelines(env)
         module_spaces = self.spaces[self.module_id]
         self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *module_spaces)
-        self.available_memory = free_device_memory(devices)
+        self.available_memory = free_device_memory(used_devices)
         self._log_memory()
-        require_device_memory(devices, self.train_batch_memory, self._require_memory_of_batch)
+        require_device_memory(used_devices, self.train_batch_memory, self._require_memory_of_batch)
         self.learner = self._make_learner()
         if env is not None:
             env_to_module, module_to_env = pipelines
@@ -123,7 +107,7 @@ class DeviceDriver(LocalDriver):
             )
         self._plan_program()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
-        self.shards = TrainingShards(self.program.rollout, self._num_envs, devices)
+        self.shards = TrainingShards(self.program.rollout, self._num_envs, used_devices)
         self._start()
         if resolved is not None:
             self._make_env_runners(resolved)
@@ -131,9 +115,9 @@ class DeviceDriver(LocalDriver):
                 env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
             )
         self._episode_replay = self._make_episode_replay()
-        self._call = map_over_devices(
+        self._call = devices.map_over_devices(
             self.program,
-            devices,
+            used_devices,
             axis_name=self.learner.axis_name,
             in_axes=(None, 0, 0, None, None, None),
             out_axes=(None, 0, 0, None, None, 0, 0),
@@ -243,7 +227,7 @@ class DeviceDriver(LocalDriver):
             rollout=rollout,
             learner=self.learner,
             connector_state=self.shards.connector_state if self.step.needs_env else lambda: rollout.env_to_module.state,
-            timesteps=lambda: host_view(self.timesteps),
+            timesteps=lambda: devices.host_view(self.timesteps),
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
         self.eval_env_runner = self._make_evaluation_runner(rollout, resolved.context)
@@ -285,7 +269,7 @@ class DeviceDriver(LocalDriver):
             ),
             learner=self.learner,
             connector_state=connector_state,
-            timesteps=lambda: host_view(self.timesteps),
+            timesteps=lambda: devices.host_view(self.timesteps),
             callbacks=CallbackList.from_config(config),
             env_context=context,
         )
@@ -293,7 +277,7 @@ class DeviceDriver(LocalDriver):
     def _start(self) -> None:
         """Fresh environments and counters."""
         self.shards.start(self.config.root_seed)
-        self.timesteps = place_replicated(counters.zero(), self.learner.devices)
+        self.timesteps = devices.place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
         self.kept = None
@@ -301,7 +285,7 @@ class DeviceDriver(LocalDriver):
 
     def _make_episode_replay(self) -> EpisodeReplay:
         """For the environments of this process."""
-        first_env = device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
+        first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
         call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
         return EpisodeReplay(call, *self.spaces[self.module_id], first_env)
@@ -377,12 +361,12 @@ class DeviceDriver(LocalDriver):
 
     def _watch(self, block: Any) -> None:
         """Let callbacks see the episodes of what a call has recorded."""
-        episodes = self._episode_replay.replay(side_by_side(own_shards(block)))
+        episodes = self._episode_replay.replay(side_by_side(devices.own_shards(block)))
         self.callbacks.on_sample_end(env_runner=self.env_runner, metrics_logger=self.episode_metrics, samples=episodes)
 
     def count_env_steps(self, num_env_steps: int) -> None:
         super().count_env_steps(num_env_steps)
-        self.timesteps = place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
+        self.timesteps = devices.place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
 
     @contextlib.contextmanager
     def _recovering(self) -> Iterator[None]:
@@ -411,9 +395,9 @@ class DeviceDriver(LocalDriver):
         """Take over the states of `num_calls` calls ago; what is lost besides, for the message."""
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
-        self.shards.place(all_shards(runner))
+        self.shards.place(devices.all_shards(runner))
         self.num_env_steps -= num_calls * self._steps_per_call
-        self.timesteps = place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
+        self.timesteps = devices.place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
         self._episode_replay.set_state({}, self.shards.lengths)
         return also_lost
 
@@ -445,12 +429,8 @@ class DeviceDriver(LocalDriver):
         key = jax.random.fold_in(key, call)
 
         def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
-            return [
-                runner.evaluate(
-                    reset=bool(is_first and config.evaluation_force_reset_envs_before_iteration), key=key, **amount
-                )
-                for _, amount in amounts
-            ]
+            reset = bool(is_first and config.evaluation_force_reset_envs_before_iteration)
+            return [runner.evaluate(reset=reset, key=key, **amount) for _, amount in amounts]
 
         return {"env_runners": evaluation_results(config, [0], sample)}
 
@@ -465,7 +445,7 @@ class DeviceDriver(LocalDriver):
 
     def env_to_module_state(self) -> dict[str, Any]:
         runner = self._runner("The state of a connector", self.env_runner)
-        return runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
+        return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
         return self._runner("compute_single_action()", self.env_runner).act(observation, explore=explore, key=key)
@@ -477,13 +457,15 @@ class DeviceDriver(LocalDriver):
     # ------------------------------------------------------------------------------------------------------ state
 
     def _sampling_state(self) -> dict[str, Any]:
-        own = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
-        state: dict[str, Any] = {COMPONENT_ENV_RUNNER: {"rollout": self.shards.get_state()}}
+        own = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
+        state: dict[str, Any] = {core.COMPONENT_ENV_RUNNER: {"rollout": self.shards.get_state()}}
         if self.env_runner is not None:
-            state[COMPONENT_ENV_RUNNER] |= self.env_runner.get_state(own)
+            state[core.COMPONENT_ENV_RUNNER] |= self.env_runner.get_state(own)
         if self.config.evaluation_interval and self.eval_env_runner is not None:
             resets = self.eval_env_runner.config.evaluation_force_reset_envs_before_iteration
-            state[COMPONENT_EVAL_ENV_RUNNER] = self.eval_env_runner.get_state([*own, *([] if resets else [_RUNNING])])
+            state[core.COMPONENT_EVAL_ENV_RUNNER] = self.eval_env_runner.get_state(
+                [*own, *([] if resets else [_RUNNING])]
+            )
         return state
 
     def _described_env_runners(self) -> tuple[Any, Any]:
@@ -491,18 +473,18 @@ class DeviceDriver(LocalDriver):
 
     def _own_state(self) -> dict[str, Any]:
         return {
-            "timesteps": counters.to_int(np.asarray(host_view(self.timesteps))),
+            "timesteps": counters.to_int(np.asarray(devices.host_view(self.timesteps))),
             "running_episodes": self._episode_replay.get_state(),
         }
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        if self.shards.set_state(state.get(COMPONENT_ENV_RUNNER, {})):
+        if self.shards.set_state(state.get(core.COMPONENT_ENV_RUNNER, {})):
             self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
-        running = state.get(COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
+        running = state.get(core.COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
         if running is not None and self.eval_env_runner is not None:
             self.eval_env_runner.restore_evaluation(running)
         if own is not None:
-            self.timesteps = place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
+            self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
 
     def reset(self, config: AlgorithmConfig) -> bool:
         self.config = config
@@ -529,9 +511,7 @@ class DeviceDriver(LocalDriver):
         self.shards.state = self.kept = None
 
 
-def _pure_pipelines(
-    config: AlgorithmConfig, env: JaxEnv
-) -> tuple[dict[str, Any], EnvToModulePipeline, ModuleToEnvPipeline]:
+def _pure_pipelines(config: AlgorithmConfig, env: JaxEnv) -> tuple[dict[str, Any], Any, Any]:
     """The environment's spaces, and both pipelines, which can be compiled."""
     single = (env.observation_space, env.action_space)
     spaces: dict[str, Any] = {"__env__": single, "__env_single__": single}

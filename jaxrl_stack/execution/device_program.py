@@ -15,7 +15,7 @@ from flax import struct
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
-from jaxrl_stack.execution.training_step import TrainingStep, TrainState
+from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
@@ -53,7 +53,7 @@ class Sampler:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class DeviceProgram:
+class DeviceProgram(Place):
     """K training steps in one program, and the place that they are written against.
 
     How many of them come before learning starts is an argument, so there is one program for all of them, and what is
@@ -142,20 +142,16 @@ class DeviceProgram:
             if number * stream.size <= _MOST_RANDOM_NUMBERS:
                 draws[name] = jax.vmap(stream.make)(draws[name])
         num_draws = dict.fromkeys(streams, jnp.int32(0))
+        sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), ())
         if self.rollout is None:
-            return Sampler(key, None, draws, jnp.int32(0), num_draws, (), ())
-        num_steps = self._steps_per_call
-        block: Any = ()
-        if self.records_block:
-            block = jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), self.recorded)
-        return Sampler(
+            return sampler
+        num_steps, block = self._steps_per_call, self.recorded if self.records_block else ()
+        return dataclasses.replace(
+            sampler,
             runner=dataclasses.replace(runner, key=key),
             step_keys=self.rollout.step_keys(step_key, num_steps, self.num_envs, learner.rest),
-            draws=draws,
-            num_steps=jnp.int32(0),
-            num_draws=num_draws,
             ended=jnp.zeros((num_steps, 2, self.num_envs), jnp.uint32),
-            block=block,
+            block=jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), block),
         )
 
     @property
@@ -214,25 +210,15 @@ class DeviceProgram:
         columns = self.rollout.side_by_side(columns, num_shares)
         return dataclasses.replace(state, runner=sampler, timesteps=timesteps), {self.module_id: columns}
 
-    def request(self, state: TrainState, *, num_steps: int) -> TrainState:
-        """See `Place.request`: environments inside the program are stepped when their steps are collected."""
-        return state
-
     def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:
-        """See `Place.collect`."""
+        """See `Place.collect`: environments inside the program are stepped when their steps are collected."""
         return self.sample(state, num_steps=self._steps_per_call // self.num_training_steps)
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
         assert self.rollout is not None
-        return self.rollout.context(
-            state.learner.params,
-            state.learner.rest,
-            self.values(state),
-            state.timesteps,
-            explore=self.explore,
-            axis_name=self.axis_name,
-        )
+        of_state = (state.learner.params, state.learner.rest, self.values(state), state.timesteps)
+        return self.rollout.context(*of_state, explore=self.explore, axis_name=self.axis_name)
 
     def values(self, state: TrainState) -> dict[str, Any]:
         """``{module_id: {traced setting: its value now}}``."""
@@ -254,10 +240,6 @@ class DeviceProgram:
             state.learner, rows, self.settings, state.timesteps, axis_name=self.axis_name
         )
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
-
-    def publish(self, state: TrainState) -> TrainState:
-        """See `Place.publish`: environments are stepped with the learner's own weights."""
-        return state
 
     def repeat(self, function: Any, state: TrainState, times: int) -> tuple[TrainState, Any]:
         """See `Place.repeat`."""

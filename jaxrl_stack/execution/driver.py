@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from jaxrl_stack.core import (
-    COMPONENT_ENV_RUNNER,
-    COMPONENT_EVAL_ENV_RUNNER,
-    COMPONENT_LEARNER_GROUP,
-    COMPONENT_REPLAY_BUFFER,
-)
+from jaxrl_stack import core
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -317,10 +312,10 @@ class LocalDriver(Driver):
     def components(self) -> list[tuple[str, Any]]:
         runner, eval_runner = self._described_env_runners()
         parts = [
-            (COMPONENT_LEARNER_GROUP, self.learner_group),
-            (COMPONENT_ENV_RUNNER, runner),
-            (COMPONENT_REPLAY_BUFFER, self.stored_replay),
-            (COMPONENT_EVAL_ENV_RUNNER, eval_runner),
+            (core.COMPONENT_LEARNER_GROUP, self.learner_group),
+            (core.COMPONENT_ENV_RUNNER, runner),
+            (core.COMPONENT_REPLAY_BUFFER, self.stored_replay),
+            (core.COMPONENT_EVAL_ENV_RUNNER, eval_runner),
         ]
         return [(name, part) for name, part in parts if part is not None]
 
@@ -330,7 +325,7 @@ class LocalDriver(Driver):
 
     def get_state(self) -> dict[str, Any]:
         return {
-            COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),
+            core.COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),
             **self._sampling_state(),
             "driver": {
                 "kind": self.kind,
@@ -357,8 +352,8 @@ class LocalDriver(Driver):
                 f"are stepped {_WHERE[self.kind]}. Build it with the environment of that run, or take over what was "
                 f"learned alone: restore_from_path(path, component='learner_group')."
             )
-        if COMPONENT_LEARNER_GROUP in state:
-            self.learner_group.set_state(state[COMPONENT_LEARNER_GROUP])
+        if core.COMPONENT_LEARNER_GROUP in state:
+            self.learner_group.set_state(state[core.COMPONENT_LEARNER_GROUP])
         if own is not None:
             self.num_env_steps = int(own["num_env_steps_sampled_lifetime"])
             self.episode_metrics.set_state(own["episode_metrics"])

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import jax
 import numpy as np
 
+from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
-from jaxrl_stack.core import (
-    COMPONENT_ENV_RUNNER,
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_EVAL_ENV_RUNNER,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    COMPONENT_RL_MODULE,
-)
 from jaxrl_stack.core.experience import Experience, LostExperienceError, joined
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
@@ -29,21 +24,14 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import LocalDriver, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
-from jaxrl_stack.execution.rollout_ops import Sampled, sample_once, sample_rounds
-from jaxrl_stack.execution.training_step import TrainState
+from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
+from jaxrl_stack.execution.training_step import Place, TrainState
+from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER, LEARNER_UPDATE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.profiling import shares_of_timers
-from jaxrl_stack.utils.resources import (
-    RayLease,
-    bundle_index,
-    check_resources,
-    create_placement_group,
-    remove_placement_group,
-    start_ray_if_needed,
-)
 from jaxrl_stack.utils.results import adds_up
 from jaxrl_stack.utils.seeds import derived_seed
 
@@ -55,10 +43,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class HostDriver(LocalDriver):
+class HostDriver(LocalDriver, Place):
     """Trains on gymnasium environments.
 
-    It is the `Place` of its training step; what a step samples is a list of `SampleBlock`, or of episodes where runners
+    It is the `Place` of its training step. What a step samples is a list of `SampleBlock`, or of episodes where runners
     only give those.
 
     Args:
@@ -75,20 +63,18 @@ class HostDriver(LocalDriver):
         uses_actors = config.num_env_runners or config.num_learners or config.evaluation_num_env_runners
         if not (config.num_env_runners and config.num_learners):
             prepare_host_process()
-        self._lease: RayLease | None = None
+        self._lease: resources.RayLease | None = None
         self._placement_group: Any = None
         self._eval_group: EnvRunnerGroup | None = None
         try:
             self._estimate_memory()
             if uses_actors:
-                self._lease = start_ray_if_needed(config)
-                check_resources(config)
+                self._lease = resources.start_ray_if_needed(config)
+                resources.check_resources(config)
                 # Once more: only now is it known which machines there are.
                 self._estimate_memory()
-                self._placement_group = create_placement_group(config)
-            self.env_runner_group = self._make_group(
-                config, "env_runner", local_env_runner=config.create_local_env_runner or not config.num_env_runners
-            )
+                self._placement_group = resources.create_placement_group(config)
+            self.env_runner_group = self._make_group(config)
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
             self._estimate_memory(*self.spaces[self.module_id])
@@ -141,15 +127,14 @@ class HostDriver(LocalDriver):
         self._shares_weights = is_local and self.step.updates_from_rows
         self._sync_weights()
 
-    def _make_group(
-        self, config: AlgorithmConfig, role: Literal["env_runner", "eval_env_runner"], *, local_env_runner: bool
-    ) -> EnvRunnerGroup:
+    def _make_group(self, config: AlgorithmConfig, *, is_evaluation: bool = False) -> EnvRunnerGroup:
+        role = "eval_env_runner" if is_evaluation else "env_runner"
         return EnvRunnerGroup(
             config=config,
-            local_env_runner=local_env_runner,
+            local_env_runner=not config.num_env_runners or (config.create_local_env_runner and not is_evaluation),
             placement_group=self._placement_group,
-            pg_offset=bundle_index(self.config, role) if config.num_env_runners else 0,
-            is_evaluation=role == "eval_env_runner",
+            pg_offset=resources.bundle_index(self.config, role) if config.num_env_runners else 0,
+            is_evaluation=is_evaluation,
             on_env_runners_recreated=self._on_recreated,
         )
 
@@ -179,14 +164,12 @@ class HostDriver(LocalDriver):
 
     def training_step(self, iteration: int) -> None:
         state = TrainState(kept=self.kept)
-        num_failures, tolerance = 0, self.config.num_consecutive_env_runner_failures_tolerance
-        while True:
+        for num_failures in itertools.count(1):
             try:
                 self.kept = self.step(state, self)[0].kept
                 return
             except LostExperienceError as error:
-                num_failures += 1
-                if num_failures > tolerance:
+                if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:
                     raise
                 logger.warning("The train batch is sampled once more. %s", original_error(error))
 
@@ -216,7 +199,7 @@ class HostDriver(LocalDriver):
         started, group = time.perf_counter(), self.env_runner_group
         if not self._samples_blocks:
             sampled = sample_rounds(group, at_least, timeout_seconds=self.config.sample_timeout_s)
-            return state, self._take_in_episodes(sampled, started)
+            return state, self._take_in(sampled, started)
         share = self._share(num_steps)
         if self._local_sampler is not None and not self.learner_group.is_remote:
             blocks = [self._local_sampler.sample_block(takes_metrics=False, **share) for _ in range(num_shares)]
@@ -227,38 +210,31 @@ class HostDriver(LocalDriver):
                 keep_remote=self.learner_group.is_remote and not self.step.updates_from_rows,
                 timeout_seconds=self.config.sample_timeout_s,
             )
-        return state, self._take_in_blocks(blocks, started)
+        return state, self._take_in(blocks, started)
 
     def _share(self, num_steps: int) -> dict[str, Any]:
         """Arguments of `SingleAgentEnvRunner.sample_block`."""
         keeps_all = self.learner_group.needs_all_final_obs and not self.step.updates_from_rows
         return {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
 
-    def _take_in_episodes(self, samples: Sequence[Sampled], started: float) -> list[Any]:
-        group = self.env_runner_group
-        if merges_env_runner_states(self.config):
+    def _take_in(self, samples: Sequence[Any], started: float) -> Sequence[Any]:
+        """Take note of blocks, or of `Sampled`, since `started`; the blocks, or all episodes."""
+        group, has_blocks = self.env_runner_group, self._samples_blocks
+        if has_blocks:
+            self._blocks += [block for block in samples if block.connector_state is not None]
+        elif merges_env_runner_states(self.config):
             states = group.foreach_env_runner(connector_state, local_env_runner=group.num_remote_env_runners() == 0)
             self._connector_states = [state for state in states if state]
-        self._take_in(samples, [sampled.ended for sampled in samples], started)
-        return [episode for sampled in samples for episode in sampled.episodes]
-
-    def _take_in_blocks(self, blocks: Sequence[SampleBlock], started: float) -> Sequence[SampleBlock]:
-        self._blocks += [block for block in blocks if block.connector_state is not None]
-        self._take_in(blocks, [block.episodes for block in blocks], started)
-        return blocks
-
-    def _take_in(
-        self, samples: Sequence[SampleBlock] | Sequence[Sampled], ended: Sequence[EndedEpisodes], started: float
-    ) -> None:
-        """Take note of what was sampled since `started`, and of the episodes that ended in it."""
         metrics = [sampled.metrics for sampled in samples if sampled.metrics]
         if metrics:
             self._runner_metrics.aggregate(metrics)
-        for episodes in ended:
-            self.num_episodes += len(episodes.returns)
-            self._window.extend(episodes.rows())
+        for sampled in samples:
+            ended: EndedEpisodes = sampled.episodes if has_blocks else sampled.ended
+            self.num_episodes += len(ended.returns)
+            self._window.extend(ended.rows())
         self.num_env_steps += sum(sampled.num_env_steps for sampled in samples)
         self._clock(ENV_RUNNER_SAMPLING_TIMER, started)
+        return samples if has_blocks else [episode for sampled in samples for episode in sampled.episodes]
 
     def request(self, state: TrainState, *, num_steps: int) -> TrainState:
         """See `Place.request`; a runner in this process is asked when its steps are collected."""
@@ -268,11 +244,11 @@ class HostDriver(LocalDriver):
 
     def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Sequence[Any]]:
         """See `Place.collect`."""
-        started, take_in = time.perf_counter(), self._take_in_blocks if self._samples_blocks else self._take_in_episodes
+        started = time.perf_counter()
         if self._requested is None:
             return state, []
         samples = self.env_runner_group.collect(*self._requested, timeout_seconds=timeout_seconds)
-        return state, take_in(samples, started)
+        return state, self._take_in(samples, started)
 
     def update(self, state: TrainState, sampled: Sequence[Any], plan: dict[str, Any]) -> tuple[TrainState, Any]:
         """See `Place.update`."""
@@ -305,19 +281,6 @@ class HostDriver(LocalDriver):
             self._sync(states)
         return state
 
-    def repeat(
-        self, function: Callable[[TrainState], tuple[TrainState, Any]], state: TrainState, times: int
-    ) -> tuple[TrainState, Any]:
-        """See `Place.repeat`."""
-        learned = None
-        for _ in range(times):
-            state, learned = function(state)
-        return state, learned
-
-    def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """See `Place.draw`: what is kept on the host has generators of its own."""
-        return state, None
-
     def has_sampled(self, num_env_steps: int) -> bool:
         """See `Place.has_sampled`."""
         return self.num_env_steps >= num_env_steps
@@ -342,7 +305,7 @@ class HostDriver(LocalDriver):
                 merged = self.env_runner_group.merge_connector_states(connector_states)
                 if not self.config.broadcast_env_runner_states:
                     if runner is not None:
-                        runner.set_state({COMPONENT_ENV_TO_MODULE_CONNECTOR: merged})
+                        runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: merged})
                     merged = None
         started = self._clock("synch_env_connectors", started)
         self._sync_weights(merged)
@@ -356,7 +319,7 @@ class HostDriver(LocalDriver):
             return
         more: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
         if connector_state is not None:
-            more[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
+            more[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
         self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
@@ -388,7 +351,7 @@ class HostDriver(LocalDriver):
             config = self.config.get_evaluation_config_object()
             assert config is not None
             self._evaluation_module_spec(config)
-            self._eval_group = self._make_group(config, "eval_env_runner", local_env_runner=not config.num_env_runners)
+            self._eval_group = self._make_group(config, is_evaluation=True)
         return self._eval_group
 
     @property
@@ -400,7 +363,7 @@ class HostDriver(LocalDriver):
         state: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
         connector = self.env_to_module_state()
         if connector:
-            state[COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
+            state[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
         self.eval_env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
 
     @property
@@ -475,17 +438,13 @@ class HostDriver(LocalDriver):
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
         runner = self._local_runner("compute_single_action()")
         if self._runners_keep_their_own:
-            runner.set_state({COMPONENT_ENV_TO_MODULE_CONNECTOR: self.env_to_module_state()})
+            runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: self.env_to_module_state()})
         return runner.act(observation, explore=explore, key=key)
 
     @property
     def description(self) -> str:
-        runners = self.config.num_env_runners
-        learners = self.config.num_learners
-        return (
-            f"{runners or 'local'} env runner{'s' if runners > 1 else ''}, "
-            f"{learners or 'local'} learner{'s' if learners > 1 else ''}"
-        )
+        numbers = {"env runner": self.config.num_env_runners, "learner": self.config.num_learners}
+        return ", ".join(f"{number or 'local'} {what}{'s' * (number > 1)}" for what, number in numbers.items())
 
     # ----------------------------------------------------------------------------------------------------- state
 
@@ -495,15 +454,15 @@ class HostDriver(LocalDriver):
         return _ask_one(self.env_runner_group, "describe_component"), eval_runner
 
     def _sampling_state(self) -> dict[str, Any]:
-        runner = _ask_one(self.env_runner_group, "get_state", not_components=COMPONENT_RL_MODULE)
+        runner = _ask_one(self.env_runner_group, "get_state", not_components=core.COMPONENT_RL_MODULE)
         if self._runners_keep_their_own:
-            runner[COMPONENT_ENV_TO_MODULE_CONNECTOR] = self.env_to_module_state()
-        sampling = {COMPONENT_ENV_RUNNER: runner}
+            runner[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = self.env_to_module_state()
+        sampling = {core.COMPONENT_ENV_RUNNER: runner}
         if self._eval_group is None:
             return sampling
         # For a look into the checkpoint: every evaluation starts from what training has.
-        names = [COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
-        return {**sampling, COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
+        names = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
+        return {**sampling, core.COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
 
     def _own_state(self) -> dict[str, Any]:
         return {
@@ -516,9 +475,9 @@ class HostDriver(LocalDriver):
     def _remote_states(self) -> dict[str, dict[str, Any]]:
         """``{id: state}`` of the actors, as far as it is not the same in all runners."""
         # Between iterations all have the same statistics, unless these are not to be merged.
-        parts = ["random", "metrics_logger", COMPONENT_MODULE_TO_ENV_CONNECTOR]
+        parts = ["random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR]
         if self._runners_keep_their_own:
-            parts.append(COMPONENT_ENV_TO_MODULE_CONNECTOR)
+            parts.append(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)
         states = self.env_runner_group.foreach_env_runner(
             "get_state", kwargs={"components": parts}, return_actor_ids=True, local_env_runner=False
         )
@@ -530,15 +489,15 @@ class HostDriver(LocalDriver):
             self._window.extend(EndedEpisodes(**own["episodes"]).rows())
             self.num_episodes = int(own["num_episodes_lifetime"])
             self._runner_metrics.set_state(own["runner_metrics"])
-        runner = dict(state.get(COMPONENT_ENV_RUNNER, {}))
+        runner = dict(state.get(core.COMPONENT_ENV_RUNNER, {}))
         others = {} if own is None else own["remote_env_runners"]
-        self._sync_weights(runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR) or None)
+        self._sync_weights(runner.get(core.COMPONENT_ENV_TO_MODULE_CONNECTOR) or None)
         group = self.env_runner_group
-        parts = {"random", "metrics_logger", COMPONENT_MODULE_TO_ENV_CONNECTOR} & runner.keys()
+        parts = {"random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR} & runner.keys()
         if not parts:
             return
         # Once more with the random numbers, with which no episode goes on: histories and all.
-        connector = {n: runner[n] for n in (COMPONENT_ENV_TO_MODULE_CONNECTOR,) if n in runner}
+        connector = {n: runner[n] for n in (core.COMPONENT_ENV_TO_MODULE_CONNECTOR,) if n in runner}
         if self.env_runner is not None:
             self.env_runner.set_state({**connector, **{name: runner[name] for name in parts}})
         ids = group.healthy_env_runner_ids()
@@ -580,7 +539,7 @@ class HostDriver(LocalDriver):
         if "learner_group" in vars(self):
             self.learner_group.shutdown()
         if self._placement_group is not None:
-            remove_placement_group(self._placement_group)
+            resources.remove_placement_group(self._placement_group)
             self._placement_group = None
         if self._lease is not None:
             self._lease.release()
@@ -608,7 +567,7 @@ def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
 
 def connector_state(runner: Any) -> dict[str, Any]:
     """The state of a runner's env-to-module pipeline, ``{connector name: its state}``."""
-    return runner.get_state(COMPONENT_ENV_TO_MODULE_CONNECTOR)[COMPONENT_ENV_TO_MODULE_CONNECTOR]
+    return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 
 def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

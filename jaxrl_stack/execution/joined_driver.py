@@ -23,13 +23,8 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver
+from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.resources import (
-    check_resources,
-    create_placement_group,
-    remove_placement_group,
-    start_ray_if_needed,
-)
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.recording import EndedEpisodes
@@ -140,16 +135,11 @@ class JoinedDriver(Driver):
         super().__init__(*args)
         config = self.config
         self._placement_group: Any = None
-        self._lease = start_ray_if_needed(config)
+        self._lease = resources.start_ray_if_needed(config)
         try:
-            check_resources(config)
-            self._placement_group = create_placement_group(config)
-            make = functools.partial(
-                _make_driver,
-                step_class=type(self.step),
-                has_env=resolved is not None,
-                one_per_call=self.step.one_per_call,
-            )
+            resources.check_resources(config)
+            self._placement_group = resources.create_placement_group(config)
+            make = functools.partial(_make_driver, type(self.step), self.step.one_per_call, resolved is not None)
             self._actors = JoinedDrivers(config, self._placement_group, module_spec=None, make=make)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)
@@ -262,7 +252,7 @@ class JoinedDriver(Driver):
         if "_actors" in vars(self):
             self._actors.shutdown()
         if self._placement_group is not None:
-            remove_placement_group(self._placement_group)
+            resources.remove_placement_group(self._placement_group)
             self._placement_group = None
         self._lease.release()
 
@@ -293,9 +283,7 @@ class _ReplayOfActors(Checkpointable):
 # ------------------------------------------------------------------------------------------- what runs in the actors
 
 
-def _make_driver(
-    config: AlgorithmConfig, *, step_class: type[TrainingStep], has_env: bool, one_per_call: bool
-) -> DeviceDriver:
+def _make_driver(step_class: type[TrainingStep], one_per_call: bool, has_env: bool, config: Any) -> DeviceDriver:
     resolved = resolve_env(config.env, config.env_config) if has_env else None
     step = step_class(config, one_per_call=one_per_call)
     # There is no algorithm in an actor.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.host_driver import HostDriver
@@ -11,19 +11,11 @@ from jaxrl_stack.execution.joined_driver import JoinedDriver
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.env.registry import ResolvedEnv
     from jaxrl_stack.execution.driver import Driver
-    from jaxrl_stack.execution.training_step import TrainingStep
 
 
-def make_driver(
-    resolved: ResolvedEnv | None,
-    algorithm: Algorithm,
-    config: AlgorithmConfig,
-    step: TrainingStep,
-    callbacks: CallbackList,
-) -> Driver:
+def make_driver(resolved: ResolvedEnv | None, algorithm: Algorithm, config: AlgorithmConfig, *more: Any) -> Driver:
     """The driver of a training step over a source of experience.
 
     Args:
@@ -32,6 +24,6 @@ def make_driver(
         algorithm, config, step, callbacks: See `Driver`. With learner actors, each of these runs the device's driver.
     """
     if resolved is not None and not resolved.is_jax:
-        return HostDriver(algorithm, config, step, callbacks)
+        return HostDriver(algorithm, config, *more)
     driver_class = JoinedDriver if config.num_learners else DeviceDriver
-    return driver_class(resolved, algorithm, config, step, callbacks)
+    return driver_class(resolved, algorithm, config, *more)

@@ -55,7 +55,13 @@ class OffPolicyStep(TrainingStep):
 
     def plan(self, driver: LocalDriver) -> None:
         config = self.config
-        self._check_learner_pipeline(driver)
+        on_host = driver.learner_group.host_connector_names
+        if on_host:
+            raise ValueError(
+                f"The learner pipeline's {on_host} run on the host, on episodes, and {config.algo_class.__name__} "
+                f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
+                f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
+            )
         num_samples, self.num_updates = config.rounds_per_training_step
         length = config.get_rollout_fragment_length()
         num_shares = 1 if driver.is_on_device else max(1, config.num_env_runners)
@@ -68,15 +74,6 @@ class OffPolicyStep(TrainingStep):
         self.draws = self.memory.draws
         self.kept_memory = self.memory.estimate
         logger.info("%s.", self.kept_memory)
-
-    def _check_learner_pipeline(self, driver: Driver) -> None:
-        on_host = driver.learner_group.host_connector_names
-        if on_host:
-            raise ValueError(
-                f"The learner pipeline's {on_host} run on the host, on episodes, and {self.config.algo_class.__name__} "
-                f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "
-                f"apply(self, state, batch, ctx), which see the rows as one time step [1, N, ...]."
-            )
 
     # ------------------------------------------------------------------------------------------------------------ call
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from jaxrl_stack.acting.recording import EndedEpisodes
@@ -43,12 +42,7 @@ def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampl
 
 
 def sample_rounds(
-    group: EnvRunnerGroup,
-    num_env_steps: int,
-    *,
-    timeout_seconds: float | None,
-    sample: Callable[..., Sampled] = sample_once,
-    **kwargs: Any,
+    group: EnvRunnerGroup, num_env_steps: int, *, timeout_seconds: float | None, sample=sample_once, **kwargs: Any
 ) -> list[Sampled]:
     """Whole rounds over all healthy runners until there are enough steps, as RLlib counts them.
 

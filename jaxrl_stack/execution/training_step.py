@@ -52,10 +52,8 @@ class Draws(NamedTuple):
 class Place(Protocol):
     """What a training step is written against. On the device, all of it is traced into one program."""
 
-    @property
-    def module_id(self) -> str:
-        """The module that acts."""
-        ...
+    module_id: str
+    """The module that acts."""
 
     def sample(self, state: TrainState, *, num_steps: int, num_shares: int, at_least: int) -> tuple[TrainState, Any]:
         """Step the environments with the current weights: `request`, and `collect` of all of it.
@@ -74,7 +72,7 @@ class Place(Protocol):
 
     def request(self, state: TrainState, *, num_steps: int) -> TrainState:
         """Ask every idle runner for a share of `num_steps` steps of each environment, and go on."""
-        ...
+        return state
 
     def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Any]:
         """What has come in of that, waiting at most so long for the first of it; as from `sample`."""
@@ -94,17 +92,20 @@ class Place(Protocol):
 
     def publish(self, state: TrainState) -> TrainState:
         """Hand new weights, and merged states of connectors, to the runners."""
-        ...
+        return state
 
     def repeat(
         self, function: Callable[[TrainState], tuple[TrainState, Any]], state: TrainState, times: int
     ) -> tuple[TrainState, Any]:
         """Call a function several times, one after the other; the metrics are those of the last call."""
-        ...
+        result = None
+        for _ in range(times):
+            state, result = function(state)
+        return state, result
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """The next random numbers of one of `TrainingStep.draws`; None on the host."""
-        ...
+        """The next random numbers of one of `TrainingStep.draws`; None on the host, where memories have generators."""
+        return state, None
 
     def has_sampled(self, num_env_steps: int) -> bool:
         """Whether so many lifetime env steps were sampled; on the device `num_env_steps` is `learning_starts`."""
