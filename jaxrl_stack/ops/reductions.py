@@ -8,6 +8,7 @@ per batch member) needs: its members must not be averaged.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,17 +48,18 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
     return flat.vector, flat.unravel
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
     """A pytree of float arrays as one vector that knows the way back, also outside of the program that made it.
 
     Attributes:
         vector: float32 ``[n]``.
+        layout: The tree's structure, and its leaves' shapes and dtypes.
     """
 
-    def __init__(self, vector: Any, layout: tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]):
-        self.vector = vector
-        self._layout = layout
+    vector: Any
+    layout: tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]] = dataclasses.field(metadata={"static": True})
 
     @classmethod
     def of(cls, tree: Any) -> Flat:
@@ -70,7 +72,7 @@ class Flat:
 
     def unravel(self, vector: Any) -> Any:
         """The pytree of another vector of this layout."""
-        treedef, kinds = self._layout
+        treedef, kinds = self.layout
         out, start = [], 0
         for shape, dtype in kinds:
             size = math.prod(shape)
@@ -81,14 +83,6 @@ class Flat:
     def tree(self) -> Any:
         """The pytree that it was made of."""
         return self.unravel(self.vector)
-
-    def tree_flatten(self):
-        return (self.vector,), self._layout
-
-    @classmethod
-    def tree_unflatten(cls, layout, children):
-        (vector,) = children
-        return cls(vector, layout)
 
 
 def compensated_add(total, error, x):

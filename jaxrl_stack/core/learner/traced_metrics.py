@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from jaxrl_stack.ops import masks, reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
@@ -151,7 +153,7 @@ class TracedMetrics:
         return collector
 
 
-@jax.tree_util.register_pytree_node_class
+@struct.dataclass
 class Metrics:
     """What was logged in a part of an update, as a monoid: parts, minibatches and devices merge into one.
 
@@ -165,27 +167,15 @@ class Metrics:
     a function  statistics merge      those of the last one  statistics merge
     ==========  ====================  =====================  ================
 
-    Args:
+    Attributes:
         numbers: ``{reduction: (float32, ...)}``, in the order of `entries`.
         statistics: Those that functions are of, in the order of `entries`.
         entries: ``((path, how), ...)``, in the order in which they were logged.
     """
 
-    def __init__(
-        self,
-        numbers: dict[str, tuple[jax.Array, ...]],
-        statistics: tuple[RunningStatistics, ...],
-        entries: tuple[tuple[MetricKey, How], ...],
-    ):
-        self._numbers, self._statistics, self._entries = numbers, statistics, entries
-
-    def tree_flatten(self):
-        return (self._numbers, self._statistics), self._entries
-
-    @classmethod
-    def tree_unflatten(cls, entries, children):
-        numbers, statistics = children
-        return cls(numbers, statistics, entries)
+    numbers: dict[str, tuple[jax.Array, ...]]
+    statistics: tuple[RunningStatistics, ...]
+    entries: tuple[tuple[MetricKey, How], ...] = struct.field(pytree_node=False)
 
     @classmethod
     def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
@@ -200,14 +190,14 @@ class Metrics:
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
         """``{path: (how, scalar or statistics)}``, in the order in which they were logged."""
-        numbers = {how: iter(values) for how, values in self._numbers.items()}
-        statistics = iter(self._statistics)
-        return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self._entries}
+        numbers = {how: iter(values) for how, values in self.numbers.items()}
+        statistics = iter(self.statistics)
+        return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
         """With some of the numbers, or all statistics, replaced."""
-        statistics = self._statistics if statistics is None else statistics
-        return Metrics({**self._numbers, **numbers}, statistics, self._entries)
+        statistics = self.statistics if statistics is None else statistics
+        return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
 
     # ----------------------------------------------------------------------------------------- parts of a minibatch
 
@@ -215,23 +205,23 @@ class Metrics:
         """What changes nothing when it is merged with others of this structure."""
         numbers = {
             how: tuple(jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for x in own)
-            for how, own in self._numbers.items()
+            for how, own in self.numbers.items()
         }
-        return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._statistics))
+        return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
         """Together with those of another part of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
         numbers = {
-            how: tuple(map(merges.get(how, jnp.add), own, part._numbers[how])) for how, own in self._numbers.items()
+            how: tuple(map(merges.get(how, jnp.add), own, part.numbers[how])) for how, own in self.numbers.items()
         }
-        pairs = zip(self._statistics, part._statistics, strict=True)
+        pairs = zip(self.statistics, part.statistics, strict=True)
         return self._with(numbers, tuple(running_statistics.merge(a, b) for a, b in pairs))
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
         """The numbers that devices average, which can join the all-reduce of the gradients."""
-        return {how: x for how, x in self._numbers.items() if how in _AVERAGED}
+        return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
         """The statistics, each leaf ``[D, ...]``: this device's in its slot, zeros in those of the others.
@@ -240,10 +230,10 @@ class Metrics:
         one of its own costs tens of microseconds, whatever its size.
         """
         if axis_name is None:
-            return self._statistics
+            return self.statistics
         own = jnp.arange(jax.lax.axis_size(axis_name)) == jax.lax.axis_index(axis_name)
         return jax.tree.map(
-            lambda x: jnp.where(masks.expand(own, x[None]), x[None], jnp.zeros_like(x)), self._statistics
+            lambda x: jnp.where(masks.expand(own, x[None]), x[None], jnp.zeros_like(x)), self.statistics
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
@@ -255,19 +245,19 @@ class Metrics:
     def over_minibatches(self) -> Metrics:
         """One of a history, ``[num_minibatches, ...]``."""
         reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
-        numbers = {how: tuple(map(reducers[how], own)) for how, own in self._numbers.items()}
-        return self._with(numbers, jax.tree.map(lambda x: x[-1], self._statistics))
+        numbers = {how: tuple(map(reducers[how], own)) for how, own in self.numbers.items()}
+        return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
         """Before the first of minibatches that come one by one: what is reduced, and the rounding errors of sums."""
         start = self.nothing()
-        return start, {how: own for how, own in start._numbers.items() if how in ("mean", "sum")}
+        return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
         """With one more minibatch."""
-        so_far, errors = reduced[0]._numbers, dict(reduced[1])
-        numbers: dict[str, Any] = dict(latest._numbers)
+        so_far, errors = reduced[0].numbers, dict(reduced[1])
+        numbers: dict[str, Any] = dict(latest.numbers)
         for how, merge in (("min", jnp.minimum), ("max", jnp.maximum)):
             if how in numbers:
                 numbers[how] = tuple(map(merge, so_far[how], numbers[how]))
@@ -282,7 +272,7 @@ class Metrics:
         metrics, _ = reduced
         number = num_minibatches.astype(jnp.float32)
         return metrics._with(
-            {how: tuple(x / number for x in own) for how, own in metrics._numbers.items() if how == "mean"}
+            {how: tuple(x / number for x in own) for how, own in metrics.numbers.items() if how == "mean"}
         )
 
     # ------------------------------------------------------------------------------------------------------ devices
@@ -294,7 +284,7 @@ class Metrics:
             axis_name: Device axis, to merge those of all devices; None for this one's alone.
             are_exchanged: Whether these are `exchanged` already.
         """
-        numbers, statistics = dict(self._numbers), self._statistics
+        numbers, statistics = dict(self.numbers), self.statistics
         nothing = jax.tree.map(jnp.zeros_like, statistics)
         if axis_name is not None:
             if not are_exchanged:
