@@ -16,7 +16,8 @@ from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner import Learner, nest_metrics
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.traced_metrics import nest_metrics
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters, notices
 from jaxrl_stack.utils.devices import all_shards, host_view

@@ -5,7 +5,7 @@ The names of agents, modules and components that every layer above uses. Values 
 
 from __future__ import annotations
 
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import Columns as Columns
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
 DEFAULT_AGENT_ID = "default_agent"
@@ -23,24 +23,6 @@ COMPONENT_MODULE_TO_ENV_CONNECTOR = "module_to_env_connector"
 COMPONENT_OPTIMIZER = "optimizer"
 COMPONENT_REPLAY_BUFFER = "replay_buffer"
 COMPONENT_RL_MODULE = "rl_module"
-
-__all__ = [
-    "ALL_MODULES",
-    "COMPONENT_ENV_RUNNER",
-    "COMPONENT_ENV_TO_MODULE_CONNECTOR",
-    "COMPONENT_EVAL_ENV_RUNNER",
-    "COMPONENT_LEARNER",
-    "COMPONENT_LEARNER_GROUP",
-    "COMPONENT_METRICS_LOGGER",
-    "COMPONENT_MODULE_TO_ENV_CONNECTOR",
-    "COMPONENT_OPTIMIZER",
-    "COMPONENT_REPLAY_BUFFER",
-    "COMPONENT_RL_MODULE",
-    "DEFAULT_AGENT_ID",
-    "DEFAULT_MODULE_ID",
-    "DEFAULT_POLICY_ID",
-    "Columns",
-]
 
 
 __getattr__ = absent_or_renamed(__name__, absent={"TorchRLModule": "`core.rl_module.RLModule`, a Flax NNX module"})

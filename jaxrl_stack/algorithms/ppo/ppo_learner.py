@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
-from jaxrl_stack.core.learner.learner import Learner, LearnerState, MetricKey
-from jaxrl_stack.core.learner.traced_metrics import TracedMetrics
+from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,12 @@ import numpy as np
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
-from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, LearnerState
-from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER, ParamDict, RegisteredOptimizer, clip_gradients
-from jaxrl_stack.core.learner.row_blocks import (
-    check_columns,
-    concatenate,
-    deal_out_columns,
-    lay_out_rows,
-    num_rows_of,
-    padded_size,
-    rows_per_shard,
-)
+from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
 from jaxrl_stack.core.learner.steps_trained import TrainedOn, env_steps
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, nest_metrics, raise_if_not_finite
-from jaxrl_stack.core.learner.training_data import TrainingData
+from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
@@ -47,30 +37,13 @@ from jaxrl_stack.utils.snapshots import is_lost, reraise
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
-from jaxrl_stack.core.learner.learner_base import AXIS_NAME, ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ModuleID
+from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ModuleID
 from jaxrl_stack.core.learner.stored_learner import StoredLearner
 
-__all__ = [
-    "AXIS_NAME",
-    "DEFAULT_OPTIMIZER",
-    "ENTROPY_KEY",
-    "LR_KEY",
-    "POLICY_LOSS_KEY",
-    "STATE_COMPONENTS",
-    "VF_LOSS_KEY",
-    "Learner",
-    "LearnerState",
-    "MetricKey",
-    "ModuleID",
-    "ParamDict",
-    "RegisteredOptimizer",
-    "UpdatePlan",
-    "clip_gradients",
-    "nest_metrics",
-]
+__all__ = ["DEFAULT_OPTIMIZER", "ENTROPY_KEY", "LR_KEY", "POLICY_LOSS_KEY", "VF_LOSS_KEY", "Learner"]
 
 
-class Learner(StoredLearner):
+class Learner(OldUpdates, StoredLearner):
     """Updates the RLModules of a config from train batches.
 
     Subclass it and override the hooks; all of them run while the update is traced, so they must be pure JAX:
@@ -130,15 +103,8 @@ class Learner(StoredLearner):
         for name, value, least in (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0)):
             if value < least:
                 raise ValueError(f"{name}={value} must be at least {least}.")
-        plan = UpdatePlan(
-            num_epochs,
-            minibatch_size,
-            shuffle_batch_per_epoch,
-            num_total_minibatches,
-            num_shards,
-            num_devices,
-            num_learners,
-        )
+        sizes = (num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches)
+        plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners)
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
@@ -178,7 +144,7 @@ class Learner(StoredLearner):
         num_rows = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
-        dealt = {mid: deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
+        dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
         settings, counts = self.placed_settings(), self._training_of(plan, num_rows, block)
         with self._updating(counter, counts):
@@ -274,7 +240,7 @@ class Learner(StoredLearner):
             batches = [data.batch] if data.batches is None else data.batches
             if data.data_iterators is not None:
                 batches = [next(iter(iterator)) for iterator in data.data_iterators]
-            rows = concatenate([self._as_multi_module_batch(batch) for batch in batches])
+            rows = row_blocks.concatenate([self._as_multi_module_batch(batch) for batch in batches])
         return self._fit_rows(rows, counter, plan)
 
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> dict[ModuleID, dict[str, Any]]:
@@ -339,13 +305,13 @@ class Learner(StoredLearner):
         else:
             columns_of = {single_agent(self.template).module_id: dict(batch)}
         for mid, columns in columns_of.items():
-            check_columns(mid, columns, self.template[mid])
+            row_blocks.check_columns(mid, columns, self.template[mid])
         return columns_of
 
     def _fit_rows(self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
-        num_rows = {mid: num_rows_of(mid, columns) for mid, columns in rows.items()}
-        per_shard = {mid: rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
+        num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
+        per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         of_all_learners = self._sizes_of_all_learners(per_shard, rows)
         in_minibatches = plan.minibatch_size is not None
         # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
@@ -356,11 +322,11 @@ class Learner(StoredLearner):
         blocks = {}
         for mid, columns in rows.items():
             largest = int(of_all_learners[mid].max())
-            blocks[mid] = lay_out_rows(
+            blocks[mid] = row_blocks.lay_out_rows(
                 columns,
                 num_devices=plan.local_devices,
                 num_shards=plan.local_shards,
-                size=padded_size(largest) if is_padded else largest,
+                size=row_blocks.padded_size(largest) if is_padded else largest,
                 mask=is_masked,
             )
         counts = self._training_of(plan, num_rows, rows)
@@ -637,7 +603,7 @@ class Learner(StoredLearner):
         self, plan: UpdatePlan, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]
     ) -> dict[ModuleID, TrainedOn]:
         """What one update from that many rows trains on, of which the batch may mask some."""
-        steps = max(plan.num_steps(rows_per_shard(n, plan.local_shards)) for n in num_rows.values())
+        steps = max(plan.num_steps(row_blocks.rows_per_shard(n, plan.local_shards)) for n in num_rows.values())
         # Connectors give modules that do not act the rows of one that does.
         source, rows_of_source = next(iter(num_rows.items()))
         learner_only = [mid for mid, module in self.template.items() if module.learner_only]
@@ -685,7 +651,7 @@ class Learner(StoredLearner):
                     "num_non_trainable_parameters": sum(r.size for r in rest),
                 }
 
-            pure = self._pure
+            pure = self.pure
             self._num_parameters = {
                 mid: count(
                     [pure.params[ref] for ref in pure.module_refs(mid)],
@@ -696,18 +662,6 @@ class Learner(StoredLearner):
         return self._num_parameters
 
     # ------------------------------------------------------------------------------------------------------------ other
-
-    def update_from_batch(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Old name of ``update(batch=...)``."""
-        warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
-        return self.update(batch=batch, **kwargs)
-
-    def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> dict[str, Any]:
-        """Old name of ``update(episodes=...)``."""
-        warnings.warn(
-            "update_from_episodes(episodes) is now update(episodes=episodes).", DeprecationWarning, stacklevel=2
-        )
-        return self.update(episodes=episodes, **kwargs)
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``func(self, *args, **kwargs)``; for a learner that is an actor made by hand."""

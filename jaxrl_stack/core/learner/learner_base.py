@@ -31,15 +31,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLMod
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.ops.reductions import Flat
-from jaxrl_stack.utils import counters, schedules
-from jaxrl_stack.utils.devices import (
-    Device,
-    check_processes_agree,
-    host_view,
-    learner_devices,
-    num_joined_processes,
-    place_replicated,
-)
+from jaxrl_stack.utils import counters, devices, schedules
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import old_members
@@ -155,7 +147,7 @@ class LearnerBase:
             return
         self.devices = self.devices_of(self.config)
         if not self.config.num_learners:
-            check_processes_agree({**self.config.to_dict(), "devices of a process": len(self.devices)})
+            devices.check_processes_agree({**self.config.to_dict(), "devices of a process": len(self.devices)})
         module = self._make_module()
         self._set_module(module)
         first = module[next(iter(module))]
@@ -166,9 +158,9 @@ class LearnerBase:
         self.place(self._initial_state())
 
     @classmethod
-    def devices_of(cls, config: AlgorithmConfig) -> list[Device]:
+    def devices_of(cls, config: AlgorithmConfig) -> list[devices.Device]:
         """The local devices that a learner of this config uses; see `learner_devices`."""
-        return learner_devices(config)
+        return devices.learner_devices(config)
 
     def _make_module(self) -> MultiRLModule:
         """The MultiRLModule that this learner updates, freshly built or as given."""
@@ -183,7 +175,7 @@ class LearnerBase:
         for module_id in module:
             self._check_module(module_id, module[module_id])
         self.template = module
-        self._pure = PureModule(module)
+        self.pure = PureModule(module)
         self._num_parameters = None
 
     def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
@@ -226,13 +218,13 @@ class LearnerBase:
         assert self._state is not None
         self._note_connectors()
         kept, fresh = self._state.connector, self.pure_connector.init(1)
-        added = place_replicated({name: own for name, own in fresh.items() if name not in kept}, self.devices)
+        added = devices.place_replicated({name: own for name, own in fresh.items() if name not in kept}, self.devices)
         connector = {name: kept[name] if name in kept else added[name] for name in fresh}
         self._state = dataclasses.replace(self._state, connector=connector)
         self._forget_updates()
 
     def _initial_state(self) -> LearnerState:
-        params, rest = self._pure.params, self._pure.rest
+        params, rest = self.pure.params, self.pure.rest
         optimizers = {
             module_id: {name: opt.init(params) for name, opt in by_name.items()}
             for module_id, by_name in self.optimizers.items()
@@ -254,7 +246,7 @@ class LearnerBase:
 
     def place(self, state: LearnerState) -> None:
         """Put a state on all devices of this learner, as buffers that nothing else refers to."""
-        self._state = place_replicated(state, self.devices)
+        self._state = devices.place_replicated(state, self.devices)
         self._synced_updates: int | None = None
         if self.num_updates < self._steps_trained.num_updates:
             # A state from before what was counted, which says nothing of it.
@@ -285,10 +277,10 @@ class LearnerBase:
 
     def _synced_module(self) -> MultiRLModule:
         state = self.state
-        updates = int(jax.device_get(host_view(state.num_updates)))
+        updates = int(jax.device_get(devices.host_view(state.num_updates)))
         if self._synced_updates != updates:
-            params, rest = jax.device_get(host_view((state.params, state.rest)))
-            self._pure.write_to(self.template, params, rest)
+            params, rest = jax.device_get(devices.host_view((state.params, state.rest)))
+            self.pure.write_to(self.template, params, rest)
             self._synced_updates = updates
         return self.template
 
@@ -317,7 +309,7 @@ class LearnerBase:
         """Updates done so far: the ``weights_seq_no`` of the current weights."""
         state = self.state
         if self._counted[0] is not state:
-            self._counted = (state, int(np.asarray(host_view(state.num_updates))))
+            self._counted = (state, int(np.asarray(devices.host_view(state.num_updates))))
         return self._counted[1]
 
     @property
@@ -344,17 +336,12 @@ class LearnerBase:
 
     @property
     def _num_processes(self) -> int:
-        return num_joined_processes(self.devices[0].platform)
+        return devices.num_joined_processes(self.devices[0].platform)
 
     @property
     def module_ids(self) -> tuple[str, ...]:
         """Ids of the modules, in the order in which they were added."""
-        return self._pure.module_ids
-
-    @property
-    def pure(self) -> PureModule:
-        """The modules taken apart: what compiled programs close over."""
-        return self._pure
+        return self.pure.module_ids
 
     @property
     def distributed(self) -> bool:
@@ -367,7 +354,7 @@ class LearnerBase:
         return socket.gethostname()
 
     @property
-    def device(self) -> Device:
+    def device(self) -> devices.Device:
         """The first device of this learner."""
         return self.devices[0]
 
@@ -529,7 +516,7 @@ class LearnerBase:
                 f"own: register_optimizer(optimizer_name=...)."
             )
         factory = optimizer_factory(optimizer, lr_or_lr_schedule, optimizer_name, module_id)
-        refs = refs_to_optimize(self._pure, params, optimizer_name)
+        refs = refs_to_optimize(self.pure, params, optimizer_name)
         taken = {ref: opt for by_name in self.optimizers.values() for opt in by_name.values() for ref in opt.refs}
         for ref in refs:
             if ref in taken:
@@ -537,7 +524,7 @@ class LearnerBase:
                     f"Parameter {ref!r} belongs to optimizer {taken[ref].name!r} of module "
                     f"{taken[ref].module_id!r} already and cannot join {optimizer_name!r} of {module_id!r}."
                 )
-        params_of = [self._pure.params[ref] for ref in refs]
+        params_of = [self.pure.params[ref] for ref in refs]
         self.optimizers.setdefault(module_id, {})[optimizer_name] = RegisteredOptimizer(
             module_id=module_id,
             name=optimizer_name,
@@ -579,11 +566,11 @@ class LearnerBase:
 
     def get_parameters(self, module: Any) -> list[Any]:
         """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
-        return self._pure.parameters_of(module)
+        return self.pure.parameters_of(module)
 
     def get_param_ref(self, param: Any) -> str:
         """The key of a parameter in a `ParamDict`."""
-        return self._pure.refs_of(param)[0]
+        return self.pure.refs_of(param)[0]
 
     def filter_param_dict_for_optimizer(self, param_dict: ParamDict, optimizer: RegisteredOptimizer) -> ParamDict:
         """The entries of `param_dict` that `optimizer` updates."""

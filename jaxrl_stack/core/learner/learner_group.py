@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,9 +13,10 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Component, Pa
 from jaxrl_stack.core import COMPONENT_LEARNER
 from jaxrl_stack.core.experience import Experience, deal_out, joined
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
-from jaxrl_stack.core.learner.learner import STATE_COMPONENTS, Learner
+from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_runners
-from jaxrl_stack.core.learner.training_data import TrainingData
+from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
+from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 
-class LearnerGroup(Checkpointable):
+class LearnerGroup(OldUpdates, Checkpointable):
     """The Learner in this process, or N Learners in Ray actors that update as one.
 
     With ``num_learners=0`` the Learner lives here and its update runs on all of its devices. With ``num_learners=N``
@@ -324,32 +324,16 @@ class LearnerGroup(Checkpointable):
 
     # ---------------------------------------------------------------------------------------------- modules and state
 
-    def add_module(
-        self,
-        *,
-        module_id: str,
-        module_spec: RLModuleSpec,
-        config_overrides: dict[str, Any] | None = None,
-        new_should_module_be_updated: Any = None,
-    ) -> MultiRLModuleSpec:
+    def add_module(self, *, module_id: str, module_spec: RLModuleSpec, **more: Any) -> MultiRLModuleSpec:
         """See `Learner.add_module`."""
-        return self._change_modules(
-            operator.methodcaller(
-                "add_module",
-                module_id=module_id,
-                module_spec=module_spec,
-                config_overrides=config_overrides,
-                new_should_module_be_updated=new_should_module_be_updated,
-            )
-        )
+        return self._change_modules("add_module", module_id=module_id, module_spec=module_spec, **more)
 
-    def remove_module(self, module_id: str, *, new_should_module_be_updated: Any = None) -> MultiRLModuleSpec:
+    def remove_module(self, module_id: str, **more: Any) -> MultiRLModuleSpec:
         """See `Learner.remove_module`."""
-        return self._change_modules(
-            operator.methodcaller("remove_module", module_id, new_should_module_be_updated=new_should_module_be_updated)
-        )
+        return self._change_modules("remove_module", module_id, **more)
 
-    def _change_modules(self, change: operator.methodcaller) -> MultiRLModuleSpec:
+    def _change_modules(self, method: str, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
+        change = operator.methodcaller(method, *args, **kwargs)
         return change(self._local) if self._actors is None else self._actors.change_modules(change)
 
     def _first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
@@ -446,18 +430,6 @@ class LearnerGroup(Checkpointable):
             self._learner = None
 
     # ------------------------------------------------------------------------------------------------------ old names
-
-    def update_from_batch(self, batch: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """Old name of ``update(batch=...)``."""
-        warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
-        return self.update(batch=batch, **kwargs)
-
-    def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> list[dict[str, Any]]:
-        """Old name of ``update(episodes=...)``."""
-        warnings.warn(
-            "update_from_episodes(episodes) is now update(episodes=episodes).", DeprecationWarning, stacklevel=2
-        )
-        return self.update(episodes=episodes, **kwargs)
 
     def async_update(self, *args: Any, **kwargs: Any) -> Any:
         """Gone: ``update(async_update=True)``."""

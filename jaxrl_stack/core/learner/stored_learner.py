@@ -177,7 +177,7 @@ class StoredLearner(LossHooks, Checkpointable):
         self._synced_updates = None
         for module_id, state in states.items():
             module[module_id].set_state(state)
-        return self._pure.unbind(module)
+        return self.pure.unbind(module)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """``config`` and ``module_spec``."""
@@ -200,7 +200,7 @@ class StoredLearner(LossHooks, Checkpointable):
 
         Random streams are not among it: every program seeds them anew from its key. Nor are target networks.
         """
-        left_out = self._pure.stream_refs | self._pure.target_refs
+        left_out = self.pure.stream_refs | self.pure.target_refs
         params, rest = self.state.params, self.state.rest
         own = {ref: leaf for ref, leaf in rest.items() if ref not in left_out}
         return jax.device_get(host_view({"params": params, "rest": own}))
@@ -220,7 +220,7 @@ class StoredLearner(LossHooks, Checkpointable):
             KeyError: For a module that is not here.
             ValueError: For names or shapes that a module does not have.
         """
-        if weights and all(ref in self._pure.params for ref in weights):
+        if weights and all(ref in self.pure.params for ref in weights):
             nested: dict[ModuleID, dict[str, Any]] = {}
             for ref, value in weights.items():
                 module_id, _, name = ref.partition("/")

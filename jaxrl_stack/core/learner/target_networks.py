@@ -72,9 +72,9 @@ class TargetNetworkUpdates(LossHooks):
         sources: dict[str, str] = {}
         module = cast(TargetNetworkAPI, self.template[module_id])
         for main, target in module.get_target_network_pairs():
-            own = self._pure.paths_of(main, nnx.Variable)
-            for path, ref in self._pure.paths_of(target, nnx.Variable).items():
-                if follows(self._pure.definition.variable_types[ref]):
+            own = self.pure.paths_of(main, nnx.Variable)
+            for path, ref in self.pure.paths_of(target, nnx.Variable).items():
+                if follows(self.pure.definition.variable_types[ref]):
                     sources[ref] = own[path]
         return sources
 

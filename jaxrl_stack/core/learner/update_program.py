@@ -12,14 +12,7 @@ import numpy as np
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import MetricKey
 from jaxrl_stack.ops.reductions import Flat
-from jaxrl_stack.utils.devices import (
-    Device,
-    host_view,
-    joined_devices,
-    map_over_devices,
-    own_shards,
-    replicated_sharding,
-)
+from jaxrl_stack.utils import devices
 
 
 class UpdateProgram:
@@ -32,7 +25,7 @@ class UpdateProgram:
     Args:
         function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics)``, or with metrics per row as
             a third.
-        devices: The devices to run on.
+        of_devices: The devices to run on.
         axis_name: Name of their axis; None for an eager run.
         key_refs: Refs of the PRNG keys in the modules' other state.
         num_mapped: Further arguments after the counter, ``[D, ...]`` as the batch.
@@ -41,7 +34,7 @@ class UpdateProgram:
     def __init__(
         self,
         function: Callable[..., Any],
-        devices: list[Device],
+        of_devices: list[devices.Device],
         axis_name: str | None,
         *,
         key_refs: Sequence[str],
@@ -55,23 +48,23 @@ class UpdateProgram:
             bits = () if jax.tree.all(unchanged) else jax.tree.map(jax.random.key_data, new_keys)
             return state.params, others, bits, Flat.of(metrics), *(rows or ({},))
 
-        self._num_devices = len(devices)
+        self._num_devices = len(of_devices)
         self._is_eager = axis_name is None
         # Without an axis, reductions over it are not there at all: they are half of a small update on one device.
-        self._is_mapped = self._is_eager or len(joined_devices(devices)) > 1
+        self._is_mapped = self._is_eager or len(devices.joined_devices(of_devices)) > 1
         self._key_refs = key_refs
         self._bits: tuple[Any, Any] = (None, None)
         if self._is_mapped:
-            self._call = map_over_devices(
+            self._call = devices.map_over_devices(
                 program,
-                devices,
+                of_devices,
                 axis_name=axis_name,
                 in_axes=(None, None, None, 0, None, None, *(0,) * num_mapped),
                 out_axes=(None, None, None, None, 0),
                 donate_argnums=(1,),
             )
         else:
-            self._call = jax.jit(program, donate_argnums=(1,), out_shardings=replicated_sharding(devices))
+            self._call = jax.jit(program, donate_argnums=(1,), out_shardings=devices.replicated_sharding(of_devices))
 
     def __call__(
         self, state: LearnerState, batch: Any, settings: Any, counter: np.ndarray, *mapped: Any, is_dealt: bool = True
@@ -104,7 +97,7 @@ class UpdateProgram:
             keys = jax.tree.map(jax.random.wrap_key_data, bits)
         if not rows:
             metrics.vector.block_until_ready()
-        fetch = own_shards if self._is_mapped and not self._is_eager else np.asarray
+        fetch = devices.own_shards if self._is_mapped and not self._is_eager else np.asarray
         return _joined(params, others, keys), metrics, {path: fetch(row).reshape(-1) for path, row in rows.items()}
 
     def _split(self, state: LearnerState) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -136,7 +129,7 @@ def _joined(params: Any, others: tuple[Any, ...], keys: Mapping[str, Any]) -> Le
 
 def fetched(metrics: Flat) -> dict[MetricKey, Any]:
     """What a program returned as metrics, on the host."""
-    return metrics.unravel(np.asarray(host_view(metrics.vector)))
+    return metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 
 def as_arrays(batch: Any, is_eager: bool) -> Any:

@@ -170,11 +170,8 @@ class _ForwardCheck:
         self._check_float(key, inputs)
         shape = tuple(inputs.shape)
         if shape[:-1] != self.leading:
-            expected, remedy = (
-                f"the batch axes {self.leading} before one axis",
-                "Keep the batch axes of the observations.",
-            )
-            self.fail(key, expected, f"the shape {shape}", remedy)
+            expected = f"the batch axes {self.leading} before one axis"
+            self.fail(key, expected, f"the shape {shape}", "Keep the batch axes of the observations.")
         if self.module.action_space is None:
             return
         dist_cls = getattr(self.module, f"get_{self.forward}_action_dist_cls")()

@@ -443,35 +443,24 @@ class MultiRLModule(RLModule):
     Args:
         rl_module_specs: `{module_id: RLModuleSpec}`; `setup()` builds them. With `inference_only`, modules
             that are `learner_only` are left out.
-        observation_space, action_space, inference_only, learner_only, model_config, rngs: As in `RLModule`.
+        config, inference_only: As in `RLModule`.
+        **kwargs: ``observation_space``, ``action_space``, ``learner_only``, ``model_config``, ``rngs``: likewise.
     """
 
     def __init__(
         self,
         config: Any = None,
         *,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
         inference_only: bool | None = None,
-        learner_only: bool | None = None,
-        model_config: ModelConfig = None,
         rl_module_specs: Mapping[str, RLModuleSpec] | None = None,
-        rngs: nnx.Rngs | int | jax.Array | None = None,
+        **kwargs: Any,
     ):
         self.rl_module_specs = OpaqueDict(rl_module_specs or {})
         self._rl_modules = nnx.Dict()
         if inference_only is None:
             specs = self.rl_module_specs.values()
             inference_only = bool(specs) and all(spec.inference_only for spec in specs)
-        super().__init__(
-            config,
-            observation_space=observation_space,
-            action_space=action_space,
-            inference_only=inference_only,
-            learner_only=bool(learner_only),
-            model_config=model_config,
-            rngs=rngs,
-        )
+        super().__init__(config, inference_only=inference_only, **kwargs)
 
     def setup(self) -> None:
         """Build the modules of `rl_module_specs`."""
