@@ -6,8 +6,9 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gymnasium as gym
 import jax
 import numpy as np
 
@@ -26,9 +27,6 @@ from jaxrl_stack.connectors.markers import Marker
 from jaxrl_stack.connectors.states import check_state, described, strong_array
 from jaxrl_stack.utils import streams
 from jaxrl_stack.utils.spaces import zeros
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 
 class ConnectorPipelineV2(PureConnector):
@@ -444,15 +442,7 @@ class ConnectorPipelineV2(PureConnector):
 
     # --- RLlib's object interface
 
-    def __call__(
-        self,
-        *,
-        rl_module=None,
-        batch: dict[str, Any] | None = None,
-        episodes: Sequence[Any] | None = None,
-        explore: bool | None = None,
-        **kwargs,
-    ) -> dict[str, Any]:
+    def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
         """Run the host connectors on ``batch`` and ``episodes``, and the pure ones on what those make.
 
         See `ConnectorV2.__call__`. Unknown keyword arguments go to the host connectors.

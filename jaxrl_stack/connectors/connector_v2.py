@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, cast
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +23,6 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import streams
 
 if TYPE_CHECKING:
-    import gymnasium as gym
-
     from jaxrl_stack.core.rl_module.functional import PureModule
 
 PURE_SIGNATURE = """\
@@ -162,8 +161,8 @@ class ConnectorV2(Checkpointable, Constructible):
     ):
         self._multi_agent = bool(kwargs.pop("multi_agent", False))
         # A subclass may hand its own named arguments up. A name that no class declares is a typo.
-        known = {name for cls in type(self).__mro__ for name in inspect.signature(cls.__init__).parameters}
-        known -= {"self", "args", "kwargs"}
+        declared = [p for cls in type(self).__mro__ for p in inspect.signature(cls.__init__).parameters.values()]
+        known = {p.name for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self"}
         if not kwargs.keys() <= known:
             raise TypeError(
                 f"{type(self).__name__} got unknown argument(s) {sorted(kwargs.keys() - known)}; it knows "
@@ -266,8 +265,6 @@ class ConnectorV2(Checkpointable, Constructible):
         """``function`` of the spaces, or of each module's spaces."""
         if not self._multi_agent:
             return function(*spaces)
-        import gymnasium as gym
-
         return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
@@ -489,15 +486,7 @@ class PureConnector(ConnectorV2):
     _num_envs = 1
     _calls = 0
 
-    def __call__(
-        self,
-        *,
-        rl_module=None,
-        batch: dict[str, Any] | None = None,
-        episodes: Sequence[Any] | None = None,
-        explore: bool | None = None,
-        **kwargs,
-    ) -> dict[str, Any]:
+    def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
         """Run ``apply`` once on the host copy of the state; see `ConnectorV2.__call__`."""
         fields = {name: kwargs[name] for name in CONTEXT_FIELDS if name in kwargs}
         nested, is_flat = nest(batch or {}, rl_module)

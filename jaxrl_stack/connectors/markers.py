@@ -27,17 +27,8 @@ class Marker(ConnectorV2):
 
     ends_episodes = False
 
-    def __init__(
-        self,
-        input_observation_space: Any = None,
-        input_action_space: Any = None,
-        *,
-        as_learner_connector: bool = False,
-        multi_agent: bool = False,
-        pin_memory: bool = False,
-        device: Any = None,
-    ):
-        super().__init__(input_observation_space, input_action_space, multi_agent=multi_agent)
+    def __init__(self, *args, as_learner_connector: bool = False, pin_memory: bool = False, device=None, **kwargs):
+        super().__init__(*args, **kwargs)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Changes nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
@@ -31,9 +32,7 @@ class FlattenObservations(ConnectorV2):
 
     def __init__(
         self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
+        *args,
         agent_ids: Collection[Any] | None = None,
         as_learner_connector: bool = False,
         keys_to_remove: list[str] | None = None,
@@ -44,7 +43,7 @@ class FlattenObservations(ConnectorV2):
                 f"FlattenObservations(agent_ids={agent_ids!r}): batches are keyed by module id here. Leave "
                 "`agent_ids` out, and give the agents that need no flattening a module of their own."
             )
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+        super().__init__(*args, **kwargs)
         self._as_learner_connector = as_learner_connector
         self._keys_to_remove = list(keys_to_remove or ())
 
@@ -55,8 +54,6 @@ class FlattenObservations(ConnectorV2):
     def _kept(self, space):
         if not self._keys_to_remove:
             return space
-        import gymnasium as gym
-
         if not isinstance(space, gym.spaces.Dict):
             raise ValueError(f"FlattenObservations(keys_to_remove=...) needs a Dict space, got {space}.")
         missing = [key for key in self._keys_to_remove if key not in space.spaces]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,16 +34,8 @@ class FrameStacking(ConnectorV2):
             one that nothing has stacked.
     """
 
-    def __init__(
-        self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
-        num_frames: int = 1,
-        as_learner_connector: bool = False,
-        **kwargs,
-    ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, num_frames: int = 1, as_learner_connector: bool = False, **kwargs):
+        super().__init__(*args, **kwargs)
         if isinstance(num_frames, bool) or not isinstance(num_frames, int) or num_frames < 1:
             raise ValueError(f"{type(self).__name__}(num_frames={num_frames!r}): give an int of 1 or more.")
         self.num_frames = num_frames
@@ -64,8 +57,6 @@ class FrameStacking(ConnectorV2):
         )
 
     def _stacked_space(self, space):
-        import gymnasium as gym
-
         if not isinstance(space, gym.spaces.Box) or not space.shape:
             raise ValueError(
                 f"{type(self).__name__} stacks along the last axis of a Box, but the observation space is "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,16 +43,14 @@ class MeanStdFilter(ConnectorV2):
 
     def __init__(
         self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
+        *args,
         de_mean_to_zero: bool = True,
         de_std_to_one: bool = True,
         clip_by_value: float | None = 10.0,
         update_stats: bool = True,
         **kwargs,
     ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+        super().__init__(*args, **kwargs)
         if clip_by_value is not None and not clip_by_value > 0.0:
             raise ValueError(
                 f"MeanStdFilter(clip_by_value={clip_by_value!r}): give a positive number, or None for off."
@@ -66,8 +65,6 @@ class MeanStdFilter(ConnectorV2):
         return self._map_spaces(self._normalized_space, input_observation_space)
 
     def _normalized_space(self, space):
-        import gymnasium as gym
-
         bound = np.inf if self.clip_by_value is None else self.clip_by_value
 
         def normalized(part):
@@ -157,8 +154,6 @@ class MeanStdFilter(ConnectorV2):
 
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
     """The observation with ``function(path, part)`` at every Box of its space; the rest as it is."""
-    import gymnasium as gym
-
     if isinstance(space, gym.spaces.Dict):
         return {key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,16 +37,8 @@ class PrevActionsPrevRewards(ConnectorV2):
     PREV_ACTIONS_KEY = "prev_n_actions"
     PREV_REWARDS_KEY = "prev_n_rewards"
 
-    def __init__(
-        self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
-        n_prev_actions: int = 1,
-        n_prev_rewards: int = 1,
-        **kwargs,
-    ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, n_prev_actions: int = 1, n_prev_rewards: int = 1, **kwargs):
+        super().__init__(*args, **kwargs)
         if n_prev_actions < 0 or n_prev_rewards < 0 or n_prev_actions + n_prev_rewards == 0:
             raise ValueError(
                 f"PrevActionsPrevRewards(n_prev_actions={n_prev_actions!r}, "
@@ -60,8 +53,6 @@ class PrevActionsPrevRewards(ConnectorV2):
         return self._map_spaces(self._extended_space, input_observation_space, input_action_space)
 
     def _extended_space(self, observation_space, action_space):
-        import gymnasium as gym
-
         spaces = {self.ORIG_OBS_KEY: observation_space}
         if self.n_prev_actions:
             # One-hot numbers have bounds; what a module puts out for a Box has none.
@@ -117,7 +108,6 @@ def _width(space) -> int:
 
 def _from_zero(space):
     """The space of what a module puts out: it counts from 0, whatever the environment's ``start``."""
-    import gymnasium as gym
 
     def counted(part):
         if isinstance(part, gym.spaces.Discrete):

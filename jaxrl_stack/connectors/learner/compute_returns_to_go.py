@@ -26,8 +26,8 @@ class ComputeReturnsToGo(ConnectorV2):
         ValueError: ``gamma`` is outside [0, 1].
     """
 
-    def __init__(self, input_observation_space=None, input_action_space=None, *, gamma: float, **kwargs):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, gamma: float, **kwargs):
+        super().__init__(*args, **kwargs)
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"ComputeReturnsToGo(gamma={gamma!r}): give a number in [0, 1].")
         self.gamma = float(gamma)

@@ -10,5 +10,5 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 class FrameStackingLearner(FrameStacking):
     """FrameStacking with ``as_learner_connector=True``: declares the stacked space and checks it."""
 
-    def __init__(self, input_observation_space=None, input_action_space=None, **kwargs):
-        super().__init__(input_observation_space, input_action_space, **{"as_learner_connector": True, **kwargs})
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **{"as_learner_connector": True, **kwargs})

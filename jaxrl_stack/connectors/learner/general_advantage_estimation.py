@@ -32,16 +32,8 @@ class GeneralAdvantageEstimation(ConnectorV2):
         **kwargs: Spaces, as for every connector.
     """
 
-    def __init__(
-        self,
-        input_observation_space: Any = None,
-        input_action_space: Any = None,
-        *,
-        gamma: float | None = None,
-        lambda_: float | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(input_observation_space, input_action_space, gamma=gamma, lambda_=lambda_, **kwargs)
+    def __init__(self, *args: Any, gamma: float | None = None, lambda_: float | None = None, **kwargs: Any):
+        super().__init__(*args, gamma=gamma, lambda_=lambda_, **kwargs)
         self.gamma = gamma
         self.lambda_ = lambda_
 

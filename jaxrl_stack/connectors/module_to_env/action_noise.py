@@ -6,6 +6,7 @@ import abc
 import math
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,10 +33,8 @@ class ActionNoise(ConnectorV2):
         ValueError: The actions are no floats.
     """
 
-    def __init__(
-        self, input_observation_space=None, input_action_space=None, *, normalize_actions: bool = True, **kwargs
-    ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, normalize_actions: bool = True, **kwargs):
+        super().__init__(*args, **kwargs)
         self.normalize_actions = normalize_actions
 
     @abc.abstractmethod
@@ -88,8 +87,6 @@ class ActionNoise(ConnectorV2):
         return jnp.clip(actions, -1.0, 1.0) if space.is_bounded() else actions
 
     def _box(self, space):
-        import gymnasium as gym
-
         if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
             return space
         raise ValueError(
@@ -118,18 +115,8 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
         ValueError: A number out of its range.
     """
 
-    def __init__(
-        self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
-        theta: float = 0.15,
-        sigma: float = 0.2,
-        mean: float = 0.0,
-        dt: float = 1.0,
-        **kwargs,
-    ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, theta: float = 0.15, sigma: float = 0.2, mean: float = 0.0, dt: float = 1.0, **kwargs):
+        super().__init__(*args, **kwargs)
         if not (theta > 0 and sigma >= 0 and dt > 0 and theta * dt < 2):
             raise ValueError(
                 f"OrnsteinUhlenbeckNoise(theta={theta!r}, sigma={sigma!r}, dt={dt!r}): give theta > 0, sigma >= 0, "
@@ -171,17 +158,8 @@ class ColoredNoise(ActionNoise):
         ValueError: A number out of its range.
     """
 
-    def __init__(
-        self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
-        beta: float = 1.0,
-        scale: float = 0.3,
-        horizon: int = 1000,
-        **kwargs,
-    ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, beta: float = 1.0, scale: float = 0.3, horizon: int = 1000, **kwargs):
+        super().__init__(*args, **kwargs)
         if not (0 < beta < 2 and scale >= 0 and horizon >= 8):
             raise ValueError(
                 f"ColoredNoise(beta={beta!r}, scale={scale!r}, horizon={horizon!r}): give a beta above 0 and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,16 +33,8 @@ class NormalizeAndClipActions(ConnectorV2):
         clip_actions: Clip to the bounds; looked at only if ``normalize_actions`` is False.
     """
 
-    def __init__(
-        self,
-        input_observation_space=None,
-        input_action_space=None,
-        *,
-        normalize_actions: bool,
-        clip_actions: bool,
-        **kwargs,
-    ):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    def __init__(self, *args, normalize_actions: bool, clip_actions: bool, **kwargs):
+        super().__init__(*args, **kwargs)
         self.normalize_actions = normalize_actions
         self.clip_actions = clip_actions
 
@@ -61,8 +54,6 @@ class NormalizeAndClipActions(ConnectorV2):
         return state, self._with_columns(batch, for_env)
 
     def _for_env(self, space, action):
-        import gymnasium as gym
-
         if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
             # Without an offset there is nothing to add, and the array keeps its identity.
             if not np.any(space.start):
