@@ -24,13 +24,7 @@ class EpisodeReplay:
         first_env: Index of the first environment of the blocks.
     """
 
-    def __init__(
-        self,
-        call: Callable[[str, int, SingleAgentEpisode], None],
-        observation_space: Any,
-        action_space: Any,
-        first_env: int = 0,
-    ):
+    def __init__(self, call: Callable[..., None], observation_space: Any, action_space: Any, first_env: int = 0):
         self._call = call
         self._first_env = first_env
         self._spaces = {"observation_space": observation_space, "action_space": action_space}

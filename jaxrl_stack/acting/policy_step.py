@@ -147,15 +147,14 @@ class PolicyStep:
         env_to_module, batches = self.observe(state.env_to_module, columns, context)
         batch = {name: column for name, column in batches[mid].items() if name != Columns.LOSS_MASK}
         module_to_env, acted = self.act(state.module_to_env, {**batches, mid: batch}, context, random_streams)
+        # With the dtypes of before: the next call, or turn of a loop, is the same program.
+        prev_actions = jax.tree.map(lambda old, new: new.astype(old.dtype), state.prev_actions, acted[Columns.ACTIONS])
         state = dataclasses.replace(
             state,
             env_to_module=env_to_module,
             module_to_env=module_to_env,
             recurrent=acted.get(Columns.STATE_OUT, state.recurrent),
-            # With the dtypes of before: the next call, or turn of a loop, is the same program.
-            prev_actions=jax.tree.map(
-                lambda old, new: new.astype(old.dtype), state.prev_actions, acted[Columns.ACTIONS]
-            ),
+            prev_actions=prev_actions,
             reset=jnp.zeros_like(state.reset),
         )
         return state, batch, acted

@@ -242,13 +242,7 @@ class DeviceEnvRunner(EnvRunner):
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 
     def sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        explore: bool | None = None,
-        random_actions: bool = False,
-        force_reset: bool = False,
+        self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
     ) -> list[SingleAgentEpisode]:
         """Episodes, or chunks of them, as RLlib's runners return them.
 

@@ -509,12 +509,10 @@ class EnvRunnerGroup(RunnerActors):
         *,
         config: AlgorithmConfig,
         from_worker: EnvRunner | None = None,
-        env_steps_sampled: int | None = None,
         connector_states: Sequence[Mapping[str, Any]] | None = None,
         rl_module_state: Mapping[str, Any] | None = None,
         env_runner_indices_to_update: Sequence[int] | None = None,
-        env_to_module: EnvToModulePipeline | None = None,
-        module_to_env: Any = None,
+        **more: Any,
     ) -> None:
         """Merge the actors' connector states, each new observation counted once, and hand the result to all runners.
 
@@ -525,25 +523,19 @@ class EnvRunnerGroup(RunnerActors):
         Args:
             config: The config with these settings.
             from_worker: Take the connector states of this runner, in place of merging the actors'.
-            env_steps_sampled: See `get_merged_env_runner_state`.
             connector_states: See `get_merged_env_runner_state`.
             rl_module_state: See `get_merged_env_runner_state`.
             env_runner_indices_to_update: Ids of the actors to send to; None for all.
-            env_to_module: See `get_merged_env_runner_state`.
-            module_to_env: See `get_merged_env_runner_state`.
+            **more: ``env_steps_sampled``, ``env_to_module``, ``module_to_env``: see `get_merged_env_runner_state`.
         """
         if from_worker is not None:
             connector_states = [from_worker.get_state([COMPONENT_ENV_TO_MODULE_CONNECTOR])]
         elif not self.num_remote_env_runners():
             connector_states = []
         merges = from_worker is not None or merges_env_runner_states(config)
+        connector_states = connector_states if merges else []
         state = self.get_merged_env_runner_state(
-            config=config,
-            rl_module_state=rl_module_state,
-            connector_states=connector_states if merges else [],
-            env_steps_sampled=env_steps_sampled,
-            env_to_module=env_to_module,
-            module_to_env=module_to_env,
+            config=config, rl_module_state=rl_module_state, connector_states=connector_states, **more
         )
         if state and self._local is not None and self._local is not from_worker:
             self._local.set_state(state)

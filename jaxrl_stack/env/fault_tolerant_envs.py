@@ -29,7 +29,7 @@ class _Failures:
     last: BaseException | None = None
 
     def __enter__(self) -> None:
-        pass
+        """Nothing to begin with."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         # Too many of them in a row have been counted.
@@ -40,7 +40,7 @@ class _Failures:
 class Attempts:
     """Attempts at sampling, until no environment fails in one, and not all that it recorded is lost::
 
-        for attempt in envs.attempts(roll_back):
+        for attempt in Attempts(envs, roll_back):
             with attempt:
                 ...  # Reset the environments if they need it, step them, have what was recorded accepted.
 
@@ -211,14 +211,6 @@ class FaultTolerantEnvs:
         if self._failures_in_a_row:
             sampled = recording.valid_envs
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
-
-    def attempts(self, roll_back: Callable[[], None]) -> Attempts:
-        """See `Attempts`.
-
-        Args:
-            roll_back: Called after whatever an attempt raises.
-        """
-        return Attempts(self, roll_back)
 
     def note_attempt(self) -> bool:
         """Take note of an attempt in which nothing was raised: whether failures left something of what it recorded."""

@@ -89,9 +89,6 @@ class HostRollout:
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
-        obs, reset, valid = self._obs, self._reset, self._valid
-        prev_actions, prev_rewards = self._prev_actions, self._prev_rewards
-        returns, lengths, num_envs = self._returns, self._lengths, envs.num_envs
         memory = (*self.connectors.value, self._recurrent)
         recording: Any = None
         layout: Any = None
@@ -100,13 +97,12 @@ class HostRollout:
         acting = stepping = 0.0
         for t in range(num_steps):
             began = time.perf_counter()
-            batch = {Columns.OBS: obs} if host is None else host.batch
-            matrix, loose, memory = policy.act(
-                mode, memory, batch, reset, prev_actions, prev_rewards, timesteps, valid, update_statistics=learns
-            )
+            batch = {Columns.OBS: self._obs} if host is None else host.batch
+            now = (self._reset, self._prev_actions, self._prev_rewards, timesteps, self._valid)
+            matrix, loose, memory = policy.act(mode, memory, batch, *now, update_statistics=learns)
             if recording is None:
                 layout = policy.layout(mode)
-                recording = self._new_recording(num_steps, layout, batch, reset)
+                recording = self._new_recording(num_steps, layout, batch)
             loose = [np.asarray(x) for x in loose] if loose else ()
             # Now: the environments may write their next observations into the same buffers.
             recording.add_obs(batch[Columns.OBS])
@@ -126,74 +122,43 @@ class HostRollout:
             stepping += time.perf_counter() - acted
             acting += acted - began
             recording.add(matrix, loose, step)
-            returns += step.rewards
-            lengths += 1 if step.valid is None else step.valid
+            self._returns += step.rewards
+            self._lengths += 1 if step.valid is None else step.valid
             ended = step.terminateds | step.truncateds
-            prev_actions, prev_rewards = actions, recording.rewards[t]
+            self._prev_actions, self._prev_rewards = actions, recording.rewards[t]
             if is_last or ended.any() or step.valid is not None:
-                prev_actions, prev_rewards = self._after_step(
-                    recording, step, inputs, actions, memory[0], timesteps, ended, is_last, wants_episodes
-                )
+                self._after_step(recording, step, inputs, memory[0], timesteps, ended, is_last, wants_episodes)
             if wants_episodes:
                 infos.append(step.infos)
                 reset_infos |= _infos_of_resets(step, t + 1)
-            obs, reset = step.obs, step.resets
-            valid = None if valid is None else ~ended
-            timesteps += steps_per_own_step * (num_envs if step.valid is None else int(step.valid.sum()))
+            self._obs, self._reset = step.obs, step.resets
+            self._valid = None if self._valid is None else ~ended
+            timesteps += steps_per_own_step * (envs.num_envs if step.valid is None else int(step.valid.sum()))
         envs.accept(recording)
-        self._stand_at(obs, reset, valid, prev_actions, prev_rewards, memory)
+        self.num_recordings += 1
+        *connectors, self._recurrent = memory
+        self.connectors.value = tuple(connectors)
         self._reset_infos = {index: info for (t, index), info in reset_infos.items() if t == num_steps}
         self.metrics.add_recording(recording.num_env_steps, acting / num_steps, stepping / num_steps)
         return recording, infos, reset_infos
 
-    def _after_step(
-        self,
-        recording: Recording,
-        step: VectorStep,
-        inputs: Any,
-        actions: Any,
-        env_to_module: Any,
-        timesteps: int,
-        ended: np.ndarray,
-        is_last: bool,
-        keeps_all: bool,
-    ) -> tuple[Any, np.ndarray]:
-        """Record the module's view of observations before any reset, where it is needed; note what has ended.
-
-        Returns:
-            ``(actions, rewards)`` to act on next.
-        """
-        rewards, any_ended = recording.rewards[recording.num_steps - 1], ended.any()
+    def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
+        """Record the module's view of observations before any reset, where it is needed; note what has ended."""
+        any_ended = ended.any()
         needed = np.ones_like(ended) if is_last else ended if keeps_all else step.truncateds
         if (any_ended or is_last) and needed.any():
             if inputs is None:
-                inputs = self._final_inputs(_next_obs(step, ended), env_to_module, actions, rewards, timesteps)
+                next_obs, before = _next_obs(step, ended), (self._prev_actions, self._prev_rewards)
+                inputs = self._final_inputs(next_obs, env_to_module, *before, timesteps)
             recording.add_final(needed, inputs)
         if any_ended:
             self._note_ended(ended)
         if (any_ended or step.valid is not None) and step.resets.any():
-            return self._begin(step.resets, actions, rewards)
-        return actions, rewards
+            self._begin(step.resets)
 
-    def _new_recording(self, num_steps: int, layout: Layout, batch: dict[str, Any], starts: np.ndarray) -> Recording:
+    def _new_recording(self, num_steps: int, layout: Layout, batch: dict[str, Any]) -> Recording:
         obs = None if self.policy.records_obs else batch[Columns.OBS]
-        return Recording(num_steps, self.envs.num_envs, layout, obs, starts=starts)
-
-    def _stand_at(
-        self,
-        obs: Any,
-        reset: np.ndarray,
-        valid: np.ndarray | None,
-        prev_actions: Any,
-        prev_rewards: np.ndarray,
-        memory: tuple[Any, ...],
-    ) -> None:
-        """What the next recording begins with, and its number."""
-        self.num_recordings += 1
-        self._obs, self._reset, self._valid = obs, reset, valid
-        self._prev_actions, self._prev_rewards = prev_actions, prev_rewards
-        *connectors, self._recurrent = memory
-        self.connectors.value = tuple(connectors)
+        return Recording(num_steps, self.envs.num_envs, layout, obs, starts=self._reset)
 
     def _step_live(
         self,
@@ -215,9 +180,8 @@ class HostRollout:
         live: Any = self.live
         envs = self.envs
         # Environments whose episode ended stay in their final state, for callbacks that look at them.
-        holds_ended = True
         with envs.failures:
-            step = envs.vector.step(for_env, envs.recover, holds_ended)
+            step = envs.vector.step(for_env, envs.recover, holds_ended=True)
         ended = step.terminateds | step.truncateds
         next_obs = _next_obs(step, ended)
         live.append(step, columns, next_obs, weights_seq_no)
@@ -252,13 +216,15 @@ class HostRollout:
             for i in np.flatnonzero(ended).tolist()
         ]
 
-    def _begin(self, where: np.ndarray, prev_actions: Any, prev_rewards: np.ndarray) -> tuple[Any, np.ndarray]:
-        """New episodes in some environments; actions and rewards to act on next."""
+    def _begin(self, where: np.ndarray) -> None:
+        """New episodes in some environments, without actions and rewards to act on."""
         self._returns[where] = 0.0
         self._lengths[where] = 0
         self._started_at[where] = time.perf_counter()
-        prev_actions = jax.tree.map(lambda given, none: _where(where, none, given), prev_actions, self._no_actions)
-        return prev_actions, np.where(where, np.float32(0.0), prev_rewards)
+        self._prev_actions = jax.tree.map(
+            lambda given, none: _where(where, none, given), self._prev_actions, self._no_actions
+        )
+        self._prev_rewards = np.where(where, np.float32(0.0), self._prev_rewards)
 
 
 def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]:

@@ -304,13 +304,7 @@ class SingleAgentEnvRunner(EnvRunner):
     # -------------------------------------------------------------------------------------------------- sampling
 
     def sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        explore: bool | None = None,
-        random_actions: bool = False,
-        force_reset: bool = False,
+        self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
     ) -> list[SingleAgentEpisode]:
         """Episodes, or chunks of episodes.
 
@@ -487,7 +481,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._connectors.value = connectors
             self._counts.roll_back(counts)
 
-        return self._envs.attempts(roll_back)
+        return Attempts(self._envs, roll_back)
 
     def _reset_if_needed(self) -> None:
         if self._envs.needs_reset:

@@ -13,15 +13,7 @@ from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from jaxrl_stack.env.runner_layout import restored_runner_state, with_connector_states
-from jaxrl_stack.utils.devices import (
-    all_shards,
-    device_numbers,
-    host_view,
-    joined_devices,
-    own_shards,
-    place_sharded,
-    place_shards,
-)
+from jaxrl_stack.utils import devices
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.streams import Stream, stream_key
 
@@ -36,20 +28,20 @@ class TrainingShards:
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
         num_envs: Environments over all devices.
-        devices: The learner's.
+        of_devices: The learner's.
 
     Attributes:
         state: The state.
         window: Its finished episodes, on the host, as of the last call of the program; None before the first one.
     """
 
-    def __init__(self, rollout: DeviceRollout | None, num_envs: int, devices: Sequence[Device]):
-        self._rollout, self._num_envs, self._devices = rollout, num_envs, list(devices)
+    def __init__(self, rollout: DeviceRollout | None, num_envs: int, of_devices: Sequence[Device]):
+        self._rollout, self._num_envs, self._devices = rollout, num_envs, list(of_devices)
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
         first = (
             _first_key
             if rollout is None
-            else functools.partial(_first_shard, rollout, num_envs // len(joined_devices([*devices])))
+            else functools.partial(_first_shard, rollout, num_envs // len(devices.joined_devices(self._devices)))
         )
         self._init = jax.jit(first)
         self.state: Any = None
@@ -58,8 +50,8 @@ class TrainingShards:
     def start(self, seed: int) -> None:
         """Fresh environments."""
         key = stream_key(seed, Stream.ROLLOUT)
-        shards = [self._init(jax.random.fold_in(key, d)) for d in device_numbers(self._devices)]
-        self.state, self.window = place_shards(shards, self._devices), None
+        shards = [self._init(jax.random.fold_in(key, d)) for d in devices.device_numbers(self._devices)]
+        self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
         """Take note of what the program returned of the window; of none, nothing."""
@@ -68,7 +60,7 @@ class TrainingShards:
 
     def connector_state(self) -> Any:
         """State of the env-to-module pipeline as of the first device."""
-        return jax.tree.map(lambda x: x[0], host_view(self.state.env_to_module))
+        return jax.tree.map(lambda x: x[0], devices.host_view(self.state.env_to_module))
 
     @property
     def num_episodes(self) -> int:
@@ -87,16 +79,16 @@ class TrainingShards:
         """int ``[envs]``, steps of the running episodes of this process."""
         if self._rollout is None:
             return np.zeros(0, int)
-        return np.asarray(own_shards(self.state.episodes.episode_length)).reshape(-1)
+        return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)
 
     def get_state(self) -> dict[str, Any]:
         """All of it, as named leaves."""
-        return named_leaves(all_shards(self.state))
+        return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState) -> None:
         """Take over a state ``[D, ...]`` of the host, or a copy of this one."""
-        self.state = place_sharded(state, self._devices)
-        self.window = None if self._rollout is None else all_shards(self.state.window)
+        self.state = devices.place_sharded(state, self._devices)
+        self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
         """Take over what there is of it in the state of an EnvRunner; whether that were the environments themselves.
@@ -113,7 +105,7 @@ class TrainingShards:
             restored = restored_runner_state(
                 runner["rollout"],
                 rollout,
-                num_devices=len(joined_devices(self._devices)),
+                num_devices=len(devices.joined_devices(self._devices)),
                 num_envs=self._num_envs,
                 fresh=lambda *arguments: jax.device_get(rollout.init(*arguments)),
             )
@@ -122,7 +114,7 @@ class TrainingShards:
         if runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             pipeline = rollout.env_to_module
             pipeline.set_state(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
-            self.place(with_connector_states(all_shards(self.state), rollout, pipeline.state))
+            self.place(with_connector_states(devices.all_shards(self.state), rollout, pipeline.state))
         return False
 
 

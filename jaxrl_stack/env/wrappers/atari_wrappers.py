@@ -254,18 +254,3 @@ class FrameStack(gym.ObservationWrapper):
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         return np.moveaxis(observation, 0, 2).reshape(self.observation_space.shape)
-
-
-__all__ = [
-    "ClipRewardEnv",
-    "EpisodicLifeEnv",
-    "FireResetEnv",
-    "FrameStack",
-    "GrayScaleAndResize",
-    "MaxAndSkipEnv",
-    "NoopResetEnv",
-    "NormalizedImageEnv",
-    "WarpFrame",
-    "is_atari",
-    "wrap_atari_for_new_api_stack",
-]
