@@ -88,15 +88,13 @@ class DeviceDriver(LocalDriver):
         used_devices = config.learner_class.devices_of(config)
         env = None if resolved is None else resolved.make()
         self._check_devices(len(devices.joined_devices(used_devices)))
-        pipelines = self._make_pipelines(env)
-        module_spaces = self.spaces[self.module_id]
-        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *module_spaces)
+        env_to_module, module_to_env = self._make_pipelines(env)
+        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *self.spaces[self.module_id])
         self.available_memory = free_device_memory(used_devices)
         self._log_memory()
         require_device_memory(used_devices, self.train_batch_memory, self._require_memory_of_batch)
         self.learner = self._make_learner()
         if env is not None:
-            env_to_module, module_to_env = pipelines
             self.rollout = DeviceRollout(
                 env=env,
                 module_id=self.module_id,

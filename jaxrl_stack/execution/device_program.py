@@ -92,9 +92,7 @@ class DeviceProgram(Place):
     settings: Any = None
     is_warm: bool = True
 
-    def __call__(
-        self, learner: Any, runner: Any, kept: Any, timesteps: Any, settings: Any, num_warm_up: Any
-    ) -> tuple[Any, ...]:
+    def __call__(self, learner, runner, kept, timesteps, settings, num_warm_up) -> tuple[Any, ...]:
         """Runs on one device of the learner; traced once.
 
         Args:
@@ -172,9 +170,7 @@ class DeviceProgram(Place):
     # ----------------------------------------------------------------------------------------------------------- verbs
 
     @jax.named_scope(SAMPLING)
-    def sample(
-        self, state: TrainState, *, num_steps: int, num_shares: int = 1, at_least: int = 0
-    ) -> tuple[TrainState, dict[str, Any]]:
+    def sample(self, state, *, num_steps, num_shares=1, at_least=0) -> tuple[TrainState, dict[str, Any]]:
         """See `Place.sample`. Every share ends with a cut, as if it had been a ``sample()`` call of its own."""
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -283,13 +279,7 @@ class DeviceProgram(Place):
         return jax.eval_shape(one_step, jax.random.key(0), state, settings, np.zeros(2, np.uint32))
 
 
-def repeat(
-    function: Callable[[Any], tuple[Any, Any]],
-    state: Any,
-    start: Any,
-    stop: Any,
-    combined: Callable[[Any, Any], Any] = lambda before, result: result,
-) -> tuple[Any, Any]:
+def repeat(function, state, start, stop, combined=lambda before, result: result) -> tuple[Any, Any]:
     """Call a function again and again, inside one loop of a compiled program.
 
     Args:

@@ -46,8 +46,7 @@ def evaluation_results(
         logger.aggregate([metrics for _, _, metrics in new])
         shares += new
     ended = [episodes for _, episodes, _ in shares] or [EndedEpisodes.of(())]
-    together = jax.tree.map(lambda *parts: np.concatenate(parts), *map(vars, ended))
-    episodes = EndedEpisodes(**together)
+    episodes = EndedEpisodes(**jax.tree.map(lambda *parts: np.concatenate(parts), *map(vars, ended)))
     results = logger.compile()
     counts = {
         "num_episodes": len(episodes.returns),

@@ -98,8 +98,7 @@ class HostDriver(LocalDriver, Place):
 
     def _estimate_memory(self, *spaces: gym.Space) -> None:
         """Work out what sampling and learning take, and refuse what cannot fit."""
-        estimates = self.step.memory_estimates(self, *(spaces or (None, None)))
-        self.rollout_memory, self.train_batch_memory = estimates
+        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *(spaces or (None, None)))
         self.available_memory = memory.available_host_bytes()
         memory.require_host_memory(
             self.config, self.rollout_memory, self.train_batch_memory, self._require_memory_of_batch
@@ -192,9 +191,7 @@ class HostDriver(LocalDriver, Place):
 
     # ----------------------------------------------------------------------------------------------------------- verbs
 
-    def sample(
-        self, state: TrainState, *, num_steps: int, num_shares: int, at_least: int
-    ) -> tuple[TrainState, Sequence[Any]]:
+    def sample(self, state, *, num_steps, num_shares, at_least) -> tuple[TrainState, Sequence[Any]]:
         """See `Place.sample`."""
         started, group = time.perf_counter(), self.env_runner_group
         if not self._samples_blocks:

@@ -190,9 +190,7 @@ class JoinedDriver(Driver):
 
     def modules(self) -> dict[str, RLModule]:
         multi = self._actors.first(_module_spec).build(seed=0)
-        states = self.learner_group.get_weights()
-        for module_id, module in multi.items():
-            module.set_state(states[module_id])
+        multi.set_state(self.learner_group.get_weights())
         return dict(multi.items())
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:

@@ -55,8 +55,7 @@ class OffPolicyStep(TrainingStep):
 
     def plan(self, driver: LocalDriver) -> None:
         config = self.config
-        on_host = driver.learner_group.host_connector_names
-        if on_host:
+        if on_host := driver.learner_group.host_connector_names:
             raise ValueError(
                 f"The learner pipeline's {on_host} run on the host, on episodes, and {config.algo_class.__name__} "
                 f"learns from rows that are drawn from a replay buffer. Write them as pure functions, "

@@ -94,10 +94,8 @@ class Place(Protocol):
         """Hand new weights, and merged states of connectors, to the runners."""
         return state
 
-    def repeat(
-        self, function: Callable[[TrainState], tuple[TrainState, Any]], state: TrainState, times: int
-    ) -> tuple[TrainState, Any]:
-        """Call a function several times, one after the other; the metrics are those of the last call."""
+    def repeat(self, function: Callable[..., Any], state: TrainState, times: int) -> tuple[TrainState, Any]:
+        """Call ``state -> (state, metrics)`` several times in a row; the metrics are those of the last call."""
         result = None
         for _ in range(times):
             state, result = function(state)
