@@ -423,7 +423,7 @@ class GymnaxEnv(AutoResetJaxEnv):
         if name in drawings.SCENES:
             return drawings.SCENES[name](state, self._params)
         if name in drawings.GRIDS:
-            return drawings.observation(self._observe(state), self._observation_space)
+            return drawings.observation(self._observe(state), self.observation_space)
         own = getattr(self.env, "render", None)
         if own is None or str(getattr(own, "__module__", "")).startswith("gymnax."):
             return None
