@@ -9,6 +9,7 @@ import datetime
 import logging
 import operator
 import os
+import pathlib
 import socket
 import threading
 import time
@@ -46,7 +47,9 @@ from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopCriteria, Until
+from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.compile_clock import CompileClock
@@ -397,6 +400,28 @@ class Algorithm(Checkpointable):
         for line in outcome.lines(self._output.directory) if progress else ():
             print(line)
         return outcome.result
+
+    def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> pathlib.Path:
+        """Write all that is known of this run to one HTML file that needs no server and no network.
+
+        It holds the curves of `history`, the newest video of the run's directory, what the numbers say in words, the
+        settings that are not the defaults, versions, and the command that repeats the run.
+
+        Args:
+            path: ``report.html``; folders are made, a file that is there is replaced.
+            title: None for algorithm and environment.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            ValueError: If `path` does not end in ``.html``.
+        """
+        from jaxrl_stack.runs.report import write_report
+
+        defaults = as_json(self.get_default_config().to_dict())
+        return write_report(Run.of(self, folder=self._output.directory), path, defaults=defaults, title=title)
 
     def _checked_criteria(self, until: Until) -> StopCriteria:
         criteria = StopCriteria(until, iteration=self._iteration)

@@ -8,12 +8,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.origin import read_origin
+from jaxrl_stack.runs.origin import read_origin, run_origin
+from jaxrl_stack.runs.writers import CONFIG_FILE, RESULT_FILE, TABLE_FILE, as_json
 
-_TABLES = ("progress.csv", "result.json")
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+
+_TABLES = (TABLE_FILE, RESULT_FILE)
 # Settings in which runs of one group may differ: they say nothing about what is learned.
 _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir"}
 
@@ -52,7 +56,21 @@ class Run:
         folder = found if found.is_dir() else found.parent
         # A table with a name of its own is called by that: there may be several in a folder.
         name = folder.absolute().name if found.is_dir() or found.name in _TABLES else found.stem
-        return cls(name, history, _settings(folder / "params.json"), read_origin(folder), folder)
+        return cls(name, history, _settings(folder / CONFIG_FILE), read_origin(folder), folder)
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, name: str | None = None, folder: Path | None = None) -> Run:
+        """The run of an algorithm in this process, as far as it has come.
+
+        Args:
+            algorithm: It may go on training: its history is the run's.
+            name: None for that of its class.
+            folder: Where its files are, if it has any.
+        """
+        kind = type(algorithm).__name__
+        return cls(
+            name or kind, algorithm.history, as_json(algorithm.config.to_dict()), run_origin(algorithm=kind), folder
+        )
 
     @property
     def algorithm(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -11,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.curves import RETURN, STEPS, Band
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.origin import run_origin
 from jaxrl_stack.runs.plots import bands_of, figure_of
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
-from jaxrl_stack.utils.results import check_stop
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -90,45 +89,35 @@ def run_seeds(
     Args:
         config: What is trained; it is not changed, and its own ``seed`` does not count.
         seeds: How many, for 0, 1, 2, ...; or the seeds themselves.
-        until: When each of them ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: at the first of these values
-            that is reached. Curves are compared where all seeds have been, so let all train for as long.
+        until: When each of them ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
+            Curves are compared where all seeds have been, so let all train for as long.
         progress: Whether to print a line for each seed.
 
     Returns:
         Their histories, with ``plot(path)`` and ``report(path)``.
 
     Raises:
-        ValueError: If there are no seeds, or `until` is empty or names what results do not hold.
+        ValueError: If there are no seeds, or `until` is None or names what results do not hold.
     """
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not chosen:
         raise ValueError(f"run_seeds(seeds={seeds!r}): must be at least one.")
-    if not until:
-        raise ValueError("run_seeds(until={}): say when a run ends, {'num_env_steps_sampled_lifetime': 200_000}.")
-    origin, runs = run_origin(), []
+    if until is None:
+        raise ValueError("run_seeds(until=None): say when a run ends, {'num_env_steps_sampled_lifetime': 200_000}.")
+    runs = []
     for place, seed in enumerate(chosen, start=1):
         started = time.perf_counter()
-        own = config.copy(copy_frozen=False).debugging(seed=seed)
-        algo = own.build_algo()
+        algo = config.copy(copy_frozen=False).debugging(seed=seed).build_algo()
         try:
-            history = _trained(algo, until)
+            algo.learn(until, progress=False)
         finally:
             algo.stop()
-        about = {**origin, "algorithm": type(algo).__name__}
-        runs.append(Run(f"seed {seed}", history, as_json(own.to_dict()), about))
+        runs.append(Run.of(algo, f"seed {seed}"))
         if progress:
+            last = algo.history.last
             print(
-                f"seed {seed} ({place} of {len(chosen)}): return {number_text(history.last.get(RETURN, float('nan')))} "
-                f"after {history.last[STEPS]:,.0f} steps, {time.perf_counter() - started:.1f} s",
+                f"seed {seed} ({place} of {len(chosen)}): return {number_text(last.get(RETURN, math.nan))} after "
+                f"{last[STEPS]:,.0f} steps, {time.perf_counter() - started:.1f} s",
                 flush=True,
             )
     return SeedRuns(tuple(runs), as_json(type(algo).get_default_config().to_dict()))
-
-
-def _trained(algo: Any, until: Mapping[str, float]) -> History:
-    history = History()
-    while True:
-        result = algo.train()
-        history.append(result)
-        if check_stop(result, until):
-            return history
