@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +46,7 @@ class RunFigure(_figure.Figure):
 
     def to_svg(self) -> str:
         """The figure as an ``<svg>`` element, as wide as where it is put."""
-        stream = io.StringIO()
-        with _matplotlib.rc_context(_SVG_SETTINGS):
-            self.savefig(stream, format="svg", metadata=_NO_METADATA, transparent=True)
-        text = stream.getvalue()
+        text = _svg_of(self, transparent=True)
         return text[text.index("<svg") :]
 
     def _repr_png_(self) -> bytes:
@@ -59,8 +57,18 @@ class RunFigure(_figure.Figure):
 
 def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".svg":
+        path.write_text(_svg_of(figure), encoding="utf-8")
+    else:
+        figure.savefig(path, dpi=200)
+
+
+def _svg_of(figure: Any, *, transparent: bool = False) -> str:
+    stream = io.StringIO()
     with _matplotlib.rc_context(_SVG_SETTINGS):
-        figure.savefig(path, dpi=200, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else None)
+        figure.savefig(stream, format="svg", metadata=_NO_METADATA, transparent=transparent)
+    # Coordinates in points, with six decimals: half of the file, and nobody sees more than the first.
+    return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), stream.getvalue())
 
 
 def checked_figure_path(path: str | os.PathLike[str]) -> Path:
