@@ -122,6 +122,7 @@ class Algorithm(Checkpointable):
         callbacks: Calls the hooks of ``config.callbacks``.
         driver: Samples, learns and evaluates: on the device for a JAX environment, with env runners for others.
         history: The numbers of all iterations as a table, those of before a restored checkpoint included.
+        output: Writes results as `reporting` says; ``output.directory`` is where, None before the first result.
         stop_criteria: What ends the running `learn`, and then makes ``result["done"]`` true; None outside of it.
     """
 
@@ -197,7 +198,7 @@ class Algorithm(Checkpointable):
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
         enable_compilation_cache(config.compilation_cache_dir or None)
-        self._output = self._new_output(config)
+        self.output = self._new_output(config)
         resolved = None
         if config.env is not None or self.training_step_class.needs_env:
             resolved = resolve_env(config.env, config.env_config)
@@ -224,13 +225,13 @@ class Algorithm(Checkpointable):
         self.history = History()
 
     def _new_output(self, config: AlgorithmConfig) -> RunOutput:
-        name = f"{type(self).__name__} {short(config.env)}"
+        names = (type(self).__name__, str(config.env) if isinstance(config.env, str) else short(config.env))
         # Of joined processes, which all know every result, the first one writes.
         writes = num_joined_processes() == 1 or jax.process_index() == 0
         loggers: Any = config.loggers  # a dict, whatever they were given as
         if not writes:
-            return RunOutput(name, self._reported_config)
-        return RunOutput(name, self._reported_config, config.results_dir, loggers)
+            return RunOutput(*names, self._reported_config)
+        return RunOutput(*names, self._reported_config, config.results_dir, loggers)
 
     def _reported(self) -> dict[str, Any]:
         """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""
@@ -364,7 +365,7 @@ class Algorithm(Checkpointable):
         self.log_result(result)
         result["done"] = self.stop_criteria is not None and self.stop_criteria.reached(result) is not None
         self.history.append(result)
-        self._output.write(result)
+        self.output.write(result)
         return result
 
     def learn(self, until: Until = None, *, progress: bool = True) -> Result:
@@ -397,7 +398,7 @@ class Algorithm(Checkpointable):
         display.header(f"{type(self).__name__} in {short(self.config.env)}, until {criteria}.")
         with display:
             outcome = learn(self, criteria, display, "training" if last else "compiling the training program")
-        for line in outcome.lines(self._output.directory) if progress else ():
+        for line in outcome.lines(self.output.directory) if progress else ():
             print(line)
         return outcome.result
 
@@ -956,8 +957,8 @@ class Algorithm(Checkpointable):
                 return False
         self.config = config
         self._start_anew(config)
-        self._output.close()
-        self._output = self._new_output(config)
+        self.output.close()
+        self.output = self._new_output(config)
         self.driver.callbacks = self.callbacks
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.metrics.reported = self._reported
@@ -973,7 +974,7 @@ class Algorithm(Checkpointable):
 
     def cleanup(self) -> None:
         """Free what `setup` made."""
-        self._output.close()
+        self.output.close()
         self.driver.stop()
 
 

@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -103,7 +104,12 @@ def learn(
                     after_iteration(reason)
                 display.iteration(result, statistics, is_last=bool(reason))
                 if reason:
-                    return Outcome(result, statistics, reason)
+                    outcome = Outcome(result, statistics, reason)
+                    algo.output.log("\n".join(outcome.lines()))
+                    return outcome
+    except BaseException as error:
+        algo.output.log("".join(traceback.format_exception(error)))
+        raise
     finally:
         algo.stop_criteria = None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.progress import Silence, eta_text, numbers_text
 from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text
 from jaxrl_stack.runs.stop import StopCriteria
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _DRAW_EVERY = 0.25
 _MAX_POINTS = 400
 _WIDTH, _HEIGHT = 560, 150
-_STEPS, _RETURN = "num_env_steps_sampled_lifetime", "env_runners/episode_return_mean"
 
 
 class NotebookDisplay(Silence):
@@ -72,9 +72,9 @@ class NotebookDisplay(Silence):
 
     def _curve(self) -> str:
         history = self._history
-        if history is None or _RETURN not in history or _STEPS not in history:
+        if history is None or RETURN not in history or STEPS not in history:
             return ""
-        return curve_svg(history[_STEPS], history[_RETURN], label="mean return over env steps")
+        return curve_svg(history[STEPS], history[RETURN], label="mean return over env steps")
 
 
 def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str) -> str:

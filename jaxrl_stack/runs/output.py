@@ -28,7 +28,8 @@ class RunOutput:
     Everything begins with the first result: what ends before it leaves nothing behind.
 
     Args:
-        name: What the run is called: its algorithm and environment.
+        algorithm: The algorithm's name.
+        env: What to call its environment.
         config: Its settings, as ``config.to_dict()`` returns them.
         directory: Where to write `ResultWriter`'s files, ``run.json`` and ``log.txt``; None for nowhere. If a run has
             written there before, ``<directory>_2`` and so on.
@@ -43,14 +44,15 @@ class RunOutput:
 
     def __init__(
         self,
-        name: str,
+        algorithm: str,
+        env: str,
         config: Mapping[str, Any],
         directory: str | os.PathLike[str] | None = None,
         loggers: Mapping[str, Mapping[str, Any]] | None = None,
     ):
         self._loggers = loggers or {}
         check_installed(self._loggers)
-        self._name, self._config = name, config
+        self._algorithm, self._env, self._config = algorithm, env, config
         self._asked_for = None if directory is None else Path(directory)
         self.directory: Path | None = None
         self._writer: ResultWriter | None = None
@@ -80,7 +82,7 @@ class RunOutput:
             directory = asked_for.with_name(f"{asked_for.name}_{number}")
         self._writer, self.directory = ResultWriter(directory, self._config), directory
         if not (directory / ORIGIN_FILE).exists():
-            write_origin(directory)
+            write_origin(directory, algorithm=self._algorithm)
         kept, self._log = self._log, logging.FileHandler(directory / LOG_FILE, encoding="utf-8")
         self._log.setFormatter(_FORMAT)
         _LOGGER.addHandler(self._log)
@@ -91,14 +93,14 @@ class RunOutput:
 
     def _started_trackers(self) -> list[Tracker]:
         if self._trackers is None:
-            name = f"{self._name} {datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
+            name = f"{self._algorithm} {self._env} {datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
             directory = None if self.directory is None else str(self.directory)
             self._trackers = start_trackers(self._loggers, RunInfo(name, as_json(self._config), directory))
         return self._trackers
 
     def log(self, text: str) -> None:
-        """Add a line to the log file, and to nothing else."""
-        if self._log is not None:
+        """Add a text to the log file, and to nothing else; there is none before the first result."""
+        if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text
 from jaxrl_stack.runs.stop import StopCriteria
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _DRAWS = 4
 """Of the live display, per second."""
+_SPARKS = 60
 
 
 def eta_text(criteria: StopCriteria, result: Mapping[str, Any], statistics: RunStatistics) -> str:
@@ -101,7 +103,7 @@ def seconds_between_lines(elapsed: float) -> float:
 
 
 class LiveDisplay(Silence):
-    """Two lines that are redrawn a few times a second, at no cost to the run: bar and ETA, and the numbers.
+    """Lines that are redrawn a few times a second: bar and ETA, the numbers, and the curve of the return.
 
     Args:
         console: A terminal.
@@ -111,6 +113,7 @@ class LiveDisplay(Silence):
     def __init__(self, console: Console, criteria: StopCriteria):
         self._console, self._criteria = console, criteria
         self._latest: tuple[Mapping[str, Any], RunStatistics] | None = None
+        self._history: History | None = None
         self._is_stopping = False
         self._task = "building and compiling the training program"
         self._started = time.monotonic()
@@ -128,7 +131,7 @@ class LiveDisplay(Silence):
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, history: History, task: str) -> None:
-        self._task = task
+        self._task, self._history = task, history
 
     def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
         self._latest = (result, statistics)
@@ -150,6 +153,8 @@ class LiveDisplay(Silence):
             eta = eta_text(self._criteria, result, statistics)
             line.add_row(self._spinner, bar, Text(f"{duration(elapsed)}, ETA {eta}"))
             lines = [line, Text("  " + " · ".join(numbers_text(statistics)))]
+            if self._history is not None and RETURN in self._history:
+                lines.append(Text(f"  {self._history.sparkline(width=_SPARKS)}"))
         if self._is_stopping:
             lines.append(Text("  stopping after this iteration; Ctrl-C again aborts", style="bold yellow"))
         return Group(*lines)

@@ -128,7 +128,9 @@ def test_one_setting_writes_files(tmp_path):
         assert "env_step_timer" not in results[1]["env_runners"]  # a timer of the host
         assert len(History.read(directory)) == 2 and len(list(directory.glob("events.out.tfevents.*"))) == 1
         assert json.loads((directory / "params.json").read_text())["env"] == "gymnax/CartPole-v1"
-        assert read_origin(directory)["versions"] and "before the first result" in (directory / "log.txt").read_text()
+        log = (directory / "log.txt").read_text()
+        assert "before the first result" in log and "training_iteration = 2 has reached 2" in log
+        assert read_origin(directory)["algorithm"] == "PPO"
     assert logging.getLogger("jaxrl_stack").handlers == []
 
 
@@ -161,13 +163,13 @@ def iteration(number: int) -> dict:
 def test_results_go_to_a_tracker_by_its_name(monkeypatch, name):
     runs = []
     fake(monkeypatch, name, init=lambda **options: runs.append(FakeRun(**options)) or runs[-1])
-    output = RunOutput("PPO 'CartPole'", {"lr": 0.1}, loggers={name: {"project": "mine"}})
+    output = RunOutput("PPO", "CartPole", {"lr": 0.1}, loggers={name: {"project": "mine"}})
     assert runs == []
     output.write(iteration(1))
     output.write(iteration(2))
     output.close()
     (run,) = runs
-    assert run.options["project"] == "mine" and run.options["name"].startswith("PPO 'CartPole' 2")
+    assert run.options["project"] == "mine" and run.options["name"].startswith("PPO CartPole 2")
     assert run.options["config"] == {"lr": 0.1} and run.finished == 1
     assert run.logged == [(128 * i, {"training_iteration": i, STEPS: 128 * i}) for i in (1, 2)]
 
@@ -200,7 +202,7 @@ def test_mlflow_gets_batches_through_a_client_of_its_own(monkeypatch):
 
     fake(monkeypatch, "mlflow", MlflowClient=Client)
     fake(monkeypatch, "mlflow.entities", Metric=lambda *values: values)
-    output = RunOutput("PPO", {"lr": 0.1}, loggers={"mlflow": {"tracking_uri": "here"}})
+    output = RunOutput("PPO", "CartPole", {"lr": 0.1}, loggers={"mlflow": {"tracking_uri": "here"}})
     output.write(iteration(1))
     output.close()
     begin = [("uri", "here"), ("id of jaxrl", "PPO"), ("7", "params.json", {"lr": 0.1})]
