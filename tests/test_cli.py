@@ -263,6 +263,21 @@ def test_set_changes_single_settings_of_what_is_used_otherwise():
     assert origin.endswith("Changed: lr=1e-4, " + ", ".join([*texts[1:], "log_level=ERROR", "grad_clip=None."]))
 
 
+def test_an_environment_in_the_working_directory_is_trained_evaluated_and_gone_on_with(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # restores sys.path, which the command changes
+    assert cli.main(["new", "env", "TinyMaze"]) == 0
+    options = ["--config", json.dumps(SMALL), "--num-iterations", "1", "--quiet", "--results-dir"]
+    assert train("ppo", "tiny_maze:TinyMaze", *options, "run") == 0
+    command = shlex.split(closing_line(capsys.readouterr().out, "Evaluate"))
+    assert command[-2:] == ["--env", "tiny_maze:TinyMaze"]
+    assert cli.main(["evaluate", "run"]) == 2
+    error = capsys.readouterr().err
+    assert "named again, --env module:Class" in error and error.count("\n") == 1
+    assert cli.main(command[1:]) == 0 and "4 episodes" in capsys.readouterr().out
+    assert train("--restore", "run", "--env", "tiny_maze:TinyMaze", *options[:-1], "--results-dir", "on") == 0
+
+
 def test_a_second_ctrl_c_aborts(tmp_path, capsys):
     file = tmp_path / "experiment.py"
     file.write_text(
@@ -432,28 +447,26 @@ def test_version_and_help(capsys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_new_writes_is_clean_and_trains(kind, tmp_path, capsys, monkeypatch):
+def test_what_new_writes_is_clean(kind, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new", kind, "MyPPOThing2"]) == 0
     assert capsys.readouterr().out.endswith("Train it: jaxrl train file my_ppo_thing2.py\n")
-    file = tmp_path / "my_ppo_thing2.py"
-    text = file.read_text()
+    text = (tmp_path / "my_ppo_thing2.py").read_text()
     assert "class MyPPOThing2" in text and "keleton" not in text
     for check in (["check"], ["format", "--check"]):
-        lint = [
-            "ruff",
-            *check,
-            "--config",
-            str(ROOT / "pyproject.toml"),
-            "--stdin-filename",
-            "jaxrl_stack/cli/x.py",
-            "-",
-        ]
-        subprocess.run([sys.executable, "-m", *lint], input=text, cwd=ROOT, text=True, check=True, capture_output=True)
-    small = ["--set", "train_batch_size_per_learner=128", "--set", "minibatch_size=64", "--set", "num_epochs=1"]
-    assert train("file", file.name, *small, "--num-iterations", "1", "--quiet", "--results-dir", "run") == 0
+        # By the rules of this project, as if it stood here.
+        command = [sys.executable, "-m", "ruff", *check, "--stdin-filename", "jaxrl_stack/cli/skeletons/x.py", "-"]
+        subprocess.run(command, input=text, cwd=ROOT, text=True, check=True, capture_output=True)
     assert cli.main(["new", kind, "MyPPOThing2"]) == 2
     assert "my_ppo_thing2.py cannot be written (File exists)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["module", "algo"])  # an environment is trained above
+def test_what_new_writes_trains(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", kind, "Mine"]) == 0
+    small = ["--set", "train_batch_size_per_learner=128", "--set", "minibatch_size=64", "--set", "num_epochs=1"]
+    assert train("file", "mine.py", *small, "--num-iterations", "1", "--quiet", "--results-dir", "run") == 0
 
 
 @pytest.mark.parametrize(("given", "name", "file"), [("maze", "Maze", "maze.py"), ("my-maze", "MyMaze", "my_maze.py")])

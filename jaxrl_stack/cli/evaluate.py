@@ -40,7 +40,7 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
     """The algorithm of the checkpoint, with what the options change about its evaluation."""
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
-    config = config_for_checkpoint(path, arguments.config_file)
+    config = config_for_checkpoint(arguments)
     if arguments.episodes is not None:
         config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
     options = (("explore", arguments.explore), ("seed", arguments.seed))
@@ -51,7 +51,7 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
         config.evaluation(evaluation_config={**present, **changes})
     with wrong_input(f"CHECKPOINT {path}"):
         algo = Algorithm.from_checkpoint(str(path), config=config)
-    if arguments.env is None:
+    if arguments.env in (None, config.env):
         return algo
     try:
         return _moved(algo, config, arguments.env)

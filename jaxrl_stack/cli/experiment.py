@@ -38,7 +38,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     criteria_from = "--stop"
     arguments.algo = arguments.algo and _in_any_case(arguments.algo)
     if arguments.config_file is None and arguments.restore is not None and arguments.algo is None:
-        config = config_of_checkpoint(f"--restore {arguments.restore}", pathlib.Path(arguments.restore))
+        config = config_of_checkpoint(f"--restore {arguments.restore}", pathlib.Path(arguments.restore), arguments.env)
         origin = _change(config, arguments.env, settings, arguments.restore)
     elif arguments.config_file is None:
         config, origin = _config_of_options(arguments.algo, arguments.env, settings, "--config")
@@ -144,12 +144,13 @@ def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any
     return f"settings of {source}{' and of --config' if settings else ''}."
 
 
-def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
+def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None) -> AlgorithmConfig:
     """The config that a checkpoint holds.
 
     Args:
         option: What named the checkpoint, for messages.
         path: The checkpoint.
+        env: The environment that the user names; if it is the checkpoint's, its code is trusted.
 
     Raises:
         CliError: If there is none, or it does not hold all settings.
@@ -161,22 +162,23 @@ def config_of_checkpoint(option: str, path: pathlib.Path) -> AlgorithmConfig:
     by_file = "name the Python file that defines the run's `config`: --config-file PATH"
     try:
         with opened(path) as stored:
-            config, missing = stored_config(stored, ClassLoader(), {})
+            config, missing = stored_config(stored, ClassLoader(() if env is None else env), {})
     except (OSError, ValueError) as error:
         raise CliError(
-            f"{option}: {error} `jaxrl train` prints the path of its checkpoint; where settings are code of your own, "
-            f"{by_file}."
+            f"{option}: {error} `jaxrl train` prints the path of its checkpoint; an environment module:Class has to be "
+            f"named again, --env module:Class; where settings are code of your own, {by_file}."
         ) from error
     if missing:
         raise CliError(f"{option}: does not store the settings {', '.join(missing)}, which hold code; {by_file}.")
     return config
 
 
-def config_for_checkpoint(path: pathlib.Path, config_file: str | None) -> AlgorithmConfig:
+def config_for_checkpoint(arguments: argparse.Namespace) -> AlgorithmConfig:
     """The config to restore the argument CHECKPOINT with: of ``--config-file``, or its own."""
-    if config_file is not None:
-        return python_experiment(pathlib.Path(config_file))[0]
-    return config_of_checkpoint(f"CHECKPOINT {path}", path)
+    if arguments.config_file is not None:
+        return python_experiment(pathlib.Path(arguments.config_file))[0]
+    path = arguments.checkpoint
+    return config_of_checkpoint(f"CHECKPOINT {path}", pathlib.Path(path), arguments.env)
 
 
 def _shown(value: Any) -> str:

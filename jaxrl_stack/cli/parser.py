@@ -242,8 +242,7 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     )
     evaluate.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
     evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
-    evaluate.add_argument("--env", metavar="ENV", help="another environment of the same spaces")
-    _add_config_file(evaluate)
+    _add_code(evaluate)
     evaluate.add_argument(
         "--explore",
         action=argparse.BooleanOptionalAction,
@@ -254,7 +253,10 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
 
 
-def _add_config_file(command: _Parser) -> None:
+def _add_code(command: _Parser) -> None:
+    command.add_argument(
+        "--env", metavar="ENV", help="another environment of the same spaces; the run's own, if that is module:Class"
+    )
     command.add_argument(
         "--config-file", metavar="PATH", help="Python file with the run's `config`, if that holds functions or classes"
     )
@@ -284,7 +286,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
     video.add_argument("--out", metavar="PATH", help=".mp4, .webm or .gif (default: an .mp4 beside the checkpoint)")
     video.add_argument("--episodes", type=_positive, metavar="N", default=2, help="episodes to film (default: 2)")
     video.add_argument("--seed", type=int, metavar="N", default=0, help="which episodes (default: 0)")
-    _add_config_file(video)
+    _add_code(video)
     report = add(
         "report",
         help="write a page about a run",

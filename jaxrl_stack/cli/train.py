@@ -120,8 +120,10 @@ def _train(
     lines = outcome.lines(directory)
     if checkpoint is not None:
         command = ["jaxrl", "evaluate", checkpoint]
+        # Code that is not this package's is not in the checkpoint.
         if arguments.config_file is not None and arguments.config_file.endswith(".py"):
-            # Functions and classes that the file puts into the config are not in the checkpoint.
             command += ["--config-file", arguments.config_file]
+        elif ":" in env_name(algo.config):
+            command += ["--env", env_name(algo.config)]
         lines += [f"Checkpoint: {checkpoint}", f"Evaluate:   {shlex.join(command)}"]
     return lines, outcome.is_interrupted

@@ -19,8 +19,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     checkpoint = pathlib.Path(arguments.checkpoint)
     out = arguments.out or checkpoint.with_name(f"{checkpoint.name}.mp4")
-    config = config_for_checkpoint(checkpoint, arguments.config_file)
+    config = config_for_checkpoint(arguments)
     with wrong_input(f"CHECKPOINT {checkpoint}"):
+        if arguments.env is not None:
+            config.environment(arguments.env)
         video = record_checkpoint(checkpoint, out, arguments.episodes, seed=arguments.seed, config=config)
     print(f"Video: {video}")
     return 0
