@@ -40,8 +40,8 @@ SMALLER = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
 
 
 def as_script() -> str:
@@ -87,7 +87,7 @@ def test_python_examples_run(tmp_path, ray_session):
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md", "docs/parity.md",
                                   "docs/host_environments.md", "docs/environments.md", "docs/accelerators.md",
                                   "docs/several_processes.md", "docs/checkpoints.md", "docs/training_steps.md",
-                                  "docs/extending.md",
+                                  "docs/extending.md", "docs/command_line.md",
                                   "jaxrl_stack/algorithms/ppo/README.md",
                                   "jaxrl_stack/algorithms/tqc/README.md"])  # fmt: skip
 def test_links_between_pages_lead_somewhere(page):
@@ -96,15 +96,16 @@ def test_links_between_pages_lead_somewhere(page):
         assert (path.parent / target).exists(), f"{page} links to {target}"
 
 
-def test_commands_parse(monkeypatch):
-    """Every `jaxrl` command of the README is one that the command line knows."""
+@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
+def test_commands_parse(page, monkeypatch):
+    """Every `jaxrl` command of a page is one that the command line knows."""
     import shlex
 
     from jaxrl_stack import cli
 
     commands = [
-        line[line.index("jaxrl ") :].split("; done")[0]
-        for block in blocks("bash")
+        re.split(r"; done|\)\"", line[line.index("jaxrl ") :])[0]
+        for block in blocks("bash", (ROOT / page).read_text())
         for line in block.splitlines()
         if "jaxrl " in line
     ]

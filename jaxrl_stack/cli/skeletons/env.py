@@ -41,6 +41,13 @@ class SkeletonEnv(AutoResetJaxEnv):
         truncated = state["time"] >= 100  # cut off: what would have come after it counts
         return self._observe(state), state, reward, terminated, truncated, {}
 
+    def render(self, state):
+        """A frame for videos: uint8 [height, width, 3]. Leave it out if there is nothing to see."""
+        cells = np.full((1, self.length + 1, 3), 230, np.uint8)
+        cells[0, -1] = (90, 170, 90)
+        cells[0, state["position"]] = (40, 80, 160)
+        return cells.repeat(40, axis=0).repeat(40, axis=1)
+
     def _observe(self, state):
         return jnp.stack([state["position"] / self.length])
 
