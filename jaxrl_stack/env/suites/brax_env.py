@@ -51,7 +51,8 @@ class PhysicsEnv(SuiteEnv):
 
         physics, rewards = jax.lax.scan(repeated, physics, length=self.action_repeat)
         time += self.action_repeat
-        return physics.obs, (physics, time), rewards.sum(), physics.done, time >= self.episode_length, physics.metrics
+        truncated = (time >= self.episode_length) & (physics.done == 0)
+        return physics.obs, (physics, time), rewards.sum(), physics.done, truncated, physics.metrics
 
 
 class BraxEnv(PhysicsEnv):
