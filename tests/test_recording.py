@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -235,3 +238,16 @@ def test_evaluations_are_recorded_every_so_many_iterations(tmp_path):
         algo.train()
     algo.stop()
     assert sorted(path.name for path in folder.iterdir()) == ["iteration_000002.mp4", "iteration_000004.mp4"]
+
+
+def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "videos.md").read_text()
+    first, interval, drawn = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    small = ".training(train_batch_size_per_learner=128, num_epochs=1, minibatch_size=None).build_algo()"
+    names: dict = {}
+    exec(first.replace(".build_algo()", small).replace("range(5)", "range(1)"), names)
+    assert (tmp_path / "cartpole.mp4").stat().st_size > 0 and len(names["video"].returns) == 2
+    exec(interval + drawn, names)
+    assert names["config"].evaluation_video_interval == 10
+    assert names["Corridor"].render(None, np.int32(3))[5, 65].tolist() == [52, 101, 164]
