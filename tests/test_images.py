@@ -1,0 +1,152 @@
+"""Images through a whole algorithm: bytes stay bytes, both drivers, replay, resuming; examples of docs/networks.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs.settings import ConfiguredEnv
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.tqc import TQCConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
+
+PAGE = Path(__file__).parents[1] / "docs" / "networks.md"
+MODEL = {"conv_filters": [[2, 3, 3]], "fcnet_hiddens": [4], "head_fcnet_hiddens": [4], "fusionnet_hiddens": [4]}
+
+
+class Blinking(ConfiguredEnv):
+    """An image of one brightness, drawn anew in every step; action 1 pays where it is bright. Episodes have 8 steps."""
+
+    defaults = {"continuous": False, "size": 6}
+
+    @property
+    def observation_space(self):
+        return gym.spaces.Box(0, 255, (self.settings["size"], self.settings["size"], 1), np.uint8)
+
+    @property
+    def action_space(self):
+        return gym.spaces.Box(-1, 1, (1,)) if self.settings["continuous"] else gym.spaces.Discrete(2)
+
+    def _obs(self, bright):
+        return jnp.full(self.observation_space.shape, jnp.where(bright, 230, 20), jnp.uint8)
+
+    def reset_env(self, key, params):
+        bright = jax.random.bernoulli(key)
+        return self._obs(bright), (jnp.int32(0), bright)
+
+    def step_env(self, key, state, action, params):
+        t, bright = state
+        chosen = action[0] > 0 if self.settings["continuous"] else action == 1
+        now = jax.random.bernoulli(key)
+        return self._obs(now), (t + 1, now), (chosen == bright).astype(jnp.float32), False, t + 1 >= 8, {}
+
+
+register_env("blinking", Blinking)
+register_env("blinking-host", lambda config: GymnasiumFromJax(Blinking(dict(config))))
+
+
+def config_of(config_class, env, **env_config):
+    config = config_class().environment(env, env_config=env_config).rl_module(model_config=MODEL)
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=4).debugging(seed=1)
+    if config_class is PPOConfig:
+        return config.training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=2)
+    config.training(train_batch_size_per_learner=8, num_steps_sampled_before_learning_starts=16)
+    return config.reporting(min_sample_timesteps_per_iteration=32, min_time_s_per_iteration=0)
+
+
+def bytes_in(tree):
+    return [leaf for leaf in jax.tree.leaves(tree) if getattr(leaf, "shape", ())[-3:] == (6, 6, 1)]
+
+
+@pytest.mark.parametrize("env", ["blinking", "blinking-host"])
+@pytest.mark.parametrize(
+    ("config_class", "continuous"), [(PPOConfig, False), (DQNConfig, False), (SACConfig, True), (TQCConfig, True)]
+)
+def test_images_of_bytes_are_trained_on_and_kept_as_bytes(config_class, continuous, env):
+    algo = config_of(config_class, env, continuous=continuous).build_algo()
+    before = algo.get_weights()[DEFAULT_MODULE_ID]
+    for _ in range(2):
+        algo.train()
+    after = algo.get_weights()[DEFAULT_MODULE_ID]
+    kernels = [name for name in after if name.endswith("conv_0/kernel") and "target" not in name]
+    assert kernels
+    for name in kernels:
+        assert np.isfinite(after[name]).all() and (after[name] != before[name]).any()
+    for episode in algo.env_runner.sample(num_timesteps=16):
+        assert episode.get_observations().dtype == np.uint8
+    stored = bytes_in(algo.get_state())
+    if config_class is not PPOConfig:
+        assert stored
+    assert all(leaf.dtype == np.uint8 for leaf in stored)
+    algo.stop()
+
+
+def test_memory_estimates_count_a_byte_for_a_value_of_a_pixel():
+    ppo = config_of(PPOConfig, "blinking").build_algo()
+    assert ppo.memory_estimate()["train_batch"]["columns"]["obs"] == 64 * 6 * 6
+    ppo.stop()
+    config = config_of(DQNConfig, "blinking")
+    dqn = config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 1000}).build_algo()
+    assert dqn.memory_estimate()["replay"]["columns"]["obs"] == 1000 * 6 * 6
+    dqn.stop()
+
+
+def test_a_checkpoint_continues_bit_for_bit(tmp_path):
+    whole = config_of(PPOConfig, "blinking").build_algo()
+    whole.train()
+    whole.save_to_path(tmp_path / "checkpoint")
+    rest = Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[Blinking])
+    for algo in (whole, rest):
+        algo.train()
+    for name, value in whole.get_weights()[DEFAULT_MODULE_ID].items():
+        np.testing.assert_array_equal(value, rest.get_weights()[DEFAULT_MODULE_ID][name], err_msg=name)
+    whole.stop()
+    rest.stop()
+
+
+def test_ppo_learns_what_is_in_an_image():
+    algo = (
+        config_of(PPOConfig, "blinking")
+        .training(lr=0.01, num_epochs=4)
+        .reporting(min_sample_timesteps_per_iteration=4096)
+        .build_algo()
+    )
+    assert algo.train()["env_runners"]["episode_return_mean"] > 7
+    algo.stop()
+
+
+def test_images_of_other_sizes_are_refused_with_filters_that_would_do():
+    algo_config = config_of(PPOConfig, "blinking", size=30).rl_module(model_config={"conv_filters": None})
+    with pytest.raises(
+        ValueError, match=r"\[30, 30, 1\].*'conv_filters': \[\[16, 4, 2\], \[32, 4, 2\], \[64, 4, 2\]\]"
+    ):
+        algo_config.build_algo()
+    gray = gym.spaces.Box(0, 255, (84, 84), np.uint8)
+    with pytest.raises(ValueError, match=r"without an axis of channels.*ReshapeObservation\(env, \(84, 84, 1\)\)"):
+        PPOConfig().build_env_to_module_connector(spaces={"__env_single__": (gray, gym.spaces.Discrete(2))})
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_of_the_page_run(number, capsys):
+    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(examples) == 3
+    example = examples[number].replace("num_envs_per_env_runner=64", "num_envs_per_env_runner=8")
+    example = example.replace("train_batch_size_per_learner=2048", "train_batch_size_per_learner=256")
+    names = {"__name__": "example"}
+    exec(compile(example, PAGE.name, "exec"), names)
+    if "algo" in names:
+        names["algo"].stop()
+    printed = capsys.readouterr().out.split("\n")[-2]
+    expected = re.search(r"print\(.*\)  # (.*)", example)
+    assert printed == expected[1] if expected else float(printed) >= 0
