@@ -218,7 +218,7 @@ class Algorithm(Checkpointable):
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
         self._evaluated = dict.fromkeys(("num_env_steps", "num_episodes", "num_calls_since_iteration"), 0)
         self._action_count = 0
-        self._profiler = Profiler(config.profile_iterations, None)
+        self._profiler = Profiler(config.profile_iterations)
         self._evaluation_metrics: dict[str, Any] | None = None
         self._last_result: dict[str, Any] = {}
         self.stop_criteria: StopCriteria | None = None
@@ -314,7 +314,7 @@ class Algorithm(Checkpointable):
         self._clock.reset()
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
-        profile = self._profiler.around(self._iteration + 1, self.driver)
+        profile = self._profiler.around(self._iteration + 1, self.driver, self.output.directory)
         with self._eager_if_asked(), beside or contextlib.nullcontext(), profile as profiled:
             while calls == 0 or not self._iteration_is_long_enough(started, before):
                 counted = self._env_steps_counted()
@@ -422,7 +422,7 @@ class Algorithm(Checkpointable):
         from jaxrl_stack.runs.report import write_report
 
         defaults = as_json(self.get_default_config().to_dict())
-        return write_report(Run.of(self, folder=self._output.directory), path, defaults=defaults, title=title)
+        return write_report(Run.of(self, folder=self.output.directory), path, defaults=defaults, title=title)
 
     def _checked_criteria(self, until: Until) -> StopCriteria:
         criteria = StopCriteria(until, iteration=self._iteration)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import os
 import pathlib
 import re
 import tempfile
@@ -34,17 +35,22 @@ class Profiler:
 
     Args:
         iterations: Their numbers; an integer is one of them.
-        directory: Where to write, below it in ``profile/``; None for a new folder among the temporary ones.
     """
 
-    def __init__(self, iterations: int | Collection[int] | None, directory: str | None):
+    def __init__(self, iterations: int | Collection[int] | None):
         numbers = (iterations,) if isinstance(iterations, int) else iterations or ()
         self._iterations = frozenset(numbers)
-        self._directory = directory
 
     @contextlib.contextmanager
-    def around(self, iteration: int, driver: Driver) -> Iterator[dict[str, Any]]:
+    def around(
+        self, iteration: int, driver: Driver, directory: str | os.PathLike[str] | None
+    ) -> Iterator[dict[str, Any]]:
         """Trace this iteration if it is one of them.
+
+        Args:
+            iteration: Its number.
+            driver: Tells the shares of time.
+            directory: The run's, to write into ``profile/`` below it; None for a new folder among the temporary ones.
 
         Yields:
             A dict, which holds ``trace_dir`` and the share of each part afterwards; empty for other iterations.
@@ -53,9 +59,8 @@ class Profiler:
         if iteration not in self._iterations:
             yield found
             return
-        if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="jaxrl_stack_")
-        folder = pathlib.Path(self._directory, "profile", f"iteration_{iteration:06}")
+        directory = directory or tempfile.mkdtemp(prefix="jaxrl_stack_")
+        folder = pathlib.Path(directory, "profile", f"iteration_{iteration:06}")
         options = jax.profiler.ProfileOptions()
         # Python's frames would take longer than what they call.
         options.python_tracer_level = 0
