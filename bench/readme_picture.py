@@ -1,7 +1,7 @@
 """Makes the picture of the README: PPO's learning curves on four environments, eight seeds each.
 
-``python -m bench.readme_picture [--seeds 8] [--out docs/pictures/learning_curves.svg]`` takes 110 seconds of CPU time on
-two cores; nothing in the picture is edited by hand.
+``python -m bench.readme_picture [--seeds 8] [--out docs/pictures/learning_curves.svg]`` takes 110
+seconds of CPU time; nothing in the picture is edited by hand.
 """
 
 from __future__ import annotations
