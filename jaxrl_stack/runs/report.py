@@ -273,7 +273,7 @@ def _settings(run: Run, defaults: Mapping[str, Any] | None) -> str:
     parts = []
     if defaults is not None:
         rows = [
-            (name, _json(run.settings.get(name)), _json(defaults.get(name)))
+            (name.removeprefix("_"), _json(run.settings.get(name)), _json(defaults.get(name)))
             for name in settings_that_differ([run.settings, defaults])
         ]
         header = ("setting", "here", "default")
@@ -339,8 +339,8 @@ figure > svg { display: block; width: 100%; height: auto; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-top: 1px solid var(--line); }
-td:first-child { white-space: nowrap; }
-td { min-width: 7rem; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: .84rem; }
+td { min-width: 4.5rem; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: .84rem; }
+td:first-child { min-width: 8.5rem; }
 pre { background: #f0f2f5; border-radius: 6px; padding: .7rem; margin: .4rem 0; font-size: .84rem;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 summary { cursor: pointer; }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TABLES = (TABLE_FILE, RESULT_FILE)
 # Settings in which runs of one group may differ: they say nothing about what is learned.
-_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir"}
+_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir", "loggers"}
 
 
 @dataclasses.dataclass(frozen=True)
