@@ -19,6 +19,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils import notices
 from jaxrl_stack.videos import record_checkpoint
 
@@ -152,6 +153,20 @@ def test_gymnasium_environments_without_frames_say_what_to_do(tmp_path, monkeypa
     assert (video.returns, video.note) == ((4.0,), "drawn from the observations")
     assert "Blind' gives no frames (its render_mode is None)" in caplog.text
     assert "metadata = {'render_modes': ['rgb_array']}" in caplog.text
+
+
+class Mute(SingleAgentEnvRunner):
+    """Calls no callbacks."""
+
+    def sample(self, **kwargs):
+        return []
+
+
+def test_runners_that_call_no_callbacks_have_no_frames(tmp_path):
+    algo = config(Blind).env_runners(env_runner_cls=Mute).build_algo()
+    with pytest.raises(ValueError, match="Mute.* has called no callback of episodes"):
+        algo.record(tmp_path / "x.gif")
+    algo.stop()
 
 
 def test_arguments_that_do_not_fit(trained, tmp_path):

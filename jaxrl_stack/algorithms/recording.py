@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -29,6 +30,11 @@ def record(
     check_num_episodes(episodes)
     driver = algorithm.driver
     recorded, own_fps = (_on_device if driver.is_on_device else _on_host)(algorithm, episodes, seed)
+    if not recorded:
+        raise ValueError(
+            f"record(): {short(algorithm.config.env_runner_cls)} has called no callback of episodes, at which frames "
+            "are taken. Call them in env_runner_cls, or use algorithm.get_policy().record(path, env)."
+        )
     return make_video(recorded, path, own_fps if fps is None else fps)
 
 
