@@ -12,11 +12,18 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner import minibatches
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
+from jaxrl_stack.core.learner.minibatches import (
+    PackedRows,
+    WholeRows,
+    epoch_keys,
+    minibatch_index,
+    minibatch_index_within,
+    shard_rows,
+)
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics, put_setting
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
@@ -96,7 +103,7 @@ class Update:
         state, rest = started.state, started.rest
         step = GradientStep(self._learner, started.trace_of)
         local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
-        shards_of = {mid: minibatches.shard_rows(columns, local_shards) for mid, columns in started.batch.items()}
+        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in started.batch.items()}
         sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
         parts = microbatches_per_minibatch(self._learner, sizes, local_shards)
         num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
@@ -104,7 +111,7 @@ class Update:
         arguments = step.arguments_of_losses(state.params, rest, started.batch, num_rows)
         traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
         read = step.replay_losses(once_of(step.losses, arguments, *traced))
-        rows = {mid: minibatches.PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
+        rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
         index_of = _minibatches(state, rows, sizes, plan, axis_name, row_counts)
 
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
@@ -183,7 +190,7 @@ class Update:
             state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name)
             batch = jax.tree.map(lambda x: x[0], rows)
         started = self._started(state, batch, settings, axis_name)
-        whole = {mid: minibatches.WholeRows(columns) for mid, columns in started.batch.items()}
+        whole = {mid: WholeRows(columns) for mid, columns in started.batch.items()}
         carry = (started.state.params, started.rest, started.state.optimizers)
         carry, logged = GradientStep(self._learner, started.trace_of)(carry, whole, dict.fromkeys(whole))
         state, metrics = self._ended(started, carry, logged.collect(), timesteps, axis_name)
@@ -298,7 +305,7 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
 
 def _minibatches(
     state: LearnerState,
-    rows: Mapping[ModuleID, minibatches.PackedRows],
+    rows: Mapping[ModuleID, PackedRows],
     sizes: Mapping[ModuleID, int],
     plan: UpdatePlan,
     axis_name: str | None,
@@ -315,14 +322,12 @@ def _minibatches(
         shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
     if row_counts is not None:
         domains = row_counts.domains
-        return lambda mid, number: minibatches.minibatch_index_within(number, sizes[mid], domains[mid], seed, shards)
+        return lambda mid, number: minibatch_index_within(number, sizes[mid], domains[mid], seed, shards)
     keys: dict[ModuleID, Any] = dict.fromkeys(rows)
     if seed is not None:
         steps = max(plan.num_steps(r.num_rows) for r in rows.values())
-        keys = {
-            mid: minibatches.epoch_keys(seed, -(-steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()
-        }
-    return lambda mid, number: minibatches.minibatch_index(number, sizes[mid], rows[mid].num_rows, keys[mid])
+        keys = {mid: epoch_keys(seed, -(-steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
+    return lambda mid, number: minibatch_index(number, sizes[mid], rows[mid].num_rows, keys[mid])
 
 
 def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:
