@@ -9,7 +9,7 @@ import warnings
 
 import jax
 
-from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.notices import notice_once, share_notices
 
 _is_set_up = False
 
@@ -23,6 +23,7 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
     * Programs on the CPU run in the thread that calls them (``jax_cpu_enable_async_dispatch`` off). A vector step
       waits for its actions anyway; handing small programs to another thread and back doubles their time and keeps a
       second core busy.
+    * What the actors of a run have to say is said by one of them.
 
     The first call in a process decides: an actor that holds a whole algorithm calls it with that one's numbers, and
     the local runner inside of it changes nothing. Outside of an actor nothing happens.
@@ -37,7 +38,9 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
     if _is_set_up or not is_actor_process():
         return
     _is_set_up = True
-    assigned = sys.modules["ray"].get_runtime_context().get_assigned_resources()
+    context = sys.modules["ray"].get_runtime_context()
+    share_notices(f"{context.get_node_id()} {context.get_job_id()}")
+    assigned = context.get_assigned_resources()
     num_cores = max(1, math.ceil(assigned.get("CPU", num_cpus)))
     if is_backend_up():
         notice_once(

@@ -1,16 +1,47 @@
-"""Things a user should hear once, not in every iteration."""
+"""Things a user should hear once, not in every iteration, nor from every actor."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import tempfile
+from pathlib import Path
 
 logger = logging.getLogger("jaxrl_stack")
 
 _given: set[str] = set()
+_shared: Path | None = None
 
 
 def notice_once(message: str) -> None:
-    """Logs `message` at warning level, the first time in this process that it comes up."""
-    if message not in _given:
-        _given.add(message)
+    """Logs `message` at warning level, the first time that it comes up in this process, or in those that share."""
+    if message in _given:
+        return
+    _given.add(message)
+    if _is_first(message):
         logger.warning(message)
+
+
+def share_notices(group: str) -> None:
+    """From now on, of the processes of this machine that name the same group one gives a notice.
+
+    For the actors of a run: all runners and all of Tune's trials have the same to say.
+    """
+    global _shared
+    digest = hashlib.sha256(group.encode()).hexdigest()[:16]
+    _shared = Path(tempfile.gettempdir(), f"jaxrl_stack_notices_{os.getuid()}_{digest}")
+
+
+def _is_first(message: str) -> bool:
+    if _shared is None:
+        return True
+    try:
+        _shared.mkdir(mode=0o700, exist_ok=True)
+        # Fails for all but one process.
+        Path(_shared, hashlib.sha256(message.encode()).hexdigest()).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:  # nowhere to agree: rather twice than never
+        pass
+    return True
