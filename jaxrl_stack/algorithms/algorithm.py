@@ -363,7 +363,9 @@ class Algorithm(Checkpointable):
         result["config"] = dict(self._reported_config)
         self._last_result = result
         self.log_result(result)
-        result["done"] = self.stop_criteria is not None and self.stop_criteria.reached(result) is not None
+        # A callback may have ended the run, as with Tune.
+        if self.stop_criteria is not None and self.stop_criteria.reached(result):
+            result["done"] = True
         self.history.append(result)
         self.output.write(result)
         return result

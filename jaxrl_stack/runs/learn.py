@@ -116,7 +116,8 @@ def learn(
 
 def _reason_to_stop(criteria: StopCriteria, result: Result, interruption: _Interruption) -> str:
     """Empty: there is none."""
-    return criteria.reached(result) or CTRL_C * interruption.is_asked_for
+    by_callback = "a callback has set result['done']" if result.get("done") else ""
+    return criteria.reached(result) or by_callback or CTRL_C * interruption.is_asked_for
 
 
 class _Interruption:

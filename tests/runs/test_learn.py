@@ -99,6 +99,13 @@ def test_ctrl_c_ends_it_after_the_iteration_and_a_second_one_at_once(capsys):
     algo.stop()
 
 
+def test_a_callback_ends_it_as_with_tune(capsys):
+    algo = config().callbacks(on_train_result=lambda *, result, **kwargs: result.update(done=True)).build_algo()
+    assert algo.learn(5)["training_iteration"] == 1
+    assert "Stopped:    a callback has set result['done']" in capsys.readouterr().out
+    algo.stop()
+
+
 def test_the_history_is_part_of_checkpoints(algo, tmp_path):
     algo.learn(1, progress=False)
     path = algo.save_to_path(tmp_path / "checkpoint")
