@@ -186,20 +186,16 @@ def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]
     """
     ended = jnp.logical_or(step.terminated, step.truncated)
     batch = ended.shape[0]
-    chunk = max(batch // 16, 1)
-    num_ended = jnp.sum(ended, dtype=jnp.int32)
-    ended_first = jnp.pad(jnp.argsort(~ended), (0, chunk))
 
     def reset_next(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-        done, last = carry
-        rows = jax.lax.dynamic_slice_in_dim(ended_first, done, chunk)
+        waiting, last = carry
+        # Where fewer are waiting, the rest are rows beyond the last one: they are written nowhere.
+        (rows,) = jnp.nonzero(waiting, size=max(batch // 16, 1), fill_value=batch)
         fresh = jax.vmap(reset)(keys[rows])
-        # Rows beyond those that ended are written nowhere.
-        rows = jnp.where(done + jnp.arange(chunk) < num_ended, rows, batch)
-        return done + chunk, jax.tree.map(lambda one, new: one.at[rows].set(new, mode="drop"), last, fresh)
+        last = jax.tree.map(lambda one, new: one.at[rows].set(new, mode="drop"), last, fresh)
+        return waiting.at[rows].set(False, mode="drop"), last
 
-    start = (jnp.int32(0), (step.obs, step.state))
-    _, (obs, state) = jax.lax.while_loop(lambda carry: carry[0] < num_ended, reset_next, start)
+    _, (obs, state) = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), reset_next, (ended, (step.obs, step.state)))
     return step._replace(obs=obs, state=state)
 
 

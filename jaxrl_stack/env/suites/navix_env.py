@@ -25,6 +25,7 @@ class NavixEnv(SuiteEnv):
 
     prefix: ClassVar[str] = "navix"
     distribution: ClassVar[str] = "navix"
+    reset_is_cheap = True
 
     @classmethod
     def ids(cls) -> Sequence[str]:
