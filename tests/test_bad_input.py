@@ -561,7 +561,7 @@ ENVS = [
         ValueError, "environment('HostEnv')", "holds ['a']", "exactly ['a', 'b']",
     ),
     # JAX environments.
-    case("jax-abstract", jax_env(AutoResetJaxEnv, action_space=Discrete(2)), TypeError, "MyJaxEnv", "observation_space, reset_env, step_env", "Write what is missing"),
+    case("jax-abstract", jax_env(AutoResetJaxEnv, action_space=Discrete(2)), TypeError, "MyJaxEnv", "reset_env, step_env", "Write what is missing"),
     case("jax-without-config", jax_env(__init__=lambda self: None), TypeError, "MyJaxEnv", "too many positional", "def __init__(self, config=None)"),
     case("jax-reset-observation-only", jax_env(reset_env=lambda self, key, params: jnp.zeros(2)), ValueError, "MyJaxEnv.reset_env", "returned a", "(obs, state)"),
     case("jax-reset-wrong-shape", jax_env(reset_env=lambda self, key, params: (jnp.zeros(3), jnp.int32(0))), ValueError, "MyJaxEnv's observation", "(3,)", "the space"),

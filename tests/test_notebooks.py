@@ -57,10 +57,14 @@ def text(notebook, cell_id):
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_it_is_stored_without_outputs(name):
+def test_it_is_stored_as_it_ran(name):
     notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     nbformat.validate(notebook)
-    assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    kinds = {out.output_type for cell in code for out in cell.outputs}
+    assert "error" not in kinds and kinds & {"execute_result", "display_data"}
+    assert (ROOT / "notebooks" / name).stat().st_size < 2_000_000
 
 
 def test_the_config_is_shown_as_a_table(quickstart):
@@ -69,16 +73,20 @@ def test_the_config_is_shown_as_a_table(quickstart):
     assert "gymnax/CartPole-v1" in html
 
 
-def test_the_curve_is_one_picture_that_is_updated(quickstart):
-    # Not one picture per iteration: updates replace it.
-    assert len(data(quickstart, "train", "image/png")) == 1
+def test_the_curve_is_one_display_that_is_updated(quickstart):
+    # Not one display per iteration: updates replace it. The last line of the cell is the result.
+    (live, result) = data(quickstart, "train", "text/html")
+    assert "<svg" in live and "iteration 3" in live
+    assert "training_iteration" in result
 
 
-def test_evaluation_and_animation(quickstart):
+def test_evaluation_history_and_video(quickstart):
     assert text(quickstart, "evaluate").startswith("10 episodes, mean return ")
-    (animation,) = data(quickstart, "render", "text/html")
-    assert "frames[0]" in animation
-    assert len(animation) < 2_000_000
+    (table,) = data(quickstart, "evaluate", "text/html")
+    assert "env_runners/episode_return_mean" in table
+    (video,) = data(quickstart, "render", "text/html")
+    assert 'src="data:video/mp4;base64,' in video
+    assert len(video) < 2_000_000
 
 
 def test_the_custom_module_trains_too(quickstart):
@@ -89,7 +97,8 @@ def test_the_custom_module_trains_too(quickstart):
 
 
 def test_gymnasium_trains_evaluates_and_calls_back(gymnasium_and_tune):
-    assert text(gymnasium_and_tune, "train").startswith("mean returns: ")
+    (live, _) = data(gymnasium_and_tune, "train", "text/html")
+    assert "iteration 2" in live
     (first, second) = text(gymnasium_and_tune, "callback").splitlines()
     assert first.startswith("iteration 1: return ") and second.startswith("iteration 2: return ")
     assert "10 episodes in a stronger current" in second and "nan" not in second

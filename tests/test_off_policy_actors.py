@@ -108,7 +108,7 @@ def logged_calls(algo, monkeypatch):
         ("sample", runner, "sample_block"),
         ("store", buffer, "add_block"),
         ("draw", buffer, "sample_batch"),
-        ("update", algo.learner_group, "update_rows"),
+        ("update", algo.learner_group.local_learner, "update_rows"),
         ("prioritise", buffer, "update_priorities"),
         ("sync", runner, "share_weights"),
     ):

@@ -200,15 +200,18 @@ class Algorithm(Checkpointable):
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.output = self._new_output(config)
         resolved = None
-        if config.env is not None or self.training_step_class.needs_env:
-            resolved = resolve_env(config.env, config.env_config)
-            if resolved.hint is not None:
-                notice_once(resolved.hint)
-        with self._eager_if_asked():
-            step = self.training_step_class(
-                config, one_per_call=type(self).training_step is not Algorithm.training_step
-            )
-            self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.output.close)
+            if config.env is not None or self.training_step_class.needs_env:
+                resolved = resolve_env(config.env, config.env_config)
+                if resolved.hint is not None:
+                    notice_once(resolved.hint)
+            with self._eager_if_asked():
+                step = self.training_step_class(
+                    config, one_per_call=type(self).training_step is not Algorithm.training_step
+                )
+                self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
+            on_failure.pop_all()
         self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
@@ -360,6 +363,11 @@ class Algorithm(Checkpointable):
         merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
         if profiled:
             result["profile"] = profiled
+        self._report(result)
+        return result
+
+    def _report(self, result: Result) -> None:
+        """Hand the result of an iteration to all who keep or show it."""
         result["config"] = dict(self._reported_config)
         self._last_result = result
         self.log_result(result)
@@ -368,7 +376,6 @@ class Algorithm(Checkpointable):
             result["done"] = True
         self.history.append(result)
         self.output.write(result)
-        return result
 
     def learn(self, until: Until = None, *, progress: bool = True) -> Result:
         """Train until a goal is reached, and show how it goes.

@@ -203,7 +203,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def video_dir(self) -> str | None:
         """Folder of evaluation's videos; None if nothing says where."""
-        results_dir = getattr(self, "results_dir", None)
+        results_dir = self.results_dir
         return self.evaluation_video_dir or (os.path.join(results_dir, "videos") if results_dir else None)
 
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import math
@@ -19,6 +18,7 @@ from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.plots import Paths, bands_of
 from jaxrl_stack.runs.run import Run, find_runs, settings_that_differ
 from jaxrl_stack.runs.terminal import number_text
+from jaxrl_stack.videos.video import player
 
 _STEPS_PER_SECOND = "num_env_steps_sampled_lifetime_throughput"
 _EVALUATION = "evaluation/env_runners/episode_return_mean"
@@ -43,7 +43,7 @@ _PHASES = {
     "device_s": ("on the device", "#0072B2"),
     "host_s": ("on the host", "#E69F00"),
 }
-_VIDEOS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_VIDEOS = (".mp4", ".webm", ".gif")
 _MAX_VIDEO_BYTES = 16 << 20
 _KINDS = {"problem": "Problem", "hint": "Hint", "good": "Good"}
 
@@ -237,11 +237,7 @@ def _video(folder: Path | None) -> str:
     name = html.escape(str(newest.relative_to(folder)))
     if newest.stat().st_size > _MAX_VIDEO_BYTES:
         return f"<p><code>{name}</code> has {newest.stat().st_size / 1e6:.0f} MB, too much to put it in here.</p>"
-    kind = _VIDEOS[newest.suffix.lower()]
-    source = f"data:{kind};base64,{base64.b64encode(newest.read_bytes()).decode()}"
-    if kind.startswith("image"):
-        return f'<figure class="video"><img src="{source}" alt="{name}"></figure>'
-    return f'<figure class="video"><video src="{source}" controls muted loop playsinline>{name}</video></figure>'
+    return f'<figure class="video">{player(newest, str(newest.relative_to(folder)))}</figure>'
 
 
 def _phases(history: History) -> str:

@@ -46,15 +46,22 @@ class Video:
         size, text = self.path.stat().st_size, html.escape(str(self))
         if size > _MOST_BYTES:
             return f"<p>{text} ({size / 1e6:.0f} MB, too large for a notebook)</p>"
-        data = base64.b64encode(self.path.read_bytes()).decode()
-        style = "max-width: 100%; height: auto"
-        if self.path.suffix.lower() == ".gif":
-            return f'<img style="{style}" alt="{text}" src="data:image/gif;base64,{data}">'
-        kind = self.path.suffix.lower()[1:]
-        return (
-            f'<video controls autoplay muted loop playsinline style="{style}" '
-            f'src="data:video/{kind};base64,{data}">{text}</video>'
-        )
+        return player(self.path, str(self))
+
+
+def player(path: pathlib.Path, text: str) -> str:
+    """HTML that holds a video's file and plays it.
+
+    Args:
+        path: The file, .mp4, .webm or .gif.
+        text: What it shows, for those who cannot see it.
+    """
+    data, kind, text = base64.b64encode(path.read_bytes()).decode(), path.suffix.lower()[1:], html.escape(text)
+    style = "max-width: 100%; height: auto"
+    if kind == "gif":
+        return f'<img style="{style}" alt="{text}" src="data:image/gif;base64,{data}">'
+    shows = f'style="{style}" src="data:video/{kind};base64,{data}"'
+    return f"<video controls autoplay muted loop playsinline {shows}>{text}</video>"
 
 
 def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str], fps: float = 30.0) -> Video:

@@ -286,10 +286,10 @@ def test_the_train_batch_size_of_all_learners_is_taken_with_a_warning():
 
 
 def test_settings_without_effect_say_so_once(heard):
-    PPOConfig().environment(action_mask_key="mask")
-    PPOConfig().environment(action_mask_key="mask").framework("torch", torch_compile_learner=True)
+    PPOConfig().reporting(log_gradients=True)
+    PPOConfig().reporting(log_gradients=True).framework("torch", torch_compile_learner=True)
     messages = heard()
-    assert len([m for m in messages if "action_mask_key" in m]) == 1
+    assert len([m for m in messages if "log_gradients" in m]) == 1
     assert len([m for m in messages if "torch_compile_learner" in m]) == 1
     assert len([m for m in messages if "framework('torch')" in m]) == 1
     assert PPOConfig().framework("torch").framework_str == "jax"

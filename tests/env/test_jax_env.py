@@ -130,12 +130,14 @@ def test_every_gymnax_env_can_be_trained_on_and_keeps_its_spaces(env_id):
     env = RecordedEnv(env_id)
     check_jax_env(env)
     batch = NUM_ENVS * NUM_STEPS
+    # Its images are of a size that has no filters by default.
+    filters = {"conv_filters": [[4, 4, 2]]} if env_id == "Pong-misc" else {}
     config = (
         PPOConfig()
         .environment(env)
         .env_runners(num_envs_per_env_runner=NUM_ENVS)
         .training(train_batch_size_per_learner=batch, minibatch_size=batch, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .rl_module(model_config={"fcnet_hiddens": [8], **filters})
     )
     algo = config.build_algo()
     results = [algo.train() for _ in range(2)]

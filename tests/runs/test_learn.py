@@ -121,7 +121,7 @@ def test_the_history_is_part_of_checkpoints(algo, tmp_path):
 
 
 def test_one_setting_writes_files(tmp_path):
-    directories = []
+    directories, handlers = [], list(logging.getLogger("jaxrl_stack").handlers)
     for _ in range(2):  # as a notebook's cell that is run twice
         algo = config(results_dir=tmp_path / "run").build_algo()
         logging.getLogger("jaxrl_stack").warning("before the first result")
@@ -138,7 +138,7 @@ def test_one_setting_writes_files(tmp_path):
         log = (directory / "log.txt").read_text()
         assert "before the first result" in log and "training_iteration = 2 has reached 2" in log
         assert read_origin(directory)["algorithm"] == "PPO"
-    assert logging.getLogger("jaxrl_stack").handlers == []
+    assert logging.getLogger("jaxrl_stack").handlers == handlers
 
 
 def fake(monkeypatch, name, **members):

@@ -17,7 +17,6 @@ from jaxrl_stack.algorithms.sac import SAC, SACConfig, SACLearner
 from jaxrl_stack.algorithms.sac import default_sac_rl_module as module_file
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
 from jaxrl_stack.algorithms.sac.tuned import TUNED
-from jaxrl_stack.cli.experiment import tuned_settings
 from jaxrl_stack.utils import notices
 
 FACTS = json.loads((Path(__file__).parents[2] / "reference" / "rllib_api.json").read_text())["algorithms"]["SAC"]
@@ -145,9 +144,9 @@ def test_which_settings_recompile():
 
 @pytest.mark.parametrize("env", TUNED)
 def test_tuned_settings_are_valid(env):
-    settings = tuned_settings("SAC", env)
-    config = SACConfig().update_from_dict(settings).environment(env)
+    settings, config = TUNED[env], SACConfig.tuned(env)
     config.validate()
     expected = (settings.get("n_step", 1), settings["replay_buffer_config"]["capacity"], 0.0)
     assert (config.n_step, config.replay_capacity, config.replay_beta) == expected
-    assert tuned_settings("SAC", "CartPole-v1") is None
+    with pytest.raises(ValueError, match="there are tuned settings for"):
+        SACConfig.tuned("CartPole-v1")
