@@ -89,6 +89,7 @@ class HostRollout:
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
         timesteps, steps_per_own_step = self.metrics.timesteps, self.metrics.steps_per_own_step
+        returns, lengths = self._returns, self._lengths  # changed in place
         memory = (*self.connectors.value, self._recurrent)
         recording: Any = None
         layout: Any = None
@@ -98,8 +99,10 @@ class HostRollout:
         for t in range(num_steps):
             began = time.perf_counter()
             batch = {Columns.OBS: self._obs} if host is None else host.batch
-            now = (self._reset, self._prev_actions, self._prev_rewards, timesteps, self._valid)
-            matrix, loose, memory = policy.act(mode, memory, batch, *now, update_statistics=learns)
+            prev, valid = (self._prev_actions, self._prev_rewards), self._valid
+            matrix, loose, memory = policy.act(
+                mode, memory, batch, self._reset, *prev, timesteps, valid, update_statistics=learns
+            )
             if recording is None:
                 layout = policy.layout(mode)
                 recording = self._new_recording(num_steps, layout, batch)
@@ -122,8 +125,8 @@ class HostRollout:
             stepping += time.perf_counter() - acted
             acting += acted - began
             recording.add(matrix, loose, step)
-            self._returns += step.rewards
-            self._lengths += 1 if step.valid is None else step.valid
+            returns += step.rewards
+            lengths += 1 if step.valid is None else step.valid
             ended = step.terminateds | step.truncateds
             self._prev_actions, self._prev_rewards = actions, recording.rewards[t]
             if is_last or ended.any() or step.valid is not None:
@@ -132,7 +135,8 @@ class HostRollout:
                 infos.append(step.infos)
                 reset_infos |= _infos_of_resets(step, t + 1)
             self._obs, self._reset = step.obs, step.resets
-            self._valid = None if self._valid is None else ~ended
+            if valid is not None:
+                self._valid = ~ended
             timesteps += steps_per_own_step * (envs.num_envs if step.valid is None else int(step.valid.sum()))
         envs.accept(recording)
         self.num_recordings += 1
