@@ -125,9 +125,11 @@ def test_discrete_sac_learns_the_known_values(probe):
     algo.stop()
 
 
-@pytest.mark.parametrize("config_class", [SACConfig, TQCConfig])
-def test_continuous_actions_in_asymmetric_bounds_are_found(config_class):
-    algo = sac_config(ContinuousActionProbe, config_class, initial_alpha=0.05).build_algo()
+@pytest.mark.parametrize(
+    ("config_class", "settings"), [(SACConfig, {}), (TQCConfig, {"n_quantiles": 5, "top_quantiles_to_drop_per_net": 1})]
+)
+def test_continuous_actions_in_asymmetric_bounds_are_found(config_class, settings):
+    algo = sac_config(ContinuousActionProbe, config_class, initial_alpha=0.05, **settings).build_algo()
     algo.train()
     observations, _ = ContinuousActionProbe().expected_values(GAMMA)
     actions = np.array([algo.compute_single_action(obs, explore=False) for obs in observations])
