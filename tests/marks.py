@@ -21,7 +21,8 @@ NAMES = {
     "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
     | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
-    | {"LearnerGroup", "reset_config", "make_loop"},
+    | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds"}
+    | {"exec"},  # examples of pages
     "soak": {"growth"},
 }
 """Mark → names, of which a test with this mark has one in its code, its fixtures', its parameters' or its helpers'."""
