@@ -31,38 +31,29 @@ def make(name: str, config: dict[str, Any]) -> SuiteEnv:
 # ---------------------------------------------------------------- each suite, as its own documentation steps it
 
 
-def brax_steps(env: SuiteEnv):
+def physics_steps(own: Any):
+    def reset(key):
+        state = own.reset(key)
+        return state.obs, state
+
+    def step(key, state, action):
+        state = own.step(state, action)
+        truncated = state.info["truncation"] > 0
+        return state.obs, state, state.reward, (state.done > 0) & ~truncated, truncated
+
+    return reset, step
+
+
+def brax_steps(env: Any):
     from brax.envs.wrappers.training import EpisodeWrapper
 
-    own: Any = EpisodeWrapper(env.env, env.episode_length, env.action_repeat)  # type: ignore[attr-defined]
-
-    def reset(key):
-        state = own.reset(key)
-        return state.obs, state
-
-    def step(key, state, action):
-        state = own.step(state, action)
-        truncated = state.info["truncation"] > 0
-        return state.obs, state, state.reward, (state.done > 0) & ~truncated, truncated
-
-    return reset, step
+    return physics_steps(EpisodeWrapper(env.env, env.episode_length, env.action_repeat))
 
 
-def playground_steps(env: SuiteEnv):
+def playground_steps(env: Any):
     from mujoco_playground import wrapper
 
-    own = wrapper.brax_training.EpisodeWrapper(env.env, env.episode_length, env.action_repeat)  # type: ignore
-
-    def reset(key):
-        state = own.reset(key)
-        return state.obs, state
-
-    def step(key, state, action):
-        state = own.step(state, action)
-        truncated = state.info["truncation"] > 0
-        return state.obs, state, state.reward, (state.done > 0) & ~truncated, truncated
-
-    return reset, step
+    return physics_steps(wrapper.brax_training.EpisodeWrapper(env.env, env.episode_length, env.action_repeat))
 
 
 def craftax_steps(env: SuiteEnv):

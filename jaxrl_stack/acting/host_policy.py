@@ -347,7 +347,7 @@ class HostPolicy:
         usable = _all_finite(batch[Columns.OBS], reset.shape[0])
         mask = mask_of(inputs[Columns.OBS])
         if mask is not None:
-            # Where an environment was only reset, nobody acts on the observation.
+            # Where an environment was only reset, the observation is not acted on.
             is_ignored = False if valid is None else ~valid
             usable &= is_ignored | allows_an_action(self._step.env_to_module.input_action_space, mask)
         matrix, loose, slots = packing.pack([*leaves, usable])

@@ -21,7 +21,7 @@ import jax
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result
-from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.stored_run import SavedCheckpoint, check_modules, stored_config, stored_module_spec
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, opened, read_state, selected
@@ -124,6 +124,7 @@ class Algorithm(Checkpointable):
         history: The numbers of all iterations as a table, those of before a restored checkpoint included.
         output: Writes results as `reporting` says; ``output.directory`` is where, None before the first result.
         stop_criteria: What ends the running `learn`, and then makes ``result["done"]`` true; None outside of it.
+        stop_reason: Which of them the last result has reached, in words; None if it has reached none.
     """
 
     def __init__(self, config: AlgorithmConfig, env: Any = None, **kwargs: Any):
@@ -225,10 +226,11 @@ class Algorithm(Checkpointable):
         self._evaluation_metrics: dict[str, Any] | None = None
         self._last_result: dict[str, Any] = {}
         self.stop_criteria: StopCriteria | None = None
+        self.stop_reason: str | None = None
         self.history = History()
 
     def _new_output(self, config: AlgorithmConfig) -> RunOutput:
-        names = (type(self).__name__, str(config.env) if isinstance(config.env, str) else short(config.env))
+        names = (type(self).__name__, env_name(config.env))
         # Of joined processes, which all know every result, the first one writes.
         writes = num_joined_processes() == 1 or jax.process_index() == 0
         loggers: Any = config.loggers  # a dict, whatever they were given as
@@ -372,7 +374,8 @@ class Algorithm(Checkpointable):
         self._last_result = result
         self.log_result(result)
         # A callback may have ended the run, as with Tune.
-        if self.stop_criteria is not None and self.stop_criteria.reached(result):
+        self.stop_reason = None if self.stop_criteria is None else self.stop_criteria.reached(result)
+        if self.stop_reason is not None:
             result["done"] = True
         self.history.append(result)
         self.output.write(result)

@@ -27,6 +27,13 @@ def short(value: Any, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def env_name(env: Any) -> str:
+    """What to call the environment of a config: an id, or the name of its class."""
+    if isinstance(env, str):
+        return env
+    return env.__name__ if isinstance(env, type) else type(env).__name__
+
+
 def _default_of(field: dataclasses.Field) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

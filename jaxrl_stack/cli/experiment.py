@@ -259,11 +259,3 @@ def algo_name(config: AlgorithmConfig) -> str:
     """The name of the algorithm that a config builds."""
     algo_class = config.algo_class
     return algo_class if isinstance(algo_class, str) else algo_class.__name__
-
-
-def env_name(config: AlgorithmConfig) -> str:
-    """What to call the environment of a config."""
-    env = config.env
-    if isinstance(env, str):
-        return env
-    return env.__name__ if isinstance(env, type) else type(env).__name__

@@ -16,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxrl_stack.runs.curves import RETURN
     from jaxrl_stack.runs.plots import compare, comparison_text, plot_runs, runs_as_text
 
-    what = {"paths": arguments.runs, "key": arguments.key or RETURN, "x": arguments.x, "aggregate": arguments.aggregate}
+    what = {"runs": arguments.runs, "key": arguments.key or RETURN, "x": arguments.x, "aggregate": arguments.aggregate}
     with wrong_input():
         if arguments.command == "compare":
             print(comparison_text(compare(**what, band=arguments.band), arguments.x))

@@ -12,9 +12,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.algorithms.settings_display import env_name
 from jaxrl_stack.cli.common import CliError, wrong_input
-from jaxrl_stack.cli.experiment import algo_name, env_name, experiment
+from jaxrl_stack.cli.experiment import algo_name, experiment
 from jaxrl_stack.runs.displays import make_display
+from jaxrl_stack.runs.history import RESULT_FILE
 from jaxrl_stack.runs.learn import CTRL_C, learn
 from jaxrl_stack.runs.origin import write_origin
 from jaxrl_stack.runs.progress import Silence
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, criteria, origin = experiment(arguments)
     directory = _results_directory(arguments, config)
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
-    display.header(f"{algo_name(config)} in {env_name(config)}: {origin}")
+    display.header(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
     config.reporting(results_dir=str(directory))
     with _made(directory, arguments.words, algo_name(config)), display:
@@ -61,7 +63,7 @@ def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise CliError(f"--results-dir {directory}: exists and is not empty. Name a new directory.")
         return directory
-    name = re.sub(r"[^\w.-]+", "-", f"{algo_name(config)}_{env_name(config)}")
+    name = re.sub(r"[^\w.-]+", "-", f"{algo_name(config)}_{env_name(config.env)}")
     stem = f"{name}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     directory, number = pathlib.Path("results", stem), 1
     while directory.exists():
@@ -72,9 +74,9 @@ def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -
 
 @contextlib.contextmanager
 def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
-    """Makes the directory of a run, with where it comes from; what ends before a result leaves nothing behind."""
+    """Makes the directory of a run, with where it comes from; what ends before a result leaves no directory."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    results = directory / "result.json"
+    results = directory / RESULT_FILE
     try:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -123,7 +125,7 @@ def _train(
         # Code that is not this package's is not in the checkpoint.
         if arguments.config_file is not None and arguments.config_file.endswith(".py"):
             command += ["--config-file", arguments.config_file]
-        elif ":" in env_name(algo.config):
-            command += ["--env", env_name(algo.config)]
+        elif ":" in env_name(algo.config.env):
+            command += ["--env", env_name(algo.config.env)]
         lines += [f"Checkpoint: {checkpoint}", f"Evaluate:   {shlex.join(command)}"]
     return lines, outcome.is_interrupted

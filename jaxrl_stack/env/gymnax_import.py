@@ -11,7 +11,7 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Stands for a module until something of it is needed; gymnax's modules keep it, nobody else sees it."""
+    """Stands for a module until something of it is needed; gymnax's modules alone keep it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

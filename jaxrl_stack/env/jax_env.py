@@ -427,7 +427,7 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _drawn_as(self) -> str:
-        """gymnax's name of the environment; "" for a user's class and behind wrappers, which may mean another state."""
+        """gymnax's name of the environment; "" for a user's class and in wrappers, which may mean another state."""
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
 
     @functools.cached_property

@@ -419,12 +419,16 @@ class DeviceDriver(LocalDriver):
             raise ValueError(f"{what} needs an environment, and this algorithm has none. Set environment(...).")
         return runner
 
+    def evaluation_key(self, iteration: int, call: int = 0) -> jax.Array:
+        """PRNG key of an evaluation after so many iterations; of several there, the one with this number."""
+        config = self._runner("An evaluation", self.eval_env_runner).config
+        return jax.random.fold_in(jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration), call)
+
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
         # Evaluation programs run between training programs.
         runner = self._runner("An evaluation", self.eval_env_runner)
         config = runner.config
-        key = jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration)
-        key = jax.random.fold_in(key, call)
+        key = self.evaluation_key(iteration, call)
 
         def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
             reset = bool(is_first and config.evaluation_force_reset_envs_before_iteration)

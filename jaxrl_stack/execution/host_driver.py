@@ -355,13 +355,14 @@ class HostDriver(LocalDriver, Place):
     def eval_env_runner(self) -> SingleAgentEnvRunner | None:
         return cast("SingleAgentEnvRunner | None", self.eval_env_runner_group.local_env_runner)
 
-    def sync_evaluation(self) -> None:
-        """Hand the current weights and the training runners' connector states to the evaluation runners."""
+    def sync_evaluation(self, group: EnvRunnerGroup | None = None) -> None:
+        """Hand the current weights and the training runners' connector states to a group; by default, evaluation's."""
+        group = group or self.eval_env_runner_group
         state: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
         connector = self.env_to_module_state()
         if connector:
             state[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
-        self.eval_env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
+        group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
 
     @property
     def _runners_keep_their_own(self) -> bool:
@@ -374,7 +375,7 @@ class HostDriver(LocalDriver, Place):
         if is_training is None:
             self.sync_evaluation()
         config = group.config
-        seed = derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
+        seed = evaluation_seed(config, iteration, call)
         force_reset, timeout = config.evaluation_force_reset_envs_before_iteration, config.evaluation_sample_timeout_s
 
         def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
@@ -560,6 +561,11 @@ def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
     """A method of one runner: the one of this process, or else the first actor that is well."""
     ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
+
+
+def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
+    """Seed of an evaluation with this config after so many iterations; of several there, the one with this number."""
+    return derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
 
 
 def connector_state(runner: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how it is looked at: its table of results, curves, figures, reports."""
+"""What is kept of a run, and how it is looked at: its table of results, curves, figures, reports."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _svg_of(figure: Any, *, transparent: bool = False) -> str:
     stream = io.StringIO()
     with _matplotlib.rc_context(_SVG_SETTINGS):
         figure.savefig(stream, format="svg", metadata=_NO_METADATA, transparent=transparent)
-    # Coordinates in points, with six decimals: half of the file, and nobody sees more than the first.
+    # Coordinates in points, with six decimals: half of the file, and no more than the first can be seen.
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), stream.getvalue())
 
 

@@ -20,7 +20,9 @@ from jaxrl_stack.runs.terminal import sparkline
 from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
 
-_FILES = ("progress.csv", "result.json")
+TABLE_FILE, RESULT_FILE = "progress.csv", "result.json"
+TABLES = (TABLE_FILE, RESULT_FILE)
+"""Files that hold the table of a run, the one that is read first."""
 
 
 class History:
@@ -213,7 +215,7 @@ class History:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """The history that a run has left behind.
+        """The history of a run, from its files.
 
         Args:
             path: A ``progress.csv`` or ``result.json``, of this package, RLlib or Tune; or a folder that has one.
@@ -224,12 +226,12 @@ class History:
         """
         found = Path(path)
         if found.is_dir():
-            files = [found / name for name in _FILES if (found / name).is_file()]
+            files = [found / name for name in TABLES if (found / name).is_file()]
             if not files:
-                raise FileNotFoundError(f"{found} is not the folder of a run: it has neither {' nor '.join(_FILES)}.")
+                raise FileNotFoundError(f"{found} is not the folder of a run: it has neither {' nor '.join(TABLES)}.")
             found = files[0]
         if found.suffix not in (".csv", ".json"):
-            raise ValueError(f"{found} is no table of a run: name a folder, a {' or a '.join(_FILES)}.")
+            raise ValueError(f"{found} is no table of a run: name a folder, a {' or a '.join(TABLES)}.")
         with found.open(newline="", encoding="utf-8") as file:
             try:
                 return cls._of_csv(file) if found.suffix == ".csv" else cls._of_json(file)

@@ -99,7 +99,7 @@ def learn(
             while True:
                 result = algo.train()
                 statistics.update(result)
-                reason = of_first_process(functools.partial(_reason_to_stop, criteria, result, interruption))
+                reason = of_first_process(functools.partial(_reason_to_stop, algo.stop_reason, result, interruption))
                 if after_iteration is not None:
                     after_iteration(reason)
                 display.iteration(result, statistics, is_last=bool(reason))
@@ -114,10 +114,10 @@ def learn(
         algo.stop_criteria = None
 
 
-def _reason_to_stop(criteria: StopCriteria, result: Result, interruption: _Interruption) -> str:
+def _reason_to_stop(reached: str | None, result: Result, interruption: _Interruption) -> str:
     """Empty: there is none."""
     by_callback = "a callback has set result['done']" if result.get("done") else ""
-    return criteria.reached(result) or by_callback or CTRL_C * interruption.is_asked_for
+    return reached or by_callback or CTRL_C * interruption.is_asked_for
 
 
 class _Interruption:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl_stack.runs.history import numbers_of
+from jaxrl_stack.runs.history import RESULT_FILE, numbers_of
 from jaxrl_stack.runs.origin import ORIGIN_FILE, write_origin
 from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
-from jaxrl_stack.runs.writers import RESULT_FILE, ResultWriter, as_json
+from jaxrl_stack.runs.writers import ResultWriter, as_json
 
 LOG_FILE = "log.txt"
 _LOGGER = logging.getLogger("jaxrl_stack")
@@ -25,7 +25,7 @@ _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 class RunOutput:
     """Results as files, in trackers, and a log.
 
-    Everything begins with the first result: what ends before it leaves nothing behind.
+    Everything begins with the first result: what ends before it writes nothing.
 
     Args:
         algorithm: The algorithm's name.

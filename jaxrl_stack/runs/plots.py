@@ -20,10 +20,8 @@ from jaxrl_stack.runs.curves import (
     key_label,
     statistic_of,
 )
-from jaxrl_stack.runs.run import Run, find_runs, grouped
+from jaxrl_stack.runs.run import Run, Runs, as_runs, grouped
 from jaxrl_stack.runs.terminal import number_text, text_plot
-
-Paths = Sequence[str | os.PathLike[str]]
 
 
 def bands_of(
@@ -63,7 +61,7 @@ def bands_of(
 
 
 def plot_runs(
-    paths: Paths,
+    runs: Runs,
     key: str = RETURN,
     x: str = STEPS,
     out: str | os.PathLike[str] | None = None,
@@ -75,7 +73,7 @@ def plot_runs(
     """A figure of runs: a line for each, or for each group of seeds with a band around it.
 
     Args:
-        paths: What `find_runs` takes: folders of runs or of many, and tables.
+        runs: Folders of runs or of many, and tables (see `find_runs`); or what has been read.
         key, x, aggregate, band: As of `bands_of`.
         out: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
         title: Above it.
@@ -89,39 +87,25 @@ def plot_runs(
         KeyError: If none of the runs has such a number.
         ValueError: If a file is damaged, no numbers can be drawn, or `out` ends in something else.
     """
-    return figure_of(find_runs(paths), key, x, out, aggregate=aggregate, band=band, title=title)
-
-
-def figure_of(
-    runs: Sequence[Run],
-    key: str = RETURN,
-    x: str = STEPS,
-    out: str | os.PathLike[str] | None = None,
-    *,
-    aggregate: str = "iqm",
-    band: float = 0.95,
-    title: str | None = None,
-) -> Any:
-    """`plot_runs` of runs that have been read, or that are in this process."""
     from jaxrl_stack.runs.figures import checked_figure_path, draw
 
     if out is not None:
         checked_figure_path(out)
-    bands = bands_of(runs, key, x, aggregate=aggregate, band=band)
+    bands = bands_of(as_runs(runs), key, x, aggregate=aggregate, band=band)
     return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=title, path=out)
 
 
 def runs_as_text(
-    paths: Paths, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", width: int = 72, height: int = 12
+    runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", width: int = 72, height: int = 12
 ) -> str:
     """The same curves drawn in characters, below each other, for terminals and without matplotlib.
 
     Args:
-        paths, key, x, aggregate: As of `plot_runs`, which also says what is raised.
+        runs, key, x, aggregate: As of `plot_runs`, which also says what is raised.
         width: Characters.
         height: Lines for each.
     """
-    bands = bands_of(find_runs(paths), key, x, aggregate=aggregate)
+    bands = bands_of(as_runs(runs), key, x, aggregate=aggregate)
     return "\n\n".join(text_plot(band, x_label=axis_label(x), width=width, height=height) for band in bands)
 
 
@@ -147,16 +131,16 @@ class Comparison:
 
 
 def compare(
-    paths: Paths, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
+    runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Comparison]:
     """Groups of runs by how they ended, the highest first.
 
     Args:
-        paths, key, x, aggregate, band: As of `plot_runs`, which also says what is raised.
+        runs, key, x, aggregate, band: As of `plot_runs`, which also says what is raised.
     """
     statistic = statistic_of(aggregate)
     rows = []
-    for one in bands_of(find_runs(paths), key, x, aggregate=aggregate, band=band):
+    for one in bands_of(as_runs(runs), key, x, aggregate=aggregate, band=band):
         curves = one.curves
         ends = np.array([[_mean_from(curve, 0.9), _mean_from(curve, 0.0)] for curve in curves])
         last, area = statistic(ends, axis=0).tolist()

@@ -15,8 +15,8 @@ import numpy as np
 from jaxrl_stack.runs.curves import RETURN, SECONDS, STEPS, axis_label, key_label
 from jaxrl_stack.runs.diagnoses import Finding, diagnoses
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.plots import Paths, bands_of
-from jaxrl_stack.runs.run import Run, find_runs, settings_that_differ
+from jaxrl_stack.runs.plots import bands_of
+from jaxrl_stack.runs.run import Run, Runs, as_runs, settings_that_differ
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.videos.video import player
 
@@ -49,7 +49,7 @@ _KINDS = {"problem": "Problem", "hint": "Hint", "good": "Good"}
 
 
 def write_report(
-    runs: str | os.PathLike[str] | Paths | Run | Sequence[Run],
+    runs: Runs,
     path: str | os.PathLike[str],
     *,
     defaults: Mapping[str, Any] | None = None,
@@ -80,18 +80,10 @@ def write_report(
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{target}: the name of a report ends in .html.")
-    known = _as_runs(runs)
+    known = as_runs(runs)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(report_html(known, defaults=defaults, title=title, x=x, aggregate=aggregate), encoding="utf-8")
     return target
-
-
-def _as_runs(runs: Any) -> list[Run]:
-    if isinstance(runs, str | os.PathLike):
-        return find_runs([runs])
-    if isinstance(runs, Run):
-        return [runs]
-    return [known for one in runs for known in ([one] if isinstance(one, Run) else find_runs([one]))]
 
 
 def report_html(

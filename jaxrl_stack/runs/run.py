@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.history import TABLES, History
 from jaxrl_stack.runs.origin import read_origin, run_origin
-from jaxrl_stack.runs.writers import CONFIG_FILE, RESULT_FILE, TABLE_FILE, as_json
+from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
-_TABLES = (TABLE_FILE, RESULT_FILE)
 # Settings in which runs of one group may differ: they say nothing about what is learned.
 _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir", "loggers"}
 
@@ -55,7 +54,7 @@ class Run:
         history = History.read(found)
         folder = found if found.is_dir() else found.parent
         # A table with a name of its own is called by that: there may be several in a folder.
-        name = folder.absolute().name if found.is_dir() or found.name in _TABLES else found.stem
+        name = folder.absolute().name if found.is_dir() or found.name in TABLES else found.stem
         return cls(name, history, _settings(folder / CONFIG_FILE), read_origin(folder), folder)
 
     @classmethod
@@ -92,6 +91,10 @@ class Run:
         return f"{self.algorithm} on {env}" if self.algorithm else env
 
 
+Runs = str | os.PathLike[str] | Run | Sequence[str | os.PathLike[str] | Run]
+"""Folders of runs or of many, and tables; or what has been read."""
+
+
 def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
@@ -122,12 +125,19 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
         if one.is_file():
             below = [one]
         else:
-            tables = sorted(table for name in _TABLES for table in one.rglob(name))
+            tables = sorted(table for name in TABLES for table in one.rglob(name))
             below = sorted(dict.fromkeys(table.parent for table in tables))
         if not below:
-            raise FileNotFoundError(f"{one}: no run is there. A run has a {' or a '.join(_TABLES)}.")
+            raise FileNotFoundError(f"{one}: no run is there. A run has a {' or a '.join(TABLES)}.")
         found.update(dict.fromkeys(below))
     return [Run.read(path) for path in found]
+
+
+def as_runs(runs: Runs) -> list[Run]:
+    """What has been read, and the runs at paths (see `find_runs`)."""
+    several = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
+    paths = [one for one in several if not isinstance(one, Run)]
+    return [*(one for one in several if isinstance(one, Run)), *find_runs(paths)]
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:

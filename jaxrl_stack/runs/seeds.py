@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.curves import RETURN, STEPS, Band
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.plots import bands_of, figure_of
+from jaxrl_stack.runs.plots import bands_of, plot_runs
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
@@ -70,7 +70,7 @@ class SeedRuns:
             KeyError: If the runs have no such number.
             ValueError: If nothing can be drawn, or `path` has another end.
         """
-        return figure_of(self.runs, key, x, path, aggregate=aggregate, band=band, title=title)
+        return plot_runs(self.runs, key, x, path, aggregate=aggregate, band=band, title=title)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
         """Write the report of the seeds as one HTML file; see `write_report`."""

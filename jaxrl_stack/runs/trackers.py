@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from jaxrl_stack.runs.writers import CONFIG_FILE
 from jaxrl_stack.utils.optional_packages import optional_import
 
 PROJECT = "jaxrl"
@@ -60,7 +61,7 @@ def _mlflow(options: Mapping[str, Any], info: RunInfo) -> Tracker:
     found = client.get_experiment_by_name(experiment_name)
     experiment = client.create_experiment(experiment_name) if found is None else found.experiment_id
     run_id = client.create_run(experiment, run_name=run_name, **given).info.run_id
-    client.log_dict(run_id, dict(info.config), "params.json")
+    client.log_dict(run_id, dict(info.config), CONFIG_FILE)
     entities = importlib.import_module("mlflow.entities")
 
     def log(values: dict[str, float], step: int) -> None:

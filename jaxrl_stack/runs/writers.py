@@ -17,11 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.runs.history import numbers_of
+from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, numbers_of
 from jaxrl_stack.utils.results import get_nested
 
-RESULT_FILE = "result.json"
-TABLE_FILE = "progress.csv"
 CONFIG_FILE = "params.json"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
 # ITU-R BT.601 luma.
@@ -66,11 +67,8 @@ def pillow() -> Any:
     Raises:
         ImportError: It is not installed; says how to install it.
     """
-    try:
-        for name in ("Image", "ImageDraw", "ImageFont"):
-            importlib.import_module(f"PIL.{name}")
-    except ImportError as error:
-        raise ImportError(f"Drawing frames needs Pillow ({error}): pip install 'jaxrl-stack[video]'") from error
+    for name in ("PIL.Image", "PIL.ImageDraw", "PIL.ImageFont"):
+        optional_import(name, purpose="Drawing frames", install="jaxrl-stack[video]", package="Pillow")
     return importlib.import_module("PIL")
 
 

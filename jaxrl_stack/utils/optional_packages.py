@@ -6,13 +6,14 @@ import importlib
 from typing import Any
 
 
-def optional_import(module: str, *, purpose: str, install: str) -> Any:
+def optional_import(module: str, *, purpose: str, install: str, package: str | None = None) -> Any:
     """Import a module of a package that may be absent.
 
     Args:
         module: Its full name.
         purpose: What needs it, as the beginning of a sentence: "Figures".
         install: What ``pip install`` gets, such as ``"jaxrl-stack[plots]"``.
+        package: What it is called; None for the first part of `module`.
 
     Raises:
         ImportError: If it cannot be imported; the message says how to install it.
@@ -20,5 +21,5 @@ def optional_import(module: str, *, purpose: str, install: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
+        package = package or module.partition(".")[0]
         raise ImportError(f"{purpose} needs {package} ({error}): pip install '{install}'.") from error

@@ -55,6 +55,10 @@ def test_it_trains_until_the_first_goal_is_reached(algo, capsys):
     assert algo.learn(2, progress=False)["training_iteration"] == start + 4
     seen = []
     assert algo.learn(lambda result: seen.append(result) or True, progress=False) is seen[-1]
+    # Asked of the last result, and then once in each iteration.
+    asked, before = [], algo.iteration
+    algo.learn(lambda result: asked.append(result["training_iteration"]) or len(asked) > 2, progress=False)
+    assert asked == [before, before + 1, before + 2]
     assert capsys.readouterr().out == "" and algo.stop_criteria is None
     assert algo.train()["done"] is False
     assert algo.history["training_iteration"].tolist()[start:] == [*range(start + 1, algo.iteration + 1)]

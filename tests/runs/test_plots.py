@@ -171,7 +171,7 @@ def test_a_drawing_for_terminals_rises_and_names_the_ends_of_its_axes():
     title, *drawn, axis, below = text.splitlines()
     assert title == "PPO" and len(drawn) == 5 and max(map(len, drawn)) <= 40
     assert drawn[0].startswith("500 │") and drawn[-1].startswith("  0 │")
-    # Blanks in front of what is drawn: less of them in each line further down.
+    # Blanks before what is drawn: less of them in each line further down.
     blanks = [len(line.split("│")[1]) - len(line.split("│")[1].lstrip("\u2800")) for line in drawn]
     assert blanks == sorted(blanks, reverse=True) and blanks[-1] == 0
     assert axis.startswith("    └─") and "0 " in below and below.endswith("250k") and "environment steps" in below
