@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from envs.counter import CounterEnv
 from envs.fixed_length import FixedLengthEnv
+from envs.memory import RepeatFirst, StatelessCartPole, StatelessPendulum, TMaze
 from envs.nested import NestedActionEnv, NestedObservationEnv
 from envs.probes import (
     ActionRewardProbe,
@@ -18,7 +19,7 @@ from envs.probes import (
     ObservationProbe,
     TruncationBootstrapProbe,
 )
-from envs.settings import ConfiguredEnv
+from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 
 
@@ -29,7 +30,7 @@ class GymnasiumVersion(GymnasiumFromJax):
         config: Settings of the environment.
     """
 
-    jax_class: ClassVar[type[ConfiguredEnv]]
+    jax_class: ClassVar[type[AutoResetJaxEnv]]
 
     def __init__(self, config: Mapping[str, Any] | None = None):
         super().__init__(self.jax_class, config)
@@ -89,6 +90,30 @@ class GymnasiumTruncationBootstrapProbe(GymnasiumVersion):
     jax_class = TruncationBootstrapProbe
 
 
+class GymnasiumRepeatFirst(GymnasiumVersion):
+    """`RepeatFirst` on the host."""
+
+    jax_class = RepeatFirst
+
+
+class GymnasiumTMaze(GymnasiumVersion):
+    """`TMaze` on the host."""
+
+    jax_class = TMaze
+
+
+class GymnasiumStatelessCartPole(GymnasiumVersion):
+    """`StatelessCartPole` on the host."""
+
+    jax_class = StatelessCartPole
+
+
+class GymnasiumStatelessPendulum(GymnasiumVersion):
+    """`StatelessPendulum` on the host."""
+
+    jax_class = StatelessPendulum
+
+
 GYMNASIUM_VERSIONS: tuple[type[GymnasiumVersion], ...] = (
     GymnasiumCounterEnv,
     GymnasiumFixedLengthEnv,
@@ -99,4 +124,8 @@ GYMNASIUM_VERSIONS: tuple[type[GymnasiumVersion], ...] = (
     GymnasiumActionRewardProbe,
     GymnasiumObservationProbe,
     GymnasiumTruncationBootstrapProbe,
+    GymnasiumRepeatFirst,
+    GymnasiumTMaze,
+    GymnasiumStatelessCartPole,
+    GymnasiumStatelessPendulum,
 )

@@ -19,7 +19,10 @@ from envs.gymnasium_versions import (
     GymnasiumFixedLengthEnv,
     GymnasiumNestedActionEnv,
     GymnasiumNestedObservationEnv,
+    GymnasiumStatelessPendulum,
+    GymnasiumTMaze,
 )
+from envs.memory import MEMORY_PROBES, StatelessCartPole, StatelessPendulum
 from envs.nested import NestedObservationEnv
 from envs.probes import PROBES
 from jaxrl_stack.env import registry
@@ -63,10 +66,12 @@ def test_an_episode_ends_with_its_final_observation():
 
 
 def test_every_version_of_this_package_keeps_gymnasiums_contract():
-    assert len(GYMNASIUM_VERSIONS) == 4 + len(PROBES)
-    assert {version.jax_class for version in GYMNASIUM_VERSIONS} >= {CounterEnv, FixedLengthEnv, *PROBES}
+    hiding = {StatelessCartPole, StatelessPendulum}
+    assert len(GYMNASIUM_VERSIONS) == 6 + len(PROBES) + len(MEMORY_PROBES)
+    wrapped = {version.jax_class for version in GYMNASIUM_VERSIONS}
+    assert wrapped >= {CounterEnv, FixedLengthEnv, *PROBES, *MEMORY_PROBES, *hiding}
     assert GymnasiumNestedObservationEnv.jax_class is NestedObservationEnv
-    for version in (GymnasiumNestedActionEnv, GymnasiumFixedLengthEnv):
+    for version in (GymnasiumNestedActionEnv, GymnasiumFixedLengthEnv, GymnasiumTMaze, GymnasiumStatelessPendulum):
         assert version.__name__ == "Gymnasium" + version.jax_class.__name__
         env = gym.wrappers.PassiveEnvChecker(version())
         env.reset(seed=1)
