@@ -84,6 +84,34 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
     return {Columns.LOSS_MASK: is_learned, Columns.SEQ_LENS: xp.sum(is_there, axis=1, dtype=xp.int32)}
 
 
+def windows_in_sequences(
+    xp: Any, rewards: Any, discounts: Any, is_there: Any, wanted: Any = None
+) -> tuple[Any, Any, Any]:
+    """n-step windows that begin at every step of sequences, and stop where these do.
+
+    Args:
+        xp: Namespace of the arrays.
+        rewards: float32 ``[N, J]``.
+        discounts: float32 ``[n]``, ``gamma ** k``, for windows of at most n steps.
+        is_there: bool ``[N, J]``, which of the steps, from the first one on, exist.
+        wanted: int ``[N]``, steps of the windows of each sequence; None: n.
+
+    Returns:
+        ``[N, J]``, zeros where no step is: discounted sums, float32; steps, int32; where the last ones are, int32.
+    """
+    (number, width), longest = is_there.shape, discounts.shape[0]
+    times, ahead = xp.arange(width, dtype=xp.int32), xp.arange(longest, dtype=xp.int32)
+    after = times[:, None] + ahead
+    inside = xp.minimum(after, width - 1)
+    is_in = is_there[:, inside] & (after < width)
+    if wanted is not None:
+        is_in = is_in & (ahead < wanted[:, None, None])
+    sums, lengths = window(xp, rewards[:, inside].reshape(-1, longest), discounts, is_in.reshape(-1, longest))
+    lengths = lengths.reshape(number, width)
+    last = xp.where(is_there, times + lengths - 1, 0).astype(xp.int32)
+    return sums.reshape(number, width), lengths, last
+
+
 def magnitudes(xp: Any, priorities: Any) -> Any:
     """What TD errors and the like are as priorities: their magnitudes, at least 1e-12."""
     return xp.maximum(xp.abs(priorities), _SMALLEST)

@@ -461,7 +461,7 @@ class DeviceReplay:
             window = self._take(state, envs[:, None], jnp.maximum(ages_of_window, 0))
             wanted = low + _below(random.lengths, high + 1 - low)[:, None]
             is_in = arithmetic.until_end(jnp, window["ends"] != _GOES_ON) & (ages_of_window >= 0) & (times < wanted)
-            discounts = jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
+            discounts = self._discounts(gamma, high)
             rewards = clipped_rewards(window["columns"][Columns.REWARDS].astype(jnp.float32), self.clip_rewards)
             rewards, lengths = arithmetic.window(jnp, rewards, discounts, is_in)
             last_age = ages - lengths + 1
@@ -495,11 +495,12 @@ class DeviceReplay:
     def sample_sequences(
         self,
         state: ReplayState,
-        key: jax.Array,
+        key: jax.Array | RandomNumbers,
         *,
         length: int,
         burn_in: int = 0,
         beta: jax.Array | float = 0.0,
+        gamma: jax.Array | float | None = None,
         axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
@@ -509,23 +510,25 @@ class DeviceReplay:
 
         Args:
             state: As in `sample`.
-            key: PRNG key.
+            key: As in `sample`.
             length: Steps that losses see, at most.
             burn_in: Steps before them that only bring a recurrent state up to date, at most.
-            beta: As in `sample`, like `axis_name`.
+            beta: As in `sample`, like `gamma` and `axis_name`.
 
         Returns:
-            ``({column: pytree [N, J, ...]}, items)``: obs, actions, rewards (of single steps), new_obs, terminateds,
-            truncateds, extra columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``:
-            seq_lens, int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is
-            one of the extra columns.
+            ``({column: pytree [N, J, ...]}, items)``: obs, actions and new_obs of single steps; rewards, terminateds,
+            truncateds and n_step as in `sample`, of windows that begin at each step and stop where the sequence does;
+            extra columns; and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens,
+            int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is one of the
+            extra columns.
 
         Raises:
             ValueError: If a length is out of range.
         """
         if not (arithmetic.is_int(length) and length >= 1 and arithmetic.is_int(burn_in) and burn_in >= 0):
             raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
-        ages, envs, weights = self._draw(state, self.random_numbers(key).items, beta, axis_name)
+        random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
+        ages, envs, weights = self._draw(state, random.items, beta, axis_name)
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
         oldest = jnp.maximum(state.size - 1, 0)
         ends = self._take(state, envs[:, None], jnp.minimum(earlier, oldest))["ends"]
@@ -539,10 +542,20 @@ class DeviceReplay:
         is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
         is_there &= times < num_before[:, None] + length
 
+        low, high = self._n_steps
+        rewards, lengths, last = arithmetic.windows_in_sequences(
+            jnp,
+            clipped_rewards(columns[Columns.REWARDS].astype(jnp.float32), self.clip_rewards),
+            self._discounts(gamma, high),
+            is_there,
+            low + _below(random.lengths, high + 1 - low),
+        )
         out = {name: columns[name] for name in columns if name != Columns.STATE_IN}
         out |= {
             Columns.NEXT_OBS: self._next_obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None]),
-            **_flags(ends),
+            **_flags(jnp.take_along_axis(ends, last, axis=1)),
+            Columns.REWARDS: rewards,
+            N_STEP: lengths.astype(jnp.float32),
         }
         out = jax.tree.map(lambda x: jnp.where(expand(is_there, x), x, jnp.zeros_like(x)), out)
         if Columns.STATE_IN in columns:
@@ -605,6 +618,10 @@ class DeviceReplay:
             counts, least = counts / total[0], jax.lax.pmin(least / total[0], axis_name)
         weights = arithmetic.importance_weights(jnp, counts, least, jnp.asarray(beta, jnp.float32))
         return self._places(state.head, places), envs, weights
+
+    def _discounts(self, gamma: jax.Array | float | None, number: int) -> jax.Array:
+        times = jnp.arange(number, dtype=jnp.int32)
+        return jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
 
     def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
         return ReplayItems(rows=state.num_rows - jnp.uint32(1) - ages.astype(jnp.uint32), envs=envs)

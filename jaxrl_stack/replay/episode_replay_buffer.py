@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, STEP_COLUMNS, Columns
 from jaxrl_stack.episodes.single_agent_episode import IDENTITY, SingleAgentEpisode
+from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, rllib_forms
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
 from jaxrl_stack.replay.episode_records import STREAM_FIELDS, Counts, Record, Stream, packed_records, unpacked_records
@@ -609,7 +610,10 @@ class EpisodeReplayBuffer(Checkpointable):
         *,
         batch_length_T: int,
         burn_in_len: int = 0,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
         beta: float = 0.0,
+        clip_rewards: bool | float | None = None,
         state_column: str | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
@@ -622,15 +626,20 @@ class EpisodeReplayBuffer(Checkpointable):
             num_items: N; `batch_size_B` if None.
             batch_length_T: Steps that losses see, at most.
             burn_in_len: Steps before them that only bring a recurrent state up to date, at most.
-            beta: Exponent of importance weights; no effect where all are drawn equally often.
-            state_column: Stored output of the module that holds its state after a step ("state_out"). Adds state_in,
-                ``[N, ...]``: that of the step before the sequence, zeros at the beginning of an episode.
+            n_step: As in `sample_batch`, like `gamma`, `beta` and `clip_rewards`; a range draws one per sequence.
+            gamma: Discount.
+            beta: Exponent of importance weights.
+            clip_rewards: How rewards are clipped.
+            state_column: Stored column with the module's state: "state_in", that before a step; or its output with
+                that after a step ("state_out"). Adds state_in, ``[N, ...]``: that before the first step of the
+                sequence; of an output, zeros at the beginning of an episode.
             extra_columns: Stored outputs of the module to add.
 
         Returns:
-            ``{column: pytree [N, L, ...]}``: obs, actions, rewards, new_obs, terminateds, truncateds, the extra
-            columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens, int32,
-            steps, burn-in included; weights; batch_indexes; state_in.
+            ``{column: pytree [N, L, ...]}``: obs, actions and new_obs of single steps; rewards, terminateds, truncateds
+            and n_step as in `sample_batch`, of windows that begin at each step and stop where the sequence does; the
+            extra columns, and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens,
+            int32, steps, burn-in included; weights; batch_indexes; state_in.
 
         Raises:
             ValueError: If the buffer is empty, or an argument is out of range.
@@ -656,10 +665,23 @@ class EpisodeReplayBuffer(Checkpointable):
             return map_arrays(of_leaf, tree)
 
         steps = frames[:, :-1]
-        out = {name: filled(store.columns[name], steps) for name in STEP_COLUMNS}
+        wanted, longest = self._n_steps(n_step, number)
+        rewards, lengths, last = arithmetic.windows_in_sequences(
+            np,
+            clipped_rewards(store.columns[Columns.REWARDS][steps], clip_rewards),
+            np.array([gamma**step for step in range(longest)], np.float32),
+            is_there,
+            wanted,
+        )
+        out = {name: filled(store.columns[name], steps) for name in (Columns.OBS, Columns.ACTIONS)}
+        out |= {Columns.REWARDS: rewards, N_STEP: lengths.astype(np.float32)}
+        last = np.take_along_axis(steps, last, axis=1)
+        out |= {name: filled(store.columns[name], last) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)}
         out[Columns.NEXT_OBS] = filled(store.columns[Columns.OBS], frames[:, 1:])
         out |= {name: filled(store.extra(name), steps) for name in extra_columns}
-        if state_column is not None:
+        if state_column == Columns.STATE_IN:
+            out[Columns.STATE_IN] = take(store.extra(state_column), heads)
+        elif state_column is not None:
             in_front = store.prev[heads]
             state = take(store.extra(state_column), in_front)
             map_arrays(lambda leaf: leaf.__setitem__(in_front < 0, 0), state)

@@ -42,6 +42,26 @@ def test_windows_sum_what_is_in_them_and_nothing_else(xp):
 
 
 @both
+@pytest.mark.parametrize("wanted", [None, np.arange(NUM_ITEMS) % 3 + 1])
+def test_windows_in_sequences_stop_where_these_do(xp, wanted):
+    sizes = np.arange(NUM_ITEMS) % (WIDTH + 1)
+    is_there = np.arange(WIDTH) < sizes[:, None]
+    rewards = np.random.default_rng(1).normal(size=is_there.shape).astype(np.float32)
+    discounts = np.float32(0.9) ** np.arange(3, dtype=np.float32)
+    given = [None if wanted is None else xp.asarray(wanted)]
+    sums, lengths, last = arithmetic.windows_in_sequences(
+        xp, *map(xp.asarray, (np.where(is_there, rewards, np.nan), discounts, is_there)), *given
+    )
+    assert (sums.dtype, lengths.dtype, last.dtype) == (np.float32, np.int32, np.int32)
+    for i, size in enumerate(sizes):
+        steps = [min(3 if wanted is None else wanted[i], size - t) for t in range(size)]
+        np.testing.assert_array_equal(lengths[i], steps + [0] * (WIDTH - size))
+        np.testing.assert_array_equal(last[i, :size], np.arange(size) + steps - 1)
+        expected = [sum(0.9**k * float(rewards[i, t + k]) for k in range(n)) for t, n in enumerate(steps)]
+        np.testing.assert_allclose(sums[i], expected + [0.0] * (WIDTH - size), rtol=1e-5, atol=1e-6)
+
+
+@both
 def test_losses_see_what_is_neither_burn_in_nor_filled_up(xp):
     lengths = np.arange(NUM_ITEMS) % WIDTH + 1
     num_before = np.minimum(np.arange(NUM_ITEMS) % 3, lengths - 1)

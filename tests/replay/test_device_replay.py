@@ -261,13 +261,17 @@ def chi_square(counts, probabilities) -> float:
 # ---------------------------------------------------------------------------------------------------------- sequences
 
 
-STEP_COLUMNS = ("obs", "actions", "rewards", "terminateds", "truncateds")
-
-
-@pytest.mark.parametrize(("slots", "burn_in", "alpha"), [(None, 3, None), (3, 0, 0.5)])
-def test_sequences_equal_reference(slots, burn_in, alpha):
+@pytest.mark.parametrize(("slots", "burn_in", "alpha", "n_step"), [(None, 3, None, 1), (3, 0, 0.5, 3)])
+def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
     replay = DeviceReplay(
-        capacity=24, num_envs=2, batch_size=300, num_final_obs=slots, alpha=alpha, extra_columns=("state_in",)
+        capacity=24,
+        num_envs=2,
+        batch_size=300,
+        n_step=n_step,
+        gamma=0.5,
+        num_final_obs=slots,
+        alpha=alpha,
+        extra_columns=("state_in",),
     )
     sample = jax.jit(functools.partial(replay.sample_sequences, length=4, burn_in=burn_in))
     source = Source(2, 0.08, 0.12, seed=3)
@@ -285,10 +289,17 @@ def test_sequences_equal_reference(slots, burn_in, alpha):
             mask = (np.arange(4 + burn_in) >= num_before) & (np.arange(4 + burn_in) < length)
             np.testing.assert_array_equal(batch["loss_mask"][k], mask)
             np.testing.assert_array_equal(batch["state_in"][k], source.step(rows[0], env, "state_in"))
+            steps = np.minimum(n_step, length - np.arange(length))
             expected = stack(
                 [
-                    {**{name: source.step(r, env, name) for name in STEP_COLUMNS}, "new_obs": source.new_obs(r, env)}
-                    for r in rows
+                    {
+                        **{name: source.step(r, env, name) for name in ("obs", "actions")},
+                        "rewards": np.float32(sum(0.5**j * source.step(r + j, env, "rewards") for j in range(n))),
+                        "n_step": np.float32(n),
+                        **{name: source.step(r + n - 1, env, name) for name in ("terminateds", "truncateds")},
+                        "new_obs": source.new_obs(r, env),
+                    }
+                    for r, n in zip(rows, steps, strict=True)
                 ]
             )
             actual = {name: batch[name] for name in expected}

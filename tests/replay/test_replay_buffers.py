@@ -350,11 +350,17 @@ def test_episodes_of_sequences(cls, length, lookback, least):
 
 
 @both
-@pytest.mark.parametrize(("length", "burn_in"), [(1, 0), (5, 0), (4, 3), (3, 20)])
-def test_sequences_as_columns(cls, length, burn_in):
+@pytest.mark.parametrize(("length", "burn_in", "n_step"), [(1, 0, 1), (5, 0, 1), (4, 3, 1), (4, 1, 3), (3, 20, 2)])
+def test_sequences_as_columns(cls, length, burn_in, n_step):
     buffer, truth = full(cls, running=(3,))
     batch = buffer.sample_sequences(
-        40, batch_length_T=length, burn_in_len=burn_in, state_column="where", extra_columns=["where"]
+        40,
+        batch_length_T=length,
+        burn_in_len=burn_in,
+        n_step=n_step,
+        gamma=0.5,
+        state_column="where",
+        extra_columns=["where"],
     )
     starts = set()
     for i in range(40):
@@ -368,20 +374,41 @@ def test_sequences_as_columns(cls, length, burn_in):
         assert mask.sum() == size - num_before == min(length, truth.given[e] - t)
         assert mask[num_before:size].all()
         times = np.arange(first, first + size)
+        steps = np.minimum(n_step, size - np.arange(size))
+        after = times + steps
         for name, expected in {
             "obs": np.stack([np.full(size, e), times], axis=1),
             "new_obs": np.stack([np.full(size, e), times + 1], axis=1),
             "where": np.stack([np.full(size, e), times], axis=1),
             "actions": action_of(e, times),
-            "rewards": reward_of(e, times),
-            "terminateds": (times + 1 == truth.lengths[e]) & truth.terminateds[e],
-            "truncateds": (times + 1 == truth.lengths[e]) & truth.truncateds[e],
+            "rewards": [sum(0.5**k * reward_of(e, t + k) for k in range(n)) for t, n in zip(times, steps, strict=True)],
+            "n_step": steps,
+            "terminateds": (after == truth.lengths[e]) & truth.terminateds[e],
+            "truncateds": (after == truth.lengths[e]) & truth.truncateds[e],
         }.items():
             assert batch[name].shape[1] == length + burn_in
-            np.testing.assert_array_equal(batch[name][i, :size], expected)
+            np.testing.assert_allclose(batch[name][i, :size], expected, rtol=1e-6)
             assert not batch[name][i, size:].any()
         np.testing.assert_array_equal(batch["state_in"][i], [e, first - 1] if first else [0, 0])
     assert len(starts) > 10
+
+
+def test_the_state_before_a_step_as_it_is_stored():
+    buffer = EpisodeReplayBuffer(100, batch_size_B=30)
+    times = np.arange(6.0, dtype=np.float32)
+    buffer.add(
+        SingleAgentEpisode(
+            observations=[*times, 6.0],
+            actions=list(times),
+            rewards=list(times),
+            extra_model_outputs={"state_in": list(times + 50)},
+            terminated=True,
+            len_lookback_buffer=0,
+        )
+    )
+    batch = buffer.sample_sequences(batch_length_T=2, burn_in_len=1, state_column="state_in", clip_rewards=2.0)
+    np.testing.assert_array_equal(batch["state_in"], batch["obs"][:, 0] + 50)
+    assert set(batch["state_in"]) == set(range(50, 55)) and batch["rewards"].max() == 2.0
 
 
 def test_rows_of_frames():
