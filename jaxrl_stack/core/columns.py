@@ -7,7 +7,8 @@ class Columns:
     """Names of the columns in a batch `{module_id: {column: pytree}}`; the values are RLlib's.
 
     `TERMINATEDS` and `TRUNCATEDS` are always two columns. `FINAL_OBS` has no counterpart in RLlib: it holds
-    the module's input made from the observation before an auto-reset, from which a truncated step bootstraps.
+    the module's input made from the observation before an auto-reset, from which a truncated step bootstraps. Nor has
+    `RESETS`, which stands beside `STATE_IN`: bool, whether a step is the first of its episode.
     """
 
     # What the environment says.
@@ -38,6 +39,7 @@ class Columns:
     NEXT_STATE_IN = "next_state_in"
     STATE_OUT = "state_out"
     NEXT_STATE_OUT = "next_state_out"
+    RESETS = "resets"
     EMBEDDINGS = "embeddings"
 
     # Values and what is learned from them.

@@ -118,11 +118,6 @@ COMING = (
     Coming("comes later. Until then an observation is that of one agent: subclass SingleAgentObservationPreprocessor", {
         "connectors.env_to_module.observation_preprocessor": "MultiAgentObservationPreprocessor",
     }),
-    Coming(
-        "comes with recurrence in the default networks; until then write an RLModule of your own "
-        "(jaxrl_stack.core.rl_module.rl_module)", {
-        "core.models.configs": "RecurrentEncoderConfig",
-    }),
     Coming("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
         "examples.envs.classes.utils.dummy_external_client": "_dummy_external_client",

@@ -291,7 +291,6 @@ def test_default_encoders_have_the_base_that_encoders_of_ones_own_get():
         (gym.spaces.Box(0, 255, (210, 160, 3)), {}, "wrap_atari_for_new_api_stack"),
         (gym.spaces.Box(0, 1, (4, 4)), {}, "FlattenObservations"),
         (gym.spaces.Discrete(4), {}, "FlattenObservations"),
-        (OBS_SPACE, {"use_lstm": True}, "use_lstm=True"),
     ],
 )
 def test_encoders_that_do_not_exist_are_refused(space, settings, message):

@@ -50,6 +50,7 @@ class DQNCatalog(Catalog):
     """
 
     rows_are_independent = True
+    handles_resets = True
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
-from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT
+from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, initial_state_of
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
@@ -23,13 +23,14 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """Encoder, policy head and value head, as `DefaultModelConfig` describes them.
 
     Attributes `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no
-    values.
+    values. With ``use_lstm`` its recurrent state is that of the encoder, and columns are sequences, ``[B, T, ...]``.
 
     Observations are what `Catalog` has encoders for, or ``{"action_mask": [n], "observations": ...}``: then actions
     whose mask is 0 have probability 0.
     """
 
     rows_are_independent = True
+    handles_resets = True
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
         super().__init__(*args, catalog_class=catalog_class or PPOCatalog, **kwargs)
@@ -44,9 +45,15 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """The value head, and the critic's encoder where it is one of its own."""
-        shared = self.catalog.model_config_dict["vf_share_layers"]
-        return ["vf"] if shared else ["vf", "encoder.critic"]
+        """The value head, and the critic's encoder where it is one of its own and has no recurrent state: that goes on
+        from step to step, too."""
+        needs_critic = self.catalog.model_config_dict["vf_share_layers"] or self.is_stateful()
+        return ["vf"] if needs_critic else ["vf", "encoder.critic"]
+
+    def get_initial_state(self) -> Any:
+        """Recurrent state of the encoder at the start of an episode; {} = stateless."""
+        # Subclasses may have an encoder of another kind, or none.
+        return initial_state_of(vars(self).get("encoder"))
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
         # Subclasses may have an encoder of another kind, or none.
@@ -61,23 +68,31 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         )
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`."""
+        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also `STATE_OUT`."""
         batch, mask = split_action_mask(batch)
-        latents = self.encoder(batch, critic=False)[ENCODER_OUT]
-        return {Columns.ACTION_DIST_INPUTS: masked_logits(self.pi(latents[ACTOR]), mask)}
+        encoded = self.encoder(batch, critic=False)
+        return {
+            Columns.ACTION_DIST_INPUTS: masked_logits(self.pi(encoded[ENCODER_OUT][ACTOR]), mask),
+            **_state_out(encoded),
+        }
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """As `_forward`, with the latents of the value function as `EMBEDDINGS`, for `compute_values`."""
         batch, mask = split_action_mask(batch)
-        latents = self.encoder(batch)[ENCODER_OUT]
+        encoded = self.encoder(batch)
+        latents = encoded[ENCODER_OUT]
         inputs = masked_logits(self.pi(latents[ACTOR]), mask)
-        return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: latents[CRITIC]}
+        return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: latents[CRITIC], **_state_out(encoded)}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
         """State values, float `[...]` (the leading axes of `OBS`)."""
         if embeddings is None:
             embeddings = self.encoder.critic_latent(split_action_mask(batch)[0])
         return self.vf(embeddings)[..., 0]
+
+
+def _state_out(encoded: dict[str, Any]) -> dict[str, Any]:
+    return {Columns.STATE_OUT: encoded[Columns.STATE_OUT]} if Columns.STATE_OUT in encoded else {}
 
 
 _ABSENT = {

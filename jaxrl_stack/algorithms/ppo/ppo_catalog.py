@@ -23,6 +23,7 @@ class PPOCatalog(Catalog):
     """
 
     rows_are_independent = True
+    handles_resets = True
 
     @functools.cached_property
     def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:

@@ -41,6 +41,7 @@ class SACCatalog(Catalog):
     """
 
     rows_are_independent = True
+    handles_resets = True
 
     def __init__(
         self,

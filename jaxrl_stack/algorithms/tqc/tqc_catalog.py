@@ -23,6 +23,7 @@ class TQCCatalog(SACCatalog):
     """
 
     rows_are_independent = True
+    handles_resets = True
 
     @property
     def is_continuous(self) -> bool:

@@ -17,6 +17,24 @@ class Encoder(nnx.Module):
     Built in ``setup()`` of an RLModule, or by a ``ModelConfig`` of your own in a catalog.
     """
 
+    handles_resets = False
+    """Whether it starts from its initial state where the column `RESETS` says so; see `RLModule.handles_resets`."""
+
+    def get_initial_state(self) -> Any:
+        """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless."""
+        return {}
+
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Encode a batch's columns."""
+        """Encode a batch's columns. With a recurrent state these are `[B, T, ...]`, with `STATE_IN` among them, and
+        `STATE_OUT` is among what is returned."""
         raise NotImplementedError(f"{type(self).__name__} does not override __call__(self, inputs).")
+
+
+def initial_state_of(encoder: Any) -> Any:
+    """`Encoder.get_initial_state` of any module that serves as an encoder."""
+    return encoder.get_initial_state() if isinstance(encoder, Encoder) else {}
+
+
+def handles_resets(encoder: Any) -> bool:
+    """`Encoder.handles_resets` of any module that serves as an encoder."""
+    return isinstance(encoder, Encoder) and encoder.handles_resets

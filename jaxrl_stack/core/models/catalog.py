@@ -11,7 +11,13 @@ import numpy as np
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import check_action_mask, has_images, is_image, observations_space
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
-from jaxrl_stack.core.models.configs import CNNEncoderConfig, MLPEncoderConfig, ModelConfig, MultiStreamEncoderConfig
+from jaxrl_stack.core.models.configs import (
+    CNNEncoderConfig,
+    MLPEncoderConfig,
+    ModelConfig,
+    MultiStreamEncoderConfig,
+    RecurrentEncoderConfig,
+)
 from jaxrl_stack.core.models.filters import default_filters
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict, check_model_config
 from jaxrl_stack.utils.notices import notice_once
@@ -46,6 +52,8 @@ class Catalog:
 
     rows_are_independent = True
     """Whether what it builds computes each row by itself; see `RLModule.rows_are_independent`."""
+    handles_resets = True
+    """Whether what it builds follows the column ``RESETS``; see `RLModule.handles_resets`."""
 
     def __init__(
         self,
@@ -73,8 +81,13 @@ class Catalog:
 
     @functools.cached_property
     def encoder_config(self) -> ModelConfig:
-        """Describes the encoder, which does not see an action mask; made when first asked for."""
-        return self.get_tokenizer_config(observations_space(self.observation_space), self.model_config_dict)
+        """Describes the encoder, which does not see an action mask; made when first asked for.
+
+        With ``use_lstm`` the encoder of `get_tokenizer_config`, and an LSTM after it.
+        """
+        settings = self.model_config_dict
+        tokenizer = self.get_tokenizer_config(observations_space(self.observation_space), settings)
+        return _recurrent_encoder_config(tokenizer, settings) if settings["use_lstm"] else tokenizer
 
     @property
     def latent_dims(self) -> tuple[int, ...]:
@@ -110,7 +123,7 @@ class Catalog:
     def get_tokenizer_config(
         cls, observation_space: gym.Space | None, model_config_dict: Mapping[str, Any]
     ) -> ModelConfig:
-        """Describes the encoder of one observation space: convolutions for images, an MLP for vectors.
+        """Describes the encoder of single observations of a space: convolutions for images, an MLP for vectors.
 
         A Dict gets an encoder for each of its entries, whose latents are put side by side.
 
@@ -119,17 +132,12 @@ class Catalog:
             model_config_dict: All settings of `DefaultModelConfig`.
 
         Raises:
-            ValueError: For other spaces, for images of a size that has no default filters while ``conv_filters`` is
-                None, and for settings of encoders that do not exist yet.
+            ValueError: For other spaces, and for images of a size that has no default filters while ``conv_filters``
+                is None.
         """
         import gymnasium as gym
 
         settings = model_config_dict
-        if settings["use_lstm"]:
-            raise ValueError(
-                "model_config use_lstm=True: the default encoders have no LSTM yet; use use_lstm=False, or "
-                "write an RLModule with get_initial_state()."
-            )
         if isinstance(observation_space, gym.spaces.Dict) and observation_space.spaces:
             parts = observation_space.spaces.items()
             return MultiStreamEncoderConfig(
@@ -146,6 +154,20 @@ class Catalog:
                 "encode it with the FlattenObservations env-to-module connector, or write your own RLModule."
             )
         return MLPEncoderConfig(input_dims=shape, **hidden_layers(settings, "fcnet"))
+
+
+def _recurrent_encoder_config(tokenizer: ModelConfig, settings: Mapping[str, Any]) -> RecurrentEncoderConfig:
+    return RecurrentEncoderConfig(
+        input_dims=tokenizer.output_dims,
+        recurrent_layer_type="lstm",
+        hidden_dim=settings["lstm_cell_size"],
+        num_layers=1,
+        hidden_weights_initializer=settings["lstm_kernel_initializer"],
+        hidden_weights_initializer_config=settings["lstm_kernel_initializer_kwargs"],
+        hidden_bias_initializer=settings["lstm_bias_initializer"],
+        hidden_bias_initializer_config=settings["lstm_bias_initializer_kwargs"],
+        tokenizer_config=tokenizer,
+    )
 
 
 def _image_encoder_config(space: Any, settings: Mapping[str, Any]) -> CNNEncoderConfig:

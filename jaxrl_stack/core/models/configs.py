@@ -18,10 +18,8 @@ from jaxrl_stack.core.models.filters import Filter, parse_filters
 from jaxrl_stack.core.models.heads import CNNTransposeHead, FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.models.mlp import MLP, Layer
+from jaxrl_stack.core.models.recurrent import CELL_TYPES, RecurrentEncoder, RecurrentLayer
 from jaxrl_stack.core.rl_module.default_model_config import Initializer
-from jaxrl_stack.utils.coming import coming_names
-
-__getattr__ = coming_names(__name__)
 
 COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
 """What layers may compute in, by name, as the `dtype` of `nnx.Linear`."""
@@ -347,6 +345,70 @@ class CNNTransposeHeadConfig(ModelConfig):
 
     def _filters(self) -> list[Filter]:
         return parse_filters(self.cnn_transpose_filter_specifiers, "cnn_transpose_filter_specifiers", transposed=True)
+
+
+@dataclasses.dataclass
+class RecurrentEncoderConfig(ModelConfig):
+    """A `RecurrentEncoder`: an encoder of single observations, if there is one, then LSTM or GRU layers.
+
+    `input_dims` is the shape of an observation, `[d]`; with a tokenizer it is not read.
+
+    Args:
+        recurrent_layer_type: "lstm" or "gru".
+        hidden_dim: Width of the state, and of what is put out.
+        num_layers: How many layers stand one after the other.
+        batch_major: Whether sequences are `[B, T, ...]`; False: `[T, B, ...]`. States are `[B, num_layers, hidden_dim]`
+            with both.
+        hidden_weights_initializer: Of the kernels; None = uniform in ±1/sqrt(hidden_dim), PyTorch's default.
+        use_bias: Whether layers have biases.
+        hidden_bias_initializer: Likewise, of the biases.
+        tokenizer_config: Describes the encoder of single observations.
+    """
+
+    recurrent_layer_type: str = "lstm"
+    hidden_dim: int | None = None
+    num_layers: int | None = None
+    batch_major: bool = True
+    hidden_weights_initializer: Initializer = None
+    hidden_weights_initializer_config: dict | None = None
+    use_bias: bool = True
+    hidden_bias_initializer: Initializer = None
+    hidden_bias_initializer_config: dict | None = None
+    tokenizer_config: ModelConfig | None = None
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (self._at_least_one("hidden_dim"),)
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> RecurrentEncoder:
+        _check_framework(framework)
+        if self.recurrent_layer_type not in CELL_TYPES:
+            raise ValueError(
+                f"RecurrentEncoderConfig(recurrent_layer_type={self.recurrent_layer_type!r}): use one of "
+                f"{list(CELL_TYPES)}."
+            )
+        hidden_dim, num_layers = self._at_least_one("hidden_dim"), self._at_least_one("num_layers")
+        tokenizer = None if self.tokenizer_config is None else self.tokenizer_config.build(framework, rngs=rngs)
+        input_dim = _flat_dim(self) if self.tokenizer_config is None else self.tokenizer_config.output_dims[0]
+        layers = [
+            RecurrentLayer(
+                hidden_dim if i else input_dim,
+                hidden_dim,
+                cell_type=self.recurrent_layer_type,
+                use_bias=bool(self.use_bias),
+                kernel_init=_initializer(self, "hidden_weights_initializer"),
+                bias_init=_initializer(self, "hidden_bias_initializer"),
+                rngs=rngs,
+            )
+            for i in range(num_layers)
+        ]
+        return RecurrentEncoder(tokenizer, layers, hidden_dim=hidden_dim, batch_major=bool(self.batch_major))
+
+    def _at_least_one(self, name: str) -> int:
+        value = getattr(self, name)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"RecurrentEncoderConfig({name}={value!r}): give an integer of at least 1.")
+        return value
 
 
 @dataclasses.dataclass

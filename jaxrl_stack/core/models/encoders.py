@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.activations import get_activation
-from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder
+from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder, handles_resets, initial_state_of
 from jaxrl_stack.core.models.cnn import CNN
 from jaxrl_stack.core.models.mlp import MLP
 
@@ -62,7 +62,8 @@ class MultiStreamEncoder(Encoder):
     `{ENCODER_OUT: [..., latent]}`.
 
     Every layer of that net, but for the first one, takes the embeddings beside what the layer before it put out.
-    Without layers the embeddings are put out side by side.
+    Without layers the embeddings are put out side by side. Of streams with a recurrent state, states are `{column:
+    state}`.
 
     Args:
         base_encoders: `{column: encoder of {OBS: [..., d]}}`.
@@ -86,24 +87,36 @@ class MultiStreamEncoder(Encoder):
         # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
         self.activations = tuple(activations)
 
-    def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:
-        if self.within is not None:
-            inputs = inputs[self.within]
-        embeddings = jnp.concatenate(
-            [self.base_encoders[column]({Columns.OBS: inputs[column]})[ENCODER_OUT] for column in self.columns], axis=-1
-        )
+    @property
+    def handles_resets(self) -> bool:
+        """Whether those of its streams that have a recurrent state do."""
+        return all(handles_resets(self.base_encoders[column]) for column in self.get_initial_state())
+
+    def get_initial_state(self) -> dict[str, Any]:
+        states = {column: initial_state_of(self.base_encoders[column]) for column in self.columns}
+        return {column: state for column, state in states.items() if state}
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        streams = inputs if self.within is None else inputs[self.within]
+        encoded = {
+            column: self.base_encoders[column]({Columns.OBS: streams[column], **_state_of(inputs, column)})
+            for column in self.columns
+        }
+        embeddings = jnp.concatenate([encoded[column][ENCODER_OUT] for column in self.columns], axis=-1)
         out = embeddings
         for i, (layer, activation) in enumerate(zip(self.fusion_layers, self.activations, strict=True)):
             joined = out if i == 0 else jnp.concatenate([out, embeddings], axis=-1)
             out = get_activation(activation)(layer(joined))
-        return {ENCODER_OUT: out}
+        states = {column: own[Columns.STATE_OUT] for column, own in encoded.items() if Columns.STATE_OUT in own}
+        return {ENCODER_OUT: out, **({Columns.STATE_OUT: states} if states else {})}
 
 
 class ActorCriticEncoder(Encoder):
     """Latents for the policy and for the value function, from one encoder or from one each.
 
     Its encoders are the attribute `shared`, or the attributes `actor` and `critic`; `actor_encoder` and
-    `critic_encoder` are the ones that policy and value function have.
+    `critic_encoder` are the ones that policy and value function have. A recurrent state is that of the encoder, or
+    `{ACTOR: state, CRITIC: state}` of the two.
 
     Args:
         build: Makes one encoder.
@@ -130,13 +143,38 @@ class ActorCriticEncoder(Encoder):
         """What the value function's latents come from."""
         return self.shared if self.is_shared else self.critic
 
-    def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, dict[str, jax.Array]]:
-        """`{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`; CRITIC only if `critic`."""
-        latents = {ACTOR: self.actor_encoder(inputs)[ENCODER_OUT]}
-        if critic:
-            latents[CRITIC] = latents[ACTOR] if self.is_shared else self.critic_latent(inputs)
-        return {ENCODER_OUT: latents}
+    @property
+    def handles_resets(self) -> bool:
+        """Whether both do."""
+        return handles_resets(self.actor_encoder)
+
+    def get_initial_state(self) -> dict[str, Any]:
+        state = initial_state_of(self.actor_encoder)
+        return state if self.is_shared or not state else {ACTOR: state, CRITIC: initial_state_of(self.critic)}
+
+    def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, Any]:
+        """`{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`; CRITIC only if `critic`. With a recurrent
+        state also `STATE_OUT`, which both encoders have a part in."""
+        if self.is_shared:
+            of_both = self.shared(inputs)
+            latents = dict.fromkeys((ACTOR, CRITIC) if critic else (ACTOR,), of_both[ENCODER_OUT])
+            return {**of_both, ENCODER_OUT: latents}
+        encoded = {ACTOR: self.actor({**inputs, **_state_of(inputs, ACTOR)})}
+        if critic or Columns.STATE_OUT in encoded[ACTOR]:
+            encoded[CRITIC] = self.critic({**inputs, **_state_of(inputs, CRITIC)})
+        latents = {name: own[ENCODER_OUT] for name, own in encoded.items() if critic or name == ACTOR}
+        states = {name: own[Columns.STATE_OUT] for name, own in encoded.items() if Columns.STATE_OUT in own}
+        return {ENCODER_OUT: latents, **({Columns.STATE_OUT: states} if states else {})}
 
     def critic_latent(self, inputs: dict[str, Any]) -> jax.Array:
         """The latent for the value function alone, `[..., latent]`."""
-        return self.critic_encoder(inputs)[ENCODER_OUT]
+        own = inputs if self.is_shared else {**inputs, **_state_of(inputs, CRITIC)}
+        return self.critic_encoder(own)[ENCODER_OUT]
+
+
+def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
+    """The columns that belong to the recurrent state of one part of an encoder."""
+    if part not in inputs.get(Columns.STATE_IN, {}):
+        return {}
+    resets = {Columns.RESETS: inputs[Columns.RESETS]} if Columns.RESETS in inputs else {}
+    return {Columns.STATE_IN: inputs[Columns.STATE_IN][part], **resets}

@@ -118,6 +118,14 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     size that is compiled already. A subclass that overrides a method has to say it again, and likewise in a
     catalog. Batch normalisation and attention between rows make it wrong.
     """
+    handles_resets = False
+    """Whether this class, with a recurrent state, looks at the column ``RESETS``, bool ``[B, T]``, and goes on from its
+    initial state at every step where it is True: sequences to learn from may have starts of episodes in them.
+
+    Other modules with a recurrent state never see such a sequence. Learners call their `_forward_train` step by step,
+    with each step's state, and hand their methods and losses sequences of one step; gradients flow from step to step
+    all the same. A subclass that overrides a method has to say it again, and likewise in a catalog.
+    """
     STATE_FILE_NAME = "module_state"
     _state_is_weights = True
 
@@ -227,7 +235,11 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._default_action_dist_cls()
 
     def get_initial_state(self) -> Any:
-        """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless."""
+        """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless.
+
+        With a state, all columns of the forward passes are sequences `[B, T, ...]`; `STATE_IN` `[B, ...]` is the state
+        before their first step, and `STATE_OUT` among what is returned that after their last one.
+        """
         return {}
 
     def is_stateful(self) -> bool:

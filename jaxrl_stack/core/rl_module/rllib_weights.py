@@ -23,6 +23,8 @@ _LAYER = re.compile(
     r"(?P<net>.+)\.net\.(?P<stack>mlp|0\.cnn)\.(?P<index>\d{1,3})(?P<norm>\.layer_norm)?\.(?P<kind>weight|bias)"
 )
 _FUSION = re.compile(r"(?P<encoder>.+)\.(?:fusion_layers\.(?P<index>\d{1,3})|output_layer)\.(?P<kind>weight|bias)")
+_RECURRENT = re.compile(r"(?P<net>.+)\.(?:lstm|gru)\.(?P<kind>weight|bias)_(?P<side>ih|hh)_l(?P<index>\d{1,3})")
+_SIDES = {"ih": "input", "hh": "hidden"}
 _CONSTANT = ".log_std_clip_param_const"
 _DENSE = {"weight": "kernel", "bias": "bias"}
 _LAYERNORM = {"weight": "scale", "bias": "bias"}
@@ -117,6 +119,9 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
         is_hidden = re.compile(re.escape(fusion) + r"\.\d+\.weight").fullmatch
         index = layer["index"] or sum(1 for other in weights if is_hidden(other))
         return f"{fusion}.{index}.{_DENSE[layer['kind']]}"
+    if recurrent := _RECURRENT.fullmatch(name):
+        layer = f"{_net_ref(recurrent['net'])}.layers.{recurrent['index']}"
+        return f"{layer}.{_SIDES[recurrent['side']]}.{_DENSE[recurrent['kind']]}"
     if name.endswith(".log_std"):
         return name
     raise ValueError(
@@ -132,12 +137,19 @@ def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
     of_stack = (weights.get(f"{net}.net.{layer['stack']}.{i}.weight") for i in range(index + 1))
     has_axes = [getattr(weight, "ndim", 0) > 1 for weight in of_stack]
     number, is_norm = sum(has_axes) - 1, not has_axes[-1]
-    head, _, encoder = net.rpartition(".")
-    ours = f"{head}.{_ENCODERS[encoder]}" if head == "encoder" and encoder in _ENCODERS else net
+    ours = _net_ref(net)
     if f"{net}.log_std" in weights:
         ours += ".mean"
     layers = "dense" if layer["stack"] == "mlp" else "conv"
     return f"{ours}.layernorm_{number}.{_LAYERNORM[kind]}" if is_norm else f"{ours}.{layers}_{number}.{_DENSE[kind]}"
+
+
+def _net_ref(net: str) -> str:
+    """Where a network is that may be, or be a part of, an actor's or a critic's encoder."""
+    first, *rest = net.split(".")
+    if first == "encoder" and rest and rest[0] in _ENCODERS:
+        rest[0] = _ENCODERS[rest[0]]
+    return ".".join([first, *rest])
 
 
 def _as_array(name: Any, value: Any) -> np.ndarray:
