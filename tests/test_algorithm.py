@@ -24,7 +24,8 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
+from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, ReturnsSoFar
+from jaxrl_stack.connectors.learner import NormalizeRewards
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.update import Update
@@ -792,7 +793,11 @@ def test_check_nans_names_the_iteration():
 
 
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path, algo):
-    config = tiny(EndingsEnv).env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    config = (
+        tiny(EndingsEnv)
+        .env_runners(env_to_module_connector=lambda env, spaces, device: [ReturnsSoFar(), MeanStdFilter()])
+        .learners(learner_connector=lambda observation_space, action_space: NormalizeRewards())
+    )
     original = config.build_algo()
     original.train()
     path = original.save_to_path(tmp_path / "checkpoint")

@@ -407,7 +407,7 @@ class ConfigBuilding(ConfigStore):
             device: Without effect; batches are where the program runs.
 
         Raises:
-            ValueError: If the user's function returns no connectors.
+            ValueError: If the user's function returns no connectors, or a connector does not fit these settings.
         """
         defaults: list[ConnectorV2] = []
         if self.add_default_connectors_to_learner_pipeline:
@@ -421,7 +421,26 @@ class ConfigBuilding(ConfigStore):
             ],
         )
         check_connectors(pipeline)
+        self._check_sampled_steps([name for name, own in pipeline._flat_members() if own.needs_sampled_steps])
         return pipeline
+
+    def _check_sampled_steps(self, names: list[str]) -> None:
+        """Refuses learner connectors that need steps as they were sampled, where they would not get these."""
+        algo_class = self.algo_class if names else None
+        if isinstance(algo_class, str):
+            algo_class = get_algorithm_class(algo_class)
+        if algo_class is not None and algo_class.training_step_class.updates_from_rows:
+            raise ValueError(
+                f"Learner connector(s) {names} take statistics of steps in the order in which they were sampled, each "
+                f"once, and {algo_class.__name__} learns from rows that are drawn from a replay buffer, some never "
+                "and some often. Scale rewards by a constant instead, ScaleRewards(factor=...), or train with PPO."
+            )
+        if names and self.clip_rewards:
+            raise ValueError(
+                f"environment(clip_rewards={self.clip_rewards!r}) changes the rewards before learner connector(s) "
+                f"{names} measure them. Set clip_rewards=None, and bound what comes out with the connector's own "
+                "clip_by_value."
+            )
 
     def _user_connectors(self, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
         """What the user's connector function returns, as a list."""

@@ -20,7 +20,7 @@ OLD_HOOKS = {
     "on_sub_environment_created": "on_environment_created",
     "on_create_policy": "setup() of an RLModule",
     "on_learn_on_batch": "before_gradient_based_update() or compute_loss_for_module() of a Learner",
-    "on_postprocess_trajectory": "a learner connector: config.training(learner_connector=...)",
+    "on_postprocess_trajectory": "a learner connector: config.learners(learner_connector=...)",
     "on_workers_recreated": "on_env_runners_recreated",
 }
 """Hooks of RLlib's old API stack, which nothing calls -> what to use instead."""

@@ -124,6 +124,8 @@ class ConnectorV2(Checkpointable, Constructible):
     Attributes:
         is_host_connector: Whether it is written for RLlib's ``__call__`` and hence cannot be compiled.
         needs_all_final_obs: Whether it reads FINAL_OBS of steps that terminated an episode, too; a class may set it.
+        needs_sampled_steps: Whether it reads every sampled step once, with the environment's reward: rows that are
+            drawn from replay, and ``clip_rewards``, are refused. A class may set it.
     """
 
     _ctor_args_and_kwargs: tuple[tuple, dict[str, Any]]
@@ -132,6 +134,7 @@ class ConnectorV2(Checkpointable, Constructible):
     draws_from_pipeline_key = False
     is_host_connector = False
     needs_all_final_obs = False
+    needs_sampled_steps = False
     # Host copy (NumPy) of a pure connector's state: what `get_state`, `set_state` and `__call__` work on.
     state: Any = ()
 

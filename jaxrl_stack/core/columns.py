@@ -49,6 +49,7 @@ class Columns:
     VALUE_TARGETS = "value_targets"
     INTRINSIC_REWARDS = "intrinsic_rewards"
     RETURNS_TO_GO = "returns_to_go"
+    RETURNS_SO_FAR = "returns_so_far"
 
     # False in rows that losses, statistics and counters must not see.
     LOSS_MASK = "loss_mask"

@@ -54,7 +54,7 @@ OLD_MEMBERS = {
     "compute_log_likelihoods": "Use the column Columns.ACTION_LOGP of what compute_actions(..., explore=True) returns.",
     "export_model": "Use policy.export(path).",
     "export_checkpoint": "Use policy.save_to_path(path).",
-    "postprocess_trajectory": "Use a connector: config.training(learner_connector=...).",
+    "postprocess_trajectory": "Use a connector: config.learners(learner_connector=...).",
     "loss": _TRAINING,
     "learn_on_batch": _TRAINING,
     "compute_gradients": _TRAINING,

@@ -12,6 +12,7 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
     SingleAgentObservationPreprocessor,
 )
 from jaxrl_stack.connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
+from jaxrl_stack.connectors.env_to_module.returns_so_far import ReturnsSoFar
 from jaxrl_stack.connectors.markers import (
     AddObservationsFromEpisodesToBatch,
     AddStatesFromEpisodesToBatch,
@@ -34,6 +35,7 @@ __all__ = [
     "NumpyToTensor",
     "ObservationPreprocessor",
     "PrevActionsPrevRewards",
+    "ReturnsSoFar",
     "SingleAgentObservationPreprocessor",
 ]
 

@@ -8,6 +8,8 @@ from jaxrl_stack.connectors.learner.compute_returns_to_go import ComputeReturnsT
 from jaxrl_stack.connectors.learner.frame_stacking import FrameStacking, FrameStackingLearner
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.connectors.learner.learner_connector_pipeline import LearnerConnectorPipeline
+from jaxrl_stack.connectors.learner.normalize_rewards import NormalizeRewards
+from jaxrl_stack.connectors.learner.scale_rewards import ScaleRewards
 from jaxrl_stack.connectors.markers import (
     AddColumnsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch,
@@ -31,7 +33,9 @@ __all__ = [
     "FrameStackingLearner",
     "GeneralAdvantageEstimation",
     "LearnerConnectorPipeline",
+    "NormalizeRewards",
     "NumpyToTensor",
+    "ScaleRewards",
 ]
 
 __getattr__ = absent(__name__)

@@ -1,0 +1,92 @@
+"""Rewards in units of the spread of returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops import running_statistics
+
+
+class NormalizeRewards(ConnectorV2):
+    """Divides what the learner reads as REWARDS by the standard deviation of the discounted returns so far.
+
+    ``r / sqrt(variance + epsilon)``, where the variance is that of ``G_t = gamma * G_{t-1} + r_t`` over all steps that
+    were learned from, these included; ``G`` starts at 0 with every episode and is the column of `ReturnsSoFar`, which
+    the env-to-module pipeline needs, plus the step's reward. The scale is one for a whole block. Episodes, callbacks
+    and metrics keep the environment's rewards. Rows with LOSS_MASK False are not counted.
+
+    The statistics are part of the learner's state: the devices and learners that make an update together count all of
+    their rows, each once, and have the same bits.
+
+    Source: the reward scaling of OpenAI baselines' `VecNormalize` and gymnasium's `NormalizeReward`; Engstrom et al.,
+    2020, "Implementation Matters in Deep Policy Gradients", section 3.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: See ConnectorV2.
+        clip_by_value: Bound of the absolute value of what comes out; None switches clipping off.
+        epsilon: Added to the variance; above 0.
+        update_stats: False freezes the statistics.
+        **kwargs: See ConnectorV2. With ``multi_agent`` each module has statistics of its own.
+
+    Raises:
+        ValueError: ``clip_by_value`` or ``epsilon`` is not positive; or, when a batch comes, it lacks RETURNS_SO_FAR.
+    """
+
+    needs_sampled_steps = True
+
+    def __init__(
+        self,
+        *args: Any,
+        clip_by_value: float | None = 10.0,
+        epsilon: float = 1e-8,
+        update_stats: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        if clip_by_value is not None and not clip_by_value > 0.0:
+            raise ValueError(
+                f"NormalizeRewards(clip_by_value={clip_by_value!r}): give a positive number, or None for off."
+            )
+        if not epsilon > 0.0:
+            raise ValueError(f"NormalizeRewards(epsilon={epsilon!r}): give a positive number.")
+        self.clip_by_value = clip_by_value
+        self.epsilon = epsilon
+        self.update_stats = update_stats
+
+    def init(self, num_envs: int) -> Any:
+        """``{module_id: statistics of returns}``, of no rows."""
+        return {key: running_statistics.init(()) for key in self._observation_spaces()}
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces REWARDS, float32 ``[T, B]``. The block is counted before it is divided."""
+        state, batch = dict(state), dict(batch)
+        for key, module_id in self._state_keys(batch):
+            columns = batch[module_id]
+            if Columns.RETURNS_SO_FAR not in columns:
+                raise ValueError(
+                    f"{type(self).__name__} needs the column {Columns.RETURNS_SO_FAR!r}; module {module_id!r} has "
+                    f"{sorted(columns)}. Add ReturnsSoFar() to the env-to-module pipeline: "
+                    "env_runners(env_to_module_connector=lambda env, spaces, device: ReturnsSoFar())."
+                )
+            rewards = jnp.asarray(columns[Columns.REWARDS])
+            if self.update_stats and ctx.update_statistics:
+                mask = columns.get(Columns.LOSS_MASK)
+                seen = running_statistics.of_batch(
+                    jnp.reshape(columns[Columns.RETURNS_SO_FAR] + rewards, (-1,)),
+                    None if mask is None else jnp.reshape(mask, (-1,)),
+                )
+                known = jax.tree.map(jnp.asarray, state[key])  # NumPy warns where a count's low word overflows
+                state[key] = running_statistics.merge_over_axis(known, seen, ctx.axis_name)
+            batch[module_id] = {**columns, Columns.REWARDS: self._normalized(rewards, state[key])}
+        return state, batch
+
+    def _normalized(self, rewards: jax.Array, statistics: running_statistics.RunningStatistics) -> jax.Array:
+        variance = jnp.where(jnp.any(statistics.count), statistics.variance, 1.0)
+        scaled = rewards / jnp.sqrt(variance + self.epsilon)
+        return scaled if self.clip_by_value is None else jnp.clip(scaled, -self.clip_by_value, self.clip_by_value)

@@ -1,0 +1,38 @@
+"""Rewards times a constant."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core.columns import Columns
+
+
+class ScaleRewards(ConnectorV2):
+    """Multiplies what the learner reads as REWARDS; episodes, callbacks and metrics keep the environment's rewards.
+
+    Rows that are drawn from replay have sums of rewards, which it multiplies likewise.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: See ConnectorV2.
+        factor: A finite number above 0.
+        **kwargs: See ConnectorV2.
+
+    Raises:
+        ValueError: ``factor`` is no such number.
+    """
+
+    def __init__(self, *args: Any, factor: float, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if not (factor > 0.0 and math.isfinite(factor)):
+            raise ValueError(f"ScaleRewards(factor={factor!r}): give a finite number above 0.")
+        self.factor = float(factor)
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Replaces REWARDS, float32 ``[T, B]``."""
+        return state, self._with_columns(batch, self._scaled)
+
+    def _scaled(self, module_id: str, columns: dict[str, Any]) -> dict[str, Any]:
+        return {Columns.REWARDS: self.factor * columns[Columns.REWARDS]}
