@@ -54,7 +54,7 @@ def contenders(name: str, num_envs: int, num_steps: int) -> dict[str, Callable[[
         return after.state, after.obs, after.reward
 
     def like(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), new, old)
+        return jax.tree.map(lambda x, y: jnp.asarray(x, jnp.result_type(y)), new, old)
 
     def never(keys: Any, state: Any, action: Any) -> Any:
         obs, new, reward, *_ = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))(keys, state, action, params)
