@@ -75,6 +75,13 @@ def test_custom_modules_pass():
 
     check(Nested, observation_space=gym.spaces.Dict({"x": OBS_SPACE, "k": gym.spaces.Discrete(3)}))
 
+    class Teacher(Mine):
+        def _forward_train(self, batch, **kwargs):
+            first, second = batch[Columns.ACTIONS]
+            return {Columns.ACTION_DIST_INPUTS: self.pi(batch["obs"]) + (first + second)[:, None]}
+
+    check(Teacher, action_space=gym.spaces.Tuple([gym.spaces.Discrete(1), gym.spaces.Discrete(1)]))
+
 
 def test_ppo_refuses_a_module_whose_actions_have_no_log_probabilities():
     class Actor(Mine, ValueFunctionAPI):

@@ -92,11 +92,12 @@ class _ForwardCheck:
             )
             leading = (BATCH_SIZE, SEQUENCE_LENGTH if self.forward == "train" else 1)
         batch[Columns.OBS] = shape_dtype_struct(self.module.observation_space, leading)
-        if self.forward == "train" and isinstance(self.module, TargetNetworkAPI):
-            # What is drawn from replay: transitions.
-            batch[Columns.NEXT_OBS] = batch[Columns.OBS]
+        if self.forward == "train":
             if self.module.action_space is not None:
                 batch[Columns.ACTIONS] = shape_dtype_struct(self.module.action_space, leading)
+            if isinstance(self.module, TargetNetworkAPI):
+                # What is drawn from replay: transitions.
+                batch[Columns.NEXT_OBS] = batch[Columns.OBS]
         return batch
 
     def _trace(self, method: str, call: Any) -> Any:
