@@ -1,0 +1,1 @@
+"""RLModules of RLlib's example scripts."""
