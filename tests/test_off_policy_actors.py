@@ -16,7 +16,7 @@ import pytest
 from jaxrl_stack.algorithms.dqn import DQN, DQNConfig, DQNLearner
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.connectors.env_to_module import FrameStacking, MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -24,6 +24,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.replay import EpisodeReplayBuffer, episode_replay_buffer
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 
 ROWS = 8
@@ -459,21 +460,40 @@ class SameAgain(Scripted):
         return super().reset(seed=seed, options=options)
 
 
+@register_class
+def stacks(env, spaces, device):
+    return FrameStacking(num_frames=3)
+
+
+class StacksItsWay(FrameStacking):
+    """What it does is not known: what it puts out is stored."""
+
+    def apply(self, state, batch, ctx):
+        return super().apply(state, batch, ctx)
+
+
 def test_a_run_goes_on_exactly_with_its_replay(tmp_path):
+    """Of stacked frames it has one per step, and learns from the same numbers as from whole stacks."""
     # Episodes end where fragments do: there is nothing in the environments that a checkpoint would not have.
     asked = config(SameAgain, fragment=4, env_config={"lengths": [4]})
-    straight = asked.build_algo()
+    straight = asked.env_runners(env_to_module_connector=stacks).build_algo()
+    whole = asked.copy().env_runners(env_to_module_connector=lambda *_: StacksItsWay(num_frames=3)).build_algo()
     for _ in range(4):
-        straight.train()
+        assert learned(straight.train()) == pytest.approx(learned(whole.train()), rel=0, nan_ok=True)
     path = straight.save_to_path(tmp_path / "checkpoint")
     expected = [learned(straight.train()) for _ in range(3)]
+    assert [learned(whole.train()) for _ in range(3)] == expected
     restored = DQN.from_checkpoint(path, allow=[SameAgain])
     assert [learned(restored.train()) for _ in range(3)] == expected
     assert all(np.isfinite(r["total_loss"]) for r in expected)
-    left, right = (algo.driver.replay_buffer.sample_batch(50, n_step=(1, 4)) for algo in (straight, restored))
+    buffers = [algo.driver.replay_buffer for algo in (straight, restored, whole)]
+    left, *others = (buffer.sample_batch(50, n_step=(1, 4)) for buffer in buffers)
+    left["new_obs"][left["terminateds"]] = others[1]["new_obs"][left["terminateds"]]
     for name, column in left.items():
-        np.testing.assert_array_equal(column, right[name], err_msg=name)
-    for algo in (straight, restored):
+        for right in others:
+            np.testing.assert_array_equal(column, right[name], err_msg=name)
+    assert [algo.memory_estimate()["replay"]["columns"]["obs"] for algo in (straight, whole)] == [500 * 12, 500 * 36]
+    for algo in (straight, restored, whole):
         algo.stop()
 
 

@@ -14,19 +14,27 @@ import pytest
 from jaxrl_stack.acting.device_rollout import StepKeys
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.connectors.env_to_module import FrameStacking
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters, notices
+from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.devices import all_shards, host_view
 
 NUM_ENVS, BATCH, CAPACITY = 4, 8, 80
 
 
+@register_class
+def stacks(env, spaces, device):
+    return FrameStacking(num_frames=2)
+
+
 def config(**training):
-    """Everything at once: priorities, windows of random length, several updates per round, a moving target."""
+    """Everything at once: priorities, windows of random length, several updates per round, a moving target, and stacked
+    frames, of which one per step is stored."""
     settings = {
         "replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer", "capacity": CAPACITY},
         "train_batch_size_per_learner": BATCH,
@@ -40,7 +48,7 @@ def config(**training):
     return (
         DQNConfig()
         .environment("gymnax/CartPole-v1", env_config={"max_steps_in_episode": 13})
-        .env_runners(num_envs_per_env_runner=NUM_ENVS)
+        .env_runners(num_envs_per_env_runner=NUM_ENVS, env_to_module_connector=stacks)
         .training(**settings | training)
         .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": [4]})
         .reporting(min_sample_timesteps_per_iteration=60, metrics_num_episodes_for_smoothing=10)
@@ -244,7 +252,7 @@ def test_the_memory_is_updated_in_place():
     driver = algo.driver
     compiled = driver.trace_program().lower().compile()
     shapes = {x.shape[1:] for x in jax.tree.leaves(driver.kept) if x.size >= size}
-    assert len(shapes) == 2
+    assert len(shapes) == 3
     bodies = [line for line in compiled.as_text().splitlines() if " copy(" in line]
     for shape in shapes:
         text = "[" + ",".join(map(str, shape)) + "]"

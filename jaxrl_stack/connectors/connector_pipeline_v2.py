@@ -273,6 +273,12 @@ class ConnectorPipelineV2(PureConnector):
             f"{PURE_SIGNATURE}"
         )
 
+    @property
+    def num_stacked_frames(self) -> int:
+        """That of the last connector."""
+        is_own = type(self).apply is ConnectorPipelineV2.apply
+        return self._members[-1][1].num_stacked_frames if is_own and self._members else 1
+
     def _flat_members(self) -> Iterator[tuple[str, ConnectorV2]]:
         """``(name, connector)`` without the pipelines around them; ``"outer/inner"`` in a pipeline inside."""
         for name, connector in self._members:

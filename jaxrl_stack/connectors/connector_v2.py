@@ -305,6 +305,12 @@ class ConnectorV2(Checkpointable, Constructible):
 
     # --- The pure core
 
+    @property
+    def num_stacked_frames(self) -> int:
+        """How many frames the observations that come out are, side by side along their last axis, the newest last: a
+        replay buffer needs to keep the newest one only. 1 if the connector stacks none."""
+        return 1
+
     def init(self, num_envs: int) -> Any:
         """Fresh state: a pytree of arrays, ``()`` for a connector without state.
 

@@ -153,6 +153,9 @@ class DeviceDriver(LocalDriver):
         self.spaces = {self.module_id: spaces}
         return None, None
 
+    def num_stacked_frames(self) -> int:
+        return 1 if self.rollout is None else self.rollout.env_to_module.num_stacked_frames
+
     def _make_learner(self) -> Learner:
         config = self.config
         spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})

@@ -309,6 +309,11 @@ class LocalDriver(Driver):
             ValueError: If they do not fit the devices.
         """
 
+    @abc.abstractmethod
+    def num_stacked_frames(self) -> int:
+        """How many frames the module's inputs are, of which a replay buffer keeps the newest one; 1 if it has to keep
+        them whole."""
+
     def components(self) -> list[tuple[str, Any]]:
         runner, eval_runner = self._described_env_runners()
         parts = [

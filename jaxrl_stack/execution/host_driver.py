@@ -104,6 +104,9 @@ class HostDriver(LocalDriver, Place):
             self.config, self.rollout_memory, self.train_batch_memory, self._require_memory_of_batch
         )
 
+    def num_stacked_frames(self) -> int:
+        return min(self.env_runner_group.foreach_env_runner(_num_stacked_frames), default=1)
+
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
         self.num_env_steps = 0
@@ -561,6 +564,13 @@ def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
     """A method of one runner: the one of this process, or else the first actor that is well."""
     ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
     return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
+
+
+def _num_stacked_frames(runner: Any) -> int:
+    # What a `sample` of the user's own returns need not be what the pipeline made.
+    if getattr(type(runner), "sample", None) is not SingleAgentEnvRunner.sample:
+        return 1
+    return runner.acting_parts()[1].num_stacked_frames
 
 
 def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:

@@ -28,7 +28,7 @@ from jaxrl_stack.utils.seeds import derived_seed
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.execution.device_driver import DeviceDriver
-    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 
 
@@ -49,9 +49,10 @@ class HostMemory:
 
     draws: dict[str, Draws] = {}  # it has a generator of its own
 
-    def __init__(self, driver: Driver, config: OffPolicyConfig, num_updates: int):
+    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int):
         self._module_id, self._spaces = driver.module_id, driver.spaces[driver.module_id]
         self._stats_classes = config.stats_cls_lookup
+        self._num_frames = driver.num_stacked_frames()
         self._buffer = None
         self.reset(config)
         self.estimate = self._buffer.memory_estimate()
@@ -81,6 +82,7 @@ class HostMemory:
             # Losses see what the module puts out now, not what it did then.
             "extra_columns": (),
             "store_infos": False,
+            "num_frames": self._num_frames,
             "seed": derived_seed("replay", config.root_seed),
         }
         parameters = inspect.signature(buffer_class).parameters.values()
@@ -154,7 +156,7 @@ class DeviceMemory(Checkpointable):
 
     metrics = None
 
-    def __init__(self, driver: Driver, config: OffPolicyConfig, num_updates: int):
+    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int):
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
         self._config = config
         devices, num_envs = self._driver.learner.devices, int(config.num_envs_per_env_runner)
@@ -178,6 +180,7 @@ class DeviceMemory(Checkpointable):
             n_step=config.n_step,
             alpha=config.replay_alpha if config.uses_priorities else None,
             clip_rewards=config.clip_rewards,
+            num_frames=driver.num_stacked_frames(),
         )
         self.capacity = self.replay.num_rows * num_envs
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}

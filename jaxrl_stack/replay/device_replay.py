@@ -22,6 +22,7 @@ from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_m
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
 
+_NUM_BEFORE = "num_before"
 _STORED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _READ = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS})
 _NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
@@ -49,6 +50,7 @@ class ReplayState:
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
         size: int32, rows, counted from the newest, that can be drawn.
         priorities: What items count, item ``env * L + place of the row``; None without priorities.
+        frames: The observations of all rows, where one frame is kept of each; None where the ring has them whole.
     """
 
     ring: Any
@@ -57,6 +59,7 @@ class ReplayState:
     num_rows: jax.Array
     size: jax.Array
     priorities: device_priorities.PriorityLevels | None
+    frames: FrameRing | None
     layout: StepLayout = struct.field(pytree_node=False)
 
 
@@ -75,6 +78,26 @@ class FinalObservations:
     rows: jax.Array
     next: jax.Array
     count: jax.Array
+
+
+@struct.dataclass
+class FrameRing:
+    """The newest frame of every row's observation, which is n frames side by side.
+
+    The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
+    one and after a cut, they are written down in front of it.
+
+    Attributes:
+        pixels: ``[B, L + 2 (n - 1), ...]``: those of L rows, and what is in front of the oldest one and after a cut.
+        head: int32, place of the frame that is written next.
+        num_before: int32 ``[B]``, of how many frames before the next one its episode knows, at most n - 1.
+        since_cut: int32, rows since the last cut, at most L.
+    """
+
+    pixels: Any
+    head: jax.Array
+    num_before: jax.Array
+    since_cut: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +159,8 @@ class DeviceReplay:
       own dtype: the next_obs of a step is the obs of the next row.
     * No item reaches over a reset. An n-step window stops where its episode does, and at the newest row: it has its
       own length then, and bootstraps from the observation after it with ``gamma ** n_step`` unless it is terminated.
+    * Of observations that are `num_frames` frames side by side, one frame is stored per step; what is drawn is put
+      together again, bit for bit.
     * All steps in it can be drawn: uniformly, or in proportion to ``priority ** alpha``.
     * A buffer of small observations keeps what every step led to beside it. In a large one, observations at which an
       episode was truncated, without being terminated, lie in a ring of their own of `num_final_obs` slots. Where the
@@ -156,6 +181,8 @@ class DeviceReplay:
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
             every step keeps its own if 128 MiB hold all of them, else one slot per 16 steps (exact up to that rate,
             e.g. for a time limit of 16), or as many as 16 MiB hold if that is more.
+        num_frames: How many frames every observation is, side by side along its last axis, the newest last. Those of
+            an observation are those of the steps before it in its episode, before which they are zeros.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
 
     Raises:
@@ -170,10 +197,11 @@ class DeviceReplay:
     alpha: float | None = None
     clip_rewards: bool | float | None = None
     num_final_obs: int | None = None
+    num_frames: int = 1
     extra_columns: tuple[str, ...] = ()
 
     def __post_init__(self):
-        for name in ("capacity", "num_envs", "batch_size"):
+        for name in ("capacity", "num_envs", "batch_size", "num_frames"):
             if not arithmetic.is_int(getattr(self, name)) or getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be an int >= 1.")
         _, high = self._n_steps
@@ -218,12 +246,16 @@ class DeviceReplay:
         """
         step = self._step_of(columns)
         steps = self.num_rows * self.num_envs
-        sizes = {name: _num_bytes(step[name]) for name in step}
-        if self._keeps_finals(step[Columns.OBS]):
+        kept = self._kept_of(step[Columns.OBS])
+        sizes = {name: _num_bytes(step[name]) for name in step} | {Columns.OBS: _num_bytes(kept)}
+        if self._keeps_finals(kept):
             sizes[Columns.FINAL_OBS] = sizes[Columns.OBS]
         else:
-            slots = self._num_slots(step[Columns.OBS])
+            slots = self._num_slots(kept)
             sizes[Columns.FINAL_OBS] = math.ceil(((slots + self.num_envs) * sizes[Columns.OBS] + 4 * slots) / steps)
+        if self.num_frames > 1:
+            # With them, how many frames before each of its own an episode knows.
+            sizes[Columns.OBS] = 4 + math.ceil(sizes[Columns.OBS] * self._num_places / self.num_rows)
         sizes["ends"] = 4
         if self.alpha is not None:
             sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps) / steps)
@@ -256,16 +288,24 @@ class DeviceReplay:
             ValueError: If a column is missing or has another B.
         """
         step = self._step_of(columns)
-        stored = {"columns": step, "ends": jax.ShapeDtypeStruct((), jnp.int32)}
-        finals = None
-        if self._keeps_finals(step[Columns.OBS]):
-            stored[Columns.FINAL_OBS] = step[Columns.OBS]
+        kept = self._kept_of(step[Columns.OBS])
+        stored: dict[str, Any] = {"columns": step, "ends": jax.ShapeDtypeStruct((), jnp.int32)}
+        finals = frames = None
+        if self.num_frames > 1:
+            del step[Columns.OBS]
+            stored[_NUM_BEFORE] = stored["ends"]
+            frames = FrameRing(
+                pixels=jax.tree.map(lambda x: jnp.zeros((self.num_envs, self._num_places, *x.shape), x.dtype), kept),
+                head=jnp.zeros((), jnp.int32),
+                num_before=jnp.zeros((self.num_envs,), jnp.int32),
+                since_cut=jnp.zeros((), jnp.int32),
+            )
+        if self._keeps_finals(kept):
+            stored[Columns.FINAL_OBS] = kept
         else:
-            slots = self._num_slots(step[Columns.OBS])
+            slots = self._num_slots(kept)
             finals = FinalObservations(
-                next_obs=jax.tree.map(
-                    lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), step[Columns.OBS]
-                ),
+                next_obs=jax.tree.map(lambda x: jnp.zeros((slots + self.num_envs, *x.shape), x.dtype), kept),
                 rows=jnp.zeros((slots,), jnp.uint32),
                 next=jnp.zeros((), jnp.int32),
                 count=jnp.zeros((), jnp.int32),
@@ -279,6 +319,7 @@ class DeviceReplay:
             num_rows=jnp.zeros((), jnp.uint32),
             size=jnp.zeros((), jnp.int32),
             priorities=(None if self.alpha is None else device_priorities.init(self.num_rows * self.num_envs)),
+            frames=frames,
             layout=layout,
         )
 
@@ -306,17 +347,21 @@ class DeviceReplay:
         has_final = truncateds & ~terminateds
         ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
         head, size = state.head, jnp.minimum(state.size + num_steps, self.num_rows)
-        stored = {"columns": {name: columns[name] for name in (*_STORED, *self.extra_columns)}}
-        finals = state.finals
+        stored: dict[str, Any] = {"columns": {name: columns[name] for name in (*_STORED, *self.extra_columns)}}
+        frames, finals = state.frames, state.finals
+        if frames is not None:
+            obs, ended = stored["columns"].pop(Columns.OBS), terminateds | truncateds
+            frames, stored[_NUM_BEFORE] = self._add_frames(frames, obs, ended)
+        final_obs = self._kept_of(columns[Columns.FINAL_OBS])
         if finals is None:
             ends = jnp.where(has_final, _TRUNCATED, ends)
             stored[Columns.FINAL_OBS] = jax.tree.map(
                 lambda obs, final: jnp.where(expand(terminateds, obs), obs, final),
-                columns[Columns.OBS],
-                columns[Columns.FINAL_OBS],
+                self._kept_of(columns[Columns.OBS]),
+                final_obs,
             )
         else:
-            finals, slot, size = self._add_finals(state, finals, has_final, columns[Columns.FINAL_OBS], size)
+            finals, slot, size = self._add_finals(state, finals, has_final, final_obs, size)
             ends = jnp.where(has_final, _TRUNCATED + slot, ends)
         packed = state.layout.pack(stored | {"ends": ends.astype(jnp.int32)})
         places = (jnp.arange(num_steps) + head) % self.num_rows
@@ -327,6 +372,7 @@ class DeviceReplay:
             finals=finals,
             num_rows=state.num_rows + jnp.uint32(num_steps),
             size=size,
+            frames=frames,
         )
         if state.priorities is None or self.alpha is None:
             return new
@@ -380,6 +426,38 @@ class DeviceReplay:
         )
         return finals, slot.reshape(num_steps, num_envs), size
 
+    def _add_frames(self, frames: FrameRing, obs: Any, ended: jax.Array) -> tuple[FrameRing, jax.Array]:
+        """Write the newest frame of every observation ``[T, B, ...]`` down, after a cut those before the first, too.
+
+        Returns:
+            ``(frames, of how many before it the episode of every one knows, int32 [T, B])``.
+        """
+        num_steps, most = ended.shape[0], self.num_frames - 1
+        is_cut = frames.since_cut == 0
+        head = jnp.where(is_cut, frames.head + most, frames.head)
+        # Without a cut, what is in front of the first one is there already, and written nowhere.
+        in_front = jnp.where(is_cut, (frames.head + jnp.arange(most)) % self._num_places, self._num_places)
+        places = jnp.concatenate([in_front, (head + jnp.arange(num_steps)) % self._num_places])
+
+        def of_leaf(pixels: jax.Array, obs: jax.Array, newest: jax.Array) -> jax.Array:
+            first = jnp.moveaxis(obs[0].reshape(*obs.shape[1:-1], self.num_frames, -1), -2, 1)[:, :most]
+            new = jnp.concatenate([first, jnp.swapaxes(newest, 0, 1)], axis=1)
+            return pixels.at[:, places].set(new, mode="drop")
+
+        # In time, the row in which the episode of each began, as far as it is known.
+        times = jnp.arange(num_steps, dtype=jnp.int32)[:, None]
+        begins = -jnp.where(is_cut, most, frames.num_before)[None]
+        later = jnp.where(ended[:-1], times[1:], -self.num_frames)
+        num_before = jnp.minimum(times - jax.lax.cummax(jnp.concatenate([begins, later])), most)
+        following = jnp.where(ended[-1], 0, jnp.minimum(num_before[-1] + 1, most))
+        frames = FrameRing(
+            pixels=jax.tree.map(of_leaf, frames.pixels, obs, self._kept_of(obs)),
+            head=(head + num_steps) % self._num_places,
+            num_before=following,
+            since_cut=jnp.minimum(frames.since_cut + num_steps, self.num_rows),
+        )
+        return frames, num_before
+
     def cut(self, state: ReplayState) -> ReplayState:
         """Let running episodes end here, truncated: what is added next is not what followed the newest row."""
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
@@ -397,10 +475,15 @@ class DeviceReplay:
             ends = jnp.where(goes_on, _TRUNCATED + slot[0], ends)
         packed = state.layout.pack({**steps, "ends": ends})
         ring = jax.tree.map(lambda kept, row: kept.at[:, place].set(row), state.ring, packed)
+        frames = state.frames
+        if frames is not None:
+            # There is room for what is in front of the rows after one cut.
+            size = jnp.where(frames.since_cut > 0, jnp.minimum(size, frames.since_cut), size)
+            frames = dataclasses.replace(frames, since_cut=jnp.zeros_like(frames.since_cut))
         levels = state.priorities
-        if levels is not None and finals is not None:
+        if levels is not None and (finals is not None or frames is not None):
             levels = self._take_out(levels, state.head, state.size, size)
-        return dataclasses.replace(state, ring=ring, finals=finals, size=size, priorities=levels)
+        return dataclasses.replace(state, ring=ring, finals=finals, size=size, priorities=levels, frames=frames)
 
     def _put_rows(self, levels: Any, places: jax.Array, count: jax.Array | float) -> Any:
         """Let all items of some rows count the same."""
@@ -468,6 +551,7 @@ class DeviceReplay:
             last = self._take(state, envs, last_age)
         batch = {
             **step["columns"],
+            Columns.OBS: self._obs(state, step, ages, envs),
             Columns.REWARDS: rewards,
             Columns.NEXT_OBS: self._next_obs(state, last, last_age, envs),
             **_flags(last["ends"]),
@@ -539,6 +623,7 @@ class DeviceReplay:
         step_ages = (ages + num_before)[:, None] - times
         steps = self._take(state, envs[:, None], jnp.maximum(step_ages, 0))
         ends, columns = steps["ends"], steps["columns"]
+        columns[Columns.OBS] = self._obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None])
         is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
         is_there &= times < num_before[:, None] + length
 
@@ -639,8 +724,59 @@ class DeviceReplay:
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)
 
+    def _obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
+        """The observations of these steps, of these ages."""
+        if state.frames is None:
+            return steps["columns"][Columns.OBS]
+        back = jnp.arange(self.num_frames - 1, -1, -1, dtype=jnp.int32)
+        pixels = self._frames(state.frames, ages[..., None], envs[..., None], back)
+        known = back <= steps[_NUM_BEFORE][..., None]
+
+        def of_leaf(leaf: jax.Array) -> jax.Array:
+            leaf = jnp.moveaxis(jnp.where(expand(known, leaf), leaf, jnp.zeros_like(leaf)), ages.ndim, -2)
+            return leaf.reshape(*leaf.shape[:-2], -1)
+
+        return jax.tree.map(of_leaf, pixels)
+
+    def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
+        """The frames of rows of these ages, or some before them."""
+        before_cut = jnp.where(ages >= frames.since_cut, self.num_frames - 1, 0)
+        places = (frames.head - 1 - ages - before_cut - back + self._num_places) % self._num_places
+        flat = envs * self._num_places + places
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), frames.pixels)
+
+    @property
+    def _num_places(self) -> int:
+        return self.num_rows + 2 * (self.num_frames - 1)
+
+    def _kept_of(self, obs: Any) -> Any:
+        """What is stored of observations: their newest frame, or all of them; of shapes its shapes."""
+        if self.num_frames == 1:
+            return obs
+
+        def of_leaf(leaf: Any) -> Any:
+            width = leaf.shape[-1] // self.num_frames
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                return jax.ShapeDtypeStruct((*leaf.shape[:-1], width), leaf.dtype)
+            return leaf[..., -width:]
+
+        return jax.tree.map(of_leaf, obs)
+
     def _next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
         """The observations that these steps, of these ages, led to."""
+        newest = self._kept_next_obs(state, steps, ages, envs)
+        if state.frames is None:
+            return newest
+        is_terminated = (steps["ends"] == _TERMINATED) | (steps["ends"] == _BOTH)
+
+        def of_leaf(obs: jax.Array, newest: jax.Array) -> jax.Array:
+            following = jnp.concatenate([obs[..., newest.shape[-1] :], newest], axis=-1)
+            return jnp.where(expand(is_terminated, obs), obs, following)
+
+        return jax.tree.map(of_leaf, self._obs(state, steps, ages, envs), newest)
+
+    def _kept_next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
+        """What is stored of them."""
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]
@@ -649,14 +785,17 @@ class DeviceReplay:
         beside = jnp.where(is_final, ends - _TRUNCATED, jnp.where(is_newest, slots + envs, 0))
         # After a terminated step nothing counts; its own observation is not one of another episode.
         next_ages = jnp.where((ends == _GOES_ON) & (ages > 0), ages - 1, ages)
-        inside = self._take(state, envs, next_ages)
+        if state.frames is None:
+            inside = self._take(state, envs, next_ages)["columns"][Columns.OBS]
+        else:
+            inside = self._frames(state.frames, next_ages, envs)
         is_beside = is_final | is_newest
 
         def of_leaf(here: jax.Array, kept: jax.Array) -> jax.Array:
             there = kept.at[beside].get(mode="promise_in_bounds")
             return jnp.where(expand(is_beside, there), there, here)
 
-        return jax.tree.map(of_leaf, inside["columns"][Columns.OBS], state.finals.next_obs)
+        return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
         """Whether every step keeps its next observation beside its own."""
@@ -686,6 +825,12 @@ class DeviceReplay:
                         f"Column {name!r} has shape {tuple(leaf.shape)}, and a replay buffer of num_envs="
                         f"{self.num_envs} takes [T, {self.num_envs}, ...]."
                     )
+        for leaf in jax.tree.leaves(columns[Columns.OBS]):
+            if self.num_frames > 1 and (len(leaf.shape) < 3 or leaf.shape[-1] % self.num_frames):
+                raise ValueError(
+                    f"Observations of shape {tuple(leaf.shape[2:])} are not num_frames={self.num_frames} frames side "
+                    f"by side along their last axis: use num_frames=1."
+                )
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),
             {name: columns[name] for name in (*_STORED, *self.extra_columns)},

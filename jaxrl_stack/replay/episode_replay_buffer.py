@@ -50,6 +50,9 @@ class EpisodeReplayBuffer(Checkpointable):
         action_space: Likewise.
         extra_columns: Outputs of the module to store per step, of those that there are; None for all.
         store_infos: Whether infos are kept.
+        num_frames: How many frames the observations that are added are, side by side along their last axis, the newest
+            last; those before the newest one are those of the steps before. One frame is stored per step then, and
+            whole observations come out again, bit for bit.
         seed: Of the random numbers. Equal seeds make equal samples; None takes one from the system.
 
     Attributes:
@@ -70,6 +73,7 @@ class EpisodeReplayBuffer(Checkpointable):
         action_space: gym.Space | None = None,
         extra_columns: Collection[str] | None = None,
         store_infos: bool = True,
+        num_frames: int = 1,
         seed: int | None = None,
     ):
         self.capacity = _at_least(1, "capacity", capacity)
@@ -82,6 +86,7 @@ class EpisodeReplayBuffer(Checkpointable):
         self.action_space = action_space
         self._extra_columns = None if extra_columns is None else frozenset(extra_columns)
         self._store_infos = store_infos
+        self.num_frames = _at_least(1, "num_frames", num_frames)
         self._seed = seed
         self.rng = np.random.default_rng(seed)
         estimate = self.memory_estimate()
@@ -94,7 +99,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _forget(self) -> None:
         """Hold nothing."""
-        self._store = FrameStore(self.capacity)
+        self._store = FrameStore(self.capacity, self.num_frames)
         self._infos: dict[int, dict] = {}
         self._records: dict[int, Record] = {}
         self._counts = Counts()
@@ -154,7 +159,12 @@ class EpisodeReplayBuffer(Checkpointable):
             return None
         extra = {"links": LINK_BYTES, **self._bookkeeping()}
         return replay_memory(
-            self.observation_space, self.action_space, capacity=self.capacity, shares_next_obs=True, extra=extra
+            self.observation_space,
+            self.action_space,
+            capacity=self.capacity,
+            shares_next_obs=True,
+            num_frames=self.num_frames,
+            extra=extra,
         )
 
     @property
@@ -359,7 +369,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
         """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
         same = rows >= 0
-        stored = take(self._store.columns[Columns.OBS], rows)
+        stored = self._store.take(Columns.OBS, rows)
         for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
             same &= (left == np.asarray(right)).reshape(len(rows), -1).all(axis=1)
         return same
@@ -403,7 +413,7 @@ class EpisodeReplayBuffer(Checkpointable):
         if store.next[last] >= 0:
             rows = steps
             record.first = last
-            store.prev[last] = -1
+            store.begin_at(last)
         else:
             rows = np.append(steps, np.int32(last))
             del self._records[record.number]
@@ -656,13 +666,9 @@ class EpisodeReplayBuffer(Checkpointable):
         is_there = np.arange(burn_in_len + length) < sizes[:, None]
         self._note_sampled(rows, int((sizes - num_before).sum()), 1.0)
 
-        def filled(tree: Any, index: np.ndarray) -> Any:
-            def of_leaf(leaf: np.ndarray) -> np.ndarray:
-                values = leaf[index]
-                values[~is_there] = 0
-                return values
-
-            return map_arrays(of_leaf, tree)
+        def filled(taken: Any) -> Any:
+            map_arrays(lambda leaf: leaf.__setitem__(~is_there, 0), taken)
+            return taken
 
         steps = frames[:, :-1]
         wanted, longest = self._n_steps(n_step, number)
@@ -673,12 +679,12 @@ class EpisodeReplayBuffer(Checkpointable):
             is_there,
             wanted,
         )
-        out = {name: filled(store.columns[name], steps) for name in (Columns.OBS, Columns.ACTIONS)}
+        out = {name: filled(store.take(name, steps)) for name in (Columns.OBS, Columns.ACTIONS)}
         out |= {Columns.REWARDS: rewards, N_STEP: lengths.astype(np.float32)}
         last = np.take_along_axis(steps, last, axis=1)
-        out |= {name: filled(store.columns[name], last) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)}
-        out[Columns.NEXT_OBS] = filled(store.columns[Columns.OBS], frames[:, 1:])
-        out |= {name: filled(store.extra(name), steps) for name in extra_columns}
+        out |= {name: filled(store.take(name, last)) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)}
+        out[Columns.NEXT_OBS] = filled(store.take(Columns.OBS, frames[:, 1:]))
+        out |= {name: filled(take(store.extra(name), steps)) for name in extra_columns}
         if state_column == Columns.STATE_IN:
             out[Columns.STATE_IN] = take(store.extra(state_column), heads)
         elif state_column is not None:
@@ -752,6 +758,7 @@ class EpisodeReplayBuffer(Checkpointable):
             "action_space": self.action_space,
             "extra_columns": None if self._extra_columns is None else sorted(self._extra_columns),
             "store_infos": self._store_infos,
+            "num_frames": self.num_frames,
             "seed": self._seed,
         }
 

@@ -55,10 +55,15 @@ class FrameStore:
     A row whose `next` is >= 0 is a step: it has an action, a reward, both flags and maybe outputs of the module, and
     its next observation is that of row `next`. The last row of a chain holds an observation only.
 
+    Of observations that are n frames side by side, a row has the newest one. The others are those of the rows before
+    it, or, in front of a chain that does not begin where its episode does, kept apart.
+
     Args:
         capacity: Steps that are expected; there are rows for some more, and more are made when they run out.
+        num_frames: n.
 
     Attributes:
+        num_frames: n; 1 if rows have whole observations.
         num_rows: Rows that are allocated; 0 before the first data.
         columns: ``{column: pytree [num_rows, ...]}``, those of `STEP_COLUMNS`.
         extras: ``{name: pytree [num_rows, ...]}``: further outputs of the module per step.
@@ -76,8 +81,11 @@ class FrameStore:
     generation: np.ndarray
     _stored: tuple[list[dict[str, Any]], dict[str, np.ndarray]]
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, num_frames: int = 1):
         self.capacity = capacity
+        self.num_frames = num_frames
+        # By the first row of a chain, the frames before it, oldest first, where these are not all zeros.
+        self._in_front: dict[int, Any] = {}
         self.columns: dict[str, Any] = {}
         self.extras: dict[str, Any] = {}
         self.num_rows = 0
@@ -107,14 +115,34 @@ class FrameStore:
                 memory.
         """
         size = len(steps[Columns.REWARDS])
-        steps = {name: _fitted(name, self.columns.get(name), value, size) for name, value in steps.items()}
+        stored = self.columns
+        if self.num_rows and self.num_frames > 1:
+            stored = stored | {Columns.OBS: map_arrays(self._whole, stored[Columns.OBS])}
+        steps = {name: _fitted(name, stored.get(name), value, size) for name, value in steps.items()}
         extras = {name: _fitted(name, self.extras.get(name), value, size) for name, value in extras.items()}
         if not self.num_rows:
             self._allocate(steps, extras, bookkeeping)
         for name in extras:
             if name not in self.extras:
                 self.extras[name] = longer(take(extras[name], slice(0)), self.num_rows)
-        return steps, _fitted(Columns.OBS, self.columns[Columns.OBS], tails), extras
+        return steps, _fitted(Columns.OBS, steps[Columns.OBS], tails), extras
+
+    def _whole(self, frames: np.ndarray) -> np.ndarray:
+        """No rows, of the shape of observations with frames like these."""
+        *rest, width = frames.shape[1:]
+        return np.empty((0, *rest, width * self.num_frames), frames.dtype)
+
+    def _newest(self, obs: Any) -> Any:
+        """What a row has of an observation."""
+        return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
+
+    def _put_in_front(self, rows: np.ndarray, obs: Any) -> None:
+        """Keep what is before the newest frame of the observations in the first rows of chains."""
+        older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
+        for place, row in enumerate(rows.tolist()):
+            mine = map_arrays(lambda leaf, place=place: leaf[place].copy(), older)
+            if any(leaf.any() for leaf in tree_leaves(mine)):
+                self._in_front[row] = mine
 
     def insert(
         self,
@@ -162,6 +190,10 @@ class FrameStore:
         self.prev[after] = rows
         self.t[after] = np.arange(1, size + 1) + (first_t - starts).repeat(lengths)
         self.owner[after] = owners.repeat(lengths)
+        if self.num_frames > 1:
+            obs, tails = steps[Columns.OBS], self._newest(tails)
+            self._put_in_front(rows[starts[is_new]], take(obs, starts[is_new]))
+            steps = {**steps, Columns.OBS: self._newest(obs)}
         for name, value in steps.items():
             _put(self.columns[name], rows, value)
         _put(self.columns[Columns.OBS], tail_rows, tails)
@@ -169,8 +201,18 @@ class FrameStore:
             _put(stored, rows, extras.get(name))
         return rows, tail_rows
 
+    def begin_at(self, row: int) -> None:
+        """Let a chain begin at one of its rows; those before it are given back next."""
+        if self.num_frames > 1:
+            rows = np.array([row])
+            self._put_in_front(rows, self.take(Columns.OBS, rows))
+        self.prev[row] = -1
+
     def free(self, rows: np.ndarray) -> None:
         """Give rows back."""
+        if self._in_front:
+            for row in rows.tolist():
+                self._in_front.pop(row, None)
         self.owner[rows] = 0
         self.generation[rows] += 1
         self._free[self._num_free : self._num_free + len(rows)] = rows
@@ -192,7 +234,32 @@ class FrameStore:
 
     def take(self, name: str, rows: np.ndarray) -> Any:
         """A column at some rows, ``[*rows.shape, ...]``; a copy."""
+        if name == Columns.OBS and self.num_frames > 1:
+            return self._stacks(rows)
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])
+
+    def _stacks(self, rows: np.ndarray) -> Any:
+        """Whole observations at some rows: their frames side by side."""
+        num_frames, flat = self.num_frames, rows.reshape(-1)
+        frames, num_before = self.chain(flat, num_frames - 1, backwards=True)
+        (short,) = (num_before < num_frames - 1).nonzero()
+        first = frames[short, num_before[short]].tolist()
+        kept = [(i, self._in_front[row]) for i, row in zip(short.tolist(), first, strict=True) if row in self._in_front]
+
+        def of_leaf(leaf: np.ndarray, *in_front: np.ndarray) -> np.ndarray:
+            *rest, width = leaf.shape[1:]
+            out = np.empty((len(flat), *rest, num_frames, width), leaf.dtype)
+            for back in range(num_frames):
+                out[..., num_frames - 1 - back, :] = leaf[frames[:, back]]
+            for i in short.tolist():
+                out[i, ..., : num_frames - 1 - num_before[i], :] = 0
+            out = out.reshape(len(flat), *rest, num_frames * width)
+            for (i, _), older in zip(kept, in_front, strict=True):
+                known = num_before[i] * width
+                out[i, ..., : older.shape[-1] - known] = older[..., known:]
+            return out.reshape(*rows.shape, *out.shape[1:])
+
+        return map_arrays(of_leaf, self.columns[Columns.OBS], *(older for _, older in kept))
 
     def extra(self, name: str) -> Any:
         """An output of the module at all rows.
@@ -287,7 +354,11 @@ class FrameStore:
         ]
         links = {name: used(getattr(self, name)) for name in _LINKS}
         self._is_shared = True
-        return {"num_rows": self.num_rows, "parts": parts, "links": links, "free": self._free[: self._num_free].copy()}
+        state = {"num_rows": self.num_rows, "parts": parts, "links": links, "free": self._free[: self._num_free].copy()}
+        if self.num_frames > 1:
+            in_front = {"row": list(self._in_front), "frames": list(self._in_front.values())}
+            state |= {"num_frames": self.num_frames, "in_front": in_front}
+        return state
 
     @classmethod
     def from_state(
@@ -309,7 +380,11 @@ class FrameStore:
         Raises:
             ValueError: If the state contradicts itself, or there is not enough memory.
         """
-        store = cls(capacity)
+        # A state without that number has whole observations, and so has the store then.
+        store = cls(capacity, int(state.get("num_frames", 1)))
+        if store.num_frames > 1:
+            in_front = state["in_front"]
+            store._in_front = dict(zip(map(int, in_front["row"]), in_front["frames"], strict=True))
         num_rows, free, links = int(state["num_rows"]), np.asarray(state["free"], np.int32), _checked_links(state)
         kinds = ("columns", "extras")
         parts = [{kind: map_arrays(np.asarray, dict(part[kind])) for kind in kinds} for part in state["parts"]]
@@ -373,6 +448,14 @@ class FrameStore:
     def _allocate(self, columns: Mapping[str, Any], extras: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> None:
         # Every chain needs a row more than it has steps.
         num_rows = self.capacity + max(64, self.capacity // 16)
+        if self.num_frames > 1:
+            for leaf in tree_leaves(columns[Columns.OBS]):
+                if leaf.ndim < 2 or leaf.shape[-1] % self.num_frames:
+                    raise ValueError(
+                        f"Observations of shape {leaf.shape[1:]} are not num_frames={self.num_frames} frames side by "
+                        f"side along their last axis: use num_frames=1."
+                    )
+            columns = {**columns, Columns.OBS: self._newest(columns[Columns.OBS])}
         _require_memory(columns, extras, bookkeeping, num_rows)
         self.columns, self.extras = take(columns, slice(0)), take(extras, slice(0))
         self._grow(num_rows)

@@ -129,22 +129,24 @@ def replay_memory(
     *,
     capacity: int,
     shares_next_obs: bool = False,
+    num_frames: int = 1,
     extra: Mapping[str, int] | None = None,
 ) -> MemoryEstimate:
     """What a replay buffer takes when it is full: observations, next observations, actions, rewards and both flags.
 
     Args:
-        observation_space: Space of the stored observations; entries keep their dtype, so a frame of uint8 takes one
+        observation_space: Space of the observations; entries keep their dtype, so a frame of uint8 takes one
             byte per pixel and channel, and one that a connector turned into floats four.
         action_space: Space of the stored actions.
         capacity: Transitions.
         shares_next_obs: Whether the next observation is found in the row of the next step, and stored only once.
+        num_frames: Frames side by side in an observation, of which the newest one is stored.
         extra: ``{column: bytes per transition}`` of what else is stored, e.g. priorities.
 
     Raises:
         TypeError: A space has no fixed shape.
     """
-    columns = {"obs": space_bytes(observation_space)}
+    columns = {"obs": space_bytes(observation_space) // num_frames}
     if not shares_next_obs:
         columns["new_obs"] = columns["obs"]
     columns |= {"actions": space_bytes(action_space), **_STEP_COLUMNS, **(extra or {})}

@@ -41,6 +41,11 @@ class FrameStacking(ConnectorV2):
         self.num_frames = num_frames
         self._as_learner_connector = as_learner_connector
 
+    @property
+    def num_stacked_frames(self) -> int:
+        own = type(self).apply is FrameStacking.apply and not (self._as_learner_connector or self.is_host_connector)
+        return self.num_frames if own else 1
+
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """A Box whose last axis is ``num_frames`` times as long; in a learner pipeline the space itself."""
         own = self._checked_stacked if self._as_learner_connector else self._stacked_space
