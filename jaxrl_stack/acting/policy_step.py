@@ -222,10 +222,11 @@ class PolicyStep:
             space: Any = self.env_to_module.input_action_space
             mask = mask_of(batch[mid][Columns.OBS])
             if mask is None:
-                actions = spaces.sample(context.key, space, context.reset.shape)
+                actions = spaces.sample(context.key, spaces.from_zero(space), context.reset.shape)
             else:
                 actions = sample_valid(context.key, space, mask)
-            return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: actions}
+            for_env = spaces.map_parts(spaces.from_start, space, actions)
+            return module_to_env, {Columns.ACTIONS: actions, Columns.ACTIONS_FOR_ENV: for_env}
         if random_streams is None:
             random_streams = self.random_streams(context.rest, context.key)
         module = self.pure.bind(context.params, {**context.rest, **random_streams})[mid]

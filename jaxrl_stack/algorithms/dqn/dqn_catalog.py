@@ -89,7 +89,7 @@ def num_discrete_actions(action_space: gym.Space | None) -> int:
     if not isinstance(action_space, gym.spaces.Discrete):
         raise ValueError(
             f"DQN chooses the best of a number of actions and needs a Discrete action space, got {action_space}. Make "
-            f"the environment's actions Discrete with a wrapper, or use an algorithm that takes others, such as SAC or "
-            f"PPO."
+            "the environment's actions Discrete with a wrapper, or use SAC (a float Box) or PPO (any of several "
+            "choices, too)."
         )
     return int(action_space.n)

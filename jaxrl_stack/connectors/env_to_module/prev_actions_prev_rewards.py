@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.spaces import flatdim, flatten_observation, with_parts
+from jaxrl_stack.utils.spaces import flatdim, flatten_observation, from_zero
 
 
 class PrevActionsPrevRewards(ConnectorV2):
@@ -82,7 +82,7 @@ class PrevActionsPrevRewards(ConnectorV2):
             history, columns = dict(state[key]), batch[module_id]
             observation = {self.ORIG_OBS_KEY: columns[Columns.OBS]}
             if self.n_prev_actions:
-                last = flatten_observation(_from_zero(spaces[key]), ctx.prev_actions[module_id], batch_dims=1)
+                last = flatten_observation(from_zero(spaces[key]), ctx.prev_actions[module_id], batch_dims=1)
                 observation[self.PREV_ACTIONS_KEY] = _push(history, "actions", last, ctx.reset)
             if self.n_prev_rewards:
                 last = jnp.asarray(ctx.prev_rewards[module_id], jnp.float32)[:, None]
@@ -103,15 +103,4 @@ def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.
 
 
 def _width(space) -> int:
-    return flatdim(_from_zero(space))
-
-
-def _from_zero(space):
-    """The space of what a module puts out: it counts from 0, whatever the environment's ``start``."""
-
-    def counted(part):
-        if isinstance(part, gym.spaces.Discrete):
-            return gym.spaces.Discrete(int(part.n))
-        return gym.spaces.MultiDiscrete(part.nvec) if isinstance(part, gym.spaces.MultiDiscrete) else part
-
-    return with_parts(counted, space)
+    return flatdim(from_zero(space))

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.spaces import map_parts
+from jaxrl_stack.utils.spaces import from_start, map_parts
 
 
 class NormalizeAndClipActions(ConnectorV2):
@@ -54,14 +54,7 @@ class NormalizeAndClipActions(ConnectorV2):
         return state, self._with_columns(batch, for_env)
 
     def _for_env(self, space, action):
-        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            # Without an offset there is nothing to add, and the array keeps its identity.
-            if not np.any(space.start):
-                return action
-            return action + jnp.asarray(space.start, action.dtype)[None]
-        if isinstance(space, gym.spaces.Box):
-            return self._box(space, action)
-        return action
+        return self._box(space, action) if isinstance(space, gym.spaces.Box) else from_start(space, action)
 
     def _box(self, space, action: jax.Array) -> jax.Array:
         # The leading axis is added by hand, for sessions with strict rank promotion.

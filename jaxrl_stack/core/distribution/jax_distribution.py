@@ -386,7 +386,7 @@ class MultiCategorical(_Product):
 
     @staticmethod
     def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
-        return int(sum(space.nvec))
+        return sum(_choices(space))
 
     def to_deterministic(self) -> Deterministic:
         greedy = jnp.stack([c.to_deterministic().loc for c in self.categoricals], axis=-1)
@@ -468,11 +468,17 @@ def _split_last_axis(values: jax.Array, lengths: list[int]) -> list[jax.Array]:
     return jnp.split(values, offsets, axis=-1)
 
 
+def _choices(space: Any) -> list[int]:
+    """How many values each component of a `MultiDiscrete` or `MultiBinary` space has."""
+    return [int(n) for n in space.nvec] if hasattr(space, "nvec") else [2] * int(space.n)
+
+
 def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Distribution]:
     """The distribution class for actions in `space`.
 
     Args:
-        space: A `Discrete`, `MultiDiscrete`, float `Box` of rank 0 or 1, or a `Dict`/`Tuple` nest of these.
+        space: A `Discrete`, a `MultiDiscrete` or `MultiBinary` of rank 1, a float `Box` of rank 0 or 1, or a
+            `Dict`/`Tuple` nest of these. Draws count from 0, whatever the space's ``start``.
         squash: `SquashedGaussian` instead of `DiagGaussian` for boxes (SAC).
 
     Returns:
@@ -485,19 +491,16 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
     import numpy as np
 
     if isinstance(space, gym.spaces.Discrete):
-        if int(space.start) != 0:
-            raise ValueError(
-                f"Action space {space} does not start at 0, but a Categorical draws 0 … n-1: use "
-                f"Discrete({space.n}) and add {space.start} inside the environment (or in a wrapper)."
-            )
         return Categorical
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        if space.nvec.ndim != 1 or np.any(space.start != 0):
+    if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        if len(space.shape) != 1:
+            counts = [2] * math.prod(space.shape) if isinstance(space, gym.spaces.MultiBinary) else space.nvec.ravel()
             raise ValueError(
-                f"Action space {space} has rank {space.nvec.ndim} or does not start at 0: use MultiDiscrete "
-                "with a flat list of counts and map the actions inside the environment (or in a wrapper)."
+                f"Action space {space} has rank {len(space.shape)}, and one of several choices needs rank 1: use "
+                f"MultiDiscrete({list(map(int, counts))}) and reshape the actions inside the environment (or in a "
+                "wrapper)."
             )
-        return MultiCategorical.get_partial_dist_cls(input_lens=[int(n) for n in space.nvec])
+        return MultiCategorical.get_partial_dist_cls(input_lens=_choices(space))
     if isinstance(space, gym.spaces.Box):
         if not np.issubdtype(space.dtype, np.floating):
             raise ValueError(
@@ -518,7 +521,7 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         return MultiDistribution.get_partial_dist_cls(child_distribution_cls_struct=classes, input_lens=lengths)
     raise ValueError(
         f"No action distribution for the action space {space}: supported are Discrete, MultiDiscrete, a "
-        "float Box of rank 0 or 1 and Dict/Tuple nests of these (a MultiBinary(n) is a MultiDiscrete([2] * n)). "
+        "MultiBinary, a float Box of rank 0 or 1 and Dict/Tuple nests of these. "
         "Otherwise override get_train_action_dist_cls() and its exploration and inference kin in your "
         "RLModule."
     )

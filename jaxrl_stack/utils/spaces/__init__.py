@@ -145,6 +145,31 @@ def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
             return function(space)
 
 
+def from_zero(space: Space) -> Space:
+    """The space of what a module puts out for an action space: it counts from 0, whatever the ``start``."""
+
+    def counted(part):
+        if isinstance(part, Discrete):
+            return Discrete(int(part.n))
+        return MultiDiscrete(part.nvec) if isinstance(part, MultiDiscrete) else part
+
+    return with_parts(counted, space)
+
+
+def from_start(space: Space, action: jax.Array) -> jax.Array:
+    """What an environment gets for actions of a leaf of `from_zero`.
+
+    Args:
+        space: Of the environment: any but Dict and Tuple.
+        action: ``[B, ...]``.
+
+    Returns:
+        ``action + start`` where the space has one; the array itself where there is nothing to add.
+    """
+    start = getattr(space, "start", 0)
+    return action + jnp.asarray(start, action.dtype)[None] if np.any(start) else action
+
+
 def sample(key: jax.Array, space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
     """Independent random elements of `space`; pure and jittable.
 
