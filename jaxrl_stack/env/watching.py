@@ -127,7 +127,7 @@ class SeenEpisodes:
     def _recorded(self, seen: list[Seen], rewards: list[float]) -> RecordedEpisode:
         env = self._env
         note = None
-        if env.render(seen[0].state) is None:
+        if _own_frame(env, seen[0].state) is None:
             note = drawings.NOTE
         return RecordedEpisode(Frames(lambda one: frame_of(env, *one), seen), np.array(rewards), note)
 
@@ -150,8 +150,16 @@ class Frames:
 
 def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
     """The environment's own frame of a state, or a drawing of the observation, if it has none."""
-    frame = env.render(state)
+    frame = _own_frame(env, state)
     return drawings.observation(obs, env.observation_space) if frame is None else np.asarray(frame)
+
+
+def _own_frame(env: JaxEnv, state: Any) -> np.ndarray | None:
+    try:
+        return env.render(state)
+    except Exception as error:
+        error.add_note(f"Raised while {env.source} was drawn.")
+        raise
 
 
 def _copied(tree: Any, *index: int) -> Any:
