@@ -1,8 +1,8 @@
 """Q-learning on batches of transitions: greedy and exploring actions, targets, losses, target networks.
 
 ``N`` counts transitions, ``A`` discrete actions, ``K`` atoms of a value distribution. Where a shape starts with ``...``
-any leading axes will do. Action masks are arguments of their own: Q-values stay finite, so no masked action can turn a
-loss into NaN.
+any leading axes will do, and in the place of ``N`` may stand ``N, J``, sequences of steps. Action masks are arguments
+of their own: Q-values stay finite, so no masked action can turn a loss into NaN.
 
 A transition spans ``n`` steps, of which each row has its own number: ``rewards`` is ``sum_k gamma^k r_{t+k}`` over
 them, and the state after them is discounted by ``gamma^n``. ``terminateds`` is whether the last of them ended the
@@ -294,8 +294,8 @@ def project_onto_support(returns: jax.Array, probs: jax.Array, atoms: jax.Array)
     distance = (atoms[-1] - atoms[0]) / (num_atoms - 1)
     # In units of the distance between atoms, counted from the first one.
     position = jnp.clip((returns - atoms[0]) / distance, 0.0, num_atoms - 1.0)
-    share = jnp.clip(1.0 - jnp.abs(position[:, None, :] - jnp.arange(num_atoms)[None, :, None]), 0.0, 1.0)
-    return jax.lax.stop_gradient(jnp.sum(share * probs[:, None, :], axis=-1))
+    share = jnp.clip(1.0 - jnp.abs(position[..., None, :] - jnp.arange(num_atoms)[:, None]), 0.0, 1.0)
+    return jax.lax.stop_gradient(jnp.sum(share * probs[..., None, :], axis=-1))
 
 
 def categorical_targets(
@@ -321,10 +321,10 @@ def categorical_targets(
         float32 ``[N, K]``, without a gradient.
     """
     returns = n_step_targets(
-        rewards=rewards[:, None],
-        next_values=atoms[None, :],
-        terminateds=terminateds[:, None],
-        n_step=jnp.broadcast_to(n_step, rewards.shape)[:, None],
+        rewards=rewards[..., None],
+        next_values=atoms,
+        terminateds=terminateds[..., None],
+        n_step=jnp.broadcast_to(n_step, rewards.shape)[..., None],
         gamma=gamma,
     )
     return project_onto_support(returns, next_probs, atoms)
@@ -350,7 +350,7 @@ def categorical_q_rows(
     Returns:
         Rows whose ``td_error`` is the cross-entropy.
     """
-    chex.assert_shape(target_probs, (logits.shape[0], logits.shape[-1]))
+    chex.assert_shape(target_probs, (*logits.shape[:-2], logits.shape[-1]))
     selected = select_atoms(logits, actions)
     log_probs = jax.nn.log_softmax(selected, axis=-1)
     loss = -jnp.sum(jax.lax.stop_gradient(target_probs) * log_probs, axis=-1)

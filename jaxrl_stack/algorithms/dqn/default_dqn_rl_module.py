@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,11 +12,12 @@ from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog,
 from jaxrl_stack.algorithms.dqn.noisy import draw_noise
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, split_action_mask
-from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.models.base import ENCODER_OUT, initial_state_of
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
+from jaxrl_stack.core.rl_module.timeline import Timeline
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.renamed import absent_or_renamed
@@ -39,6 +41,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     Observations are what `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``: then actions
     whose mask is 0 are never chosen.
+
+    With ``use_lstm`` the recurrent state is that of the encoder, and columns are sequences, ``[B, T, ...]``.
     """
 
     rows_are_independent = True
@@ -51,13 +55,15 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """Build the encoder and the heads with the catalog."""
         if type(self) is DefaultDQNRLModule and self.catalog_class is DQNCatalog:
             # Nothing else could read a setting that the default models do not have.
-            check_model_config({k: v for k, v in self.model_config.items() if k not in DQN_MODEL_CONFIG})
+            own = (*DQN_MODEL_CONFIG, "burn_in_len")
+            check_model_config({k: v for k, v in self.model_config.items() if k not in own})
         settings = {**DQN_MODEL_CONFIG, **self.model_config}
         self.num_actions = num_discrete_actions(self.action_space)
         self.uses_double_q = bool(settings["double_q"])
         self.uses_dueling = bool(settings["dueling"])
         self.uses_noise = bool(settings["noisy"])
         self.num_atoms = int(settings["num_atoms"])
+        self.burn_in_len = int(settings.get("burn_in_len", 0))
         self.v_min, self.v_max = float(settings["v_min"]), float(settings["v_max"])
         schedules.validate_schedule(settings["epsilon"], "epsilon")
         self.encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
@@ -65,6 +71,11 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         if self.uses_dueling:
             self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
         self.random_stream = self.rngs["exploration"].fork()
+
+    def get_initial_state(self) -> Any:
+        """Recurrent state of the encoder at the start of an episode; {} = stateless."""
+        # Subclasses may have an encoder of another kind, or none.
+        return initial_state_of(vars(self).get("encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
         """The target networks."""
@@ -86,8 +97,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: those of the highest Q-values, without noise."""
-        q_values = self.compute_q_values(batch)[QF_PREDS]
-        return {Columns.ACTIONS: q_learning.greedy_actions(q_values, mask_of(batch[Columns.OBS]))}
+        outputs = self.compute_q_values(batch)
+        actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
+        return {Columns.ACTIONS: actions, **_state_out(outputs)}
 
     def _forward_exploration(
         self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
@@ -107,8 +119,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         if self.uses_noise:
             key, noise_key = jax.random.split(key)
             noise = draw_noise(noise_key, (*self._leading_axes(batch[Columns.OBS]), self._noise_dim()))
-        q_values = self._with_noise(self.compute_q_values, batch, noise)[QF_PREDS]
-        return {Columns.ACTIONS: q_learning.epsilon_greedy(key, q_values, epsilon, mask_of(batch[Columns.OBS]))}
+        outputs = self._with_noise(self.compute_q_values, batch, noise)
+        actions = q_learning.epsilon_greedy(key, outputs[QF_PREDS], epsilon, mask_of(batch[Columns.OBS]))
+        return {Columns.ACTIONS: actions, **_state_out(outputs)}
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -118,13 +131,16 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         Returns:
             `QF_PREDS`, `QF_TARGET_NEXT_PREDS` and, with double Q-learning, `QF_NEXT_PREDS`, float `[N, A]`; with atoms
             also `ATOMS` `[K]`, `QF_LOGITS`, `QF_PROBS` and `QF_TARGET_NEXT_PROBS` `[N, A, K]`. Gradients flow through
-            the predictions of `OBS` alone.
+            the predictions of `OBS` alone. With a recurrent state, `[N, J, ...]` of sequences from replay: see
+            `Timeline`.
         """
-        next_batch = {Columns.OBS: batch[Columns.NEXT_OBS]}
         noise: Any = (None, None, None)
         if self.uses_noise:
             # One draw for each of the three, all rows alike (section 3.2 of the paper).
             noise = draw_noise(self.random_stream(), (3, self._noise_dim()))
+        if Columns.STATE_IN in batch:
+            return self._forward_train_sequences(batch, noise)
+        next_batch = {Columns.OBS: batch[Columns.NEXT_OBS]}
         now = self._with_noise(self.compute_q_values, batch, noise[0])
         target = self._with_noise(self.forward_target, next_batch, noise[1])
         outputs = {**now, QF_TARGET_NEXT_PREDS: target[QF_PREDS]}
@@ -136,6 +152,19 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             outputs[QF_TARGET_NEXT_PROBS] = target[QF_PROBS]
         return outputs
 
+    def _forward_train_sequences(self, batch: dict[str, Any], noise: Any) -> dict[str, Any]:
+        """`_forward_train` of sequences: one pass of each network, over observations and those after them."""
+        timeline = Timeline(batch, self.burn_in_len)
+        online = self._with_noise(self.compute_q_values, timeline.columns(_states_of(self.encoder)), noise[0])
+        target = self._with_noise(self.forward_target, timeline.columns(_states_of(self._target_encoder)), noise[1])
+        per_step = {name: online[name] for name in (QF_PREDS, QF_LOGITS, QF_PROBS) if name in online}
+        outputs = {**timeline.now(per_step), QF_TARGET_NEXT_PREDS: timeline.after(target[QF_PREDS])}
+        if self.uses_double_q:
+            outputs[QF_NEXT_PREDS] = jax.lax.stop_gradient(timeline.after(online[QF_PREDS]))
+        if self.num_atoms > 1:
+            outputs |= {ATOMS: online[ATOMS], QF_TARGET_NEXT_PROBS: timeline.after(target[QF_PROBS])}
+        return outputs
+
     def compute_q_values(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
         """Q-values of all actions.
 
@@ -144,7 +173,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             noise: Of a noisy network, `[..., noise_dim]`; None: its mean weights.
 
         Returns:
-            `{QF_PREDS: float [..., A]}`; with atoms also `ATOMS` `[K]`, `QF_LOGITS` and `QF_PROBS` `[..., A, K]`.
+            `{QF_PREDS: float [..., A]}`; with atoms also `ATOMS` `[K]`, `QF_LOGITS` and `QF_PROBS` `[..., A, K]`; with
+            a recurrent state also `STATE_OUT`.
         """
         heads = {"af": self.af, "vf": self.vf} if self.uses_dueling else self.af
         return self._qf_forward_helper(batch, self.encoder, heads, noise)
@@ -172,7 +202,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     ) -> dict[str, Any]:
         """Q-values out of an encoder and a head, or with dueling a dict of both heads."""
         batch, mask = split_action_mask(batch)
-        latent = encoder(batch)[ENCODER_OUT]
+        encoded = encoder(batch)
+        latent, state_out = encoded[ENCODER_OUT], _state_out(encoded)
         if not self.uses_dueling:
             outputs = self._with_noise(head, latent, noise)
         else:
@@ -180,14 +211,20 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             advantages = self._with_noise(head["af"], latent, None if noise is None else noise[..., :split])
             values = self._with_noise(head["vf"], latent, None if noise is None else noise[..., split:])
             if self.num_atoms == 1:
-                return {QF_PREDS: q_learning.dueling(values, advantages, mask)}
+                return {QF_PREDS: q_learning.dueling(values, advantages, mask), **state_out}
             by_action = advantages.reshape(*advantages.shape[:-1], self.num_actions, self.num_atoms)
             outputs = q_learning.dueling_atoms(values, by_action, mask).reshape(advantages.shape)
         if self.num_atoms == 1:
-            return {QF_PREDS: outputs}
+            return {QF_PREDS: outputs, **state_out}
         found = self.compute_advantage_distribution(outputs)
         q_values = jnp.sum(found["probs"] * found[ATOMS], axis=-1)
-        return {QF_PREDS: q_values, ATOMS: found[ATOMS], QF_LOGITS: found["logits"], QF_PROBS: found["probs"]}
+        return {
+            QF_PREDS: q_values,
+            ATOMS: found[ATOMS],
+            QF_LOGITS: found["logits"],
+            QF_PROBS: found["probs"],
+            **state_out,
+        }
 
     def _leading_axes(self, observations: Any) -> tuple[int, ...]:
         assert self.observation_space is not None
@@ -201,6 +238,14 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
         """``function(inputs)``; only noisy networks have to take an argument `noise`."""
         return function(inputs) if noise is None else function(inputs, noise=noise)
+
+
+def _state_out(outputs: dict[str, Any]) -> dict[str, Any]:
+    return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
+
+
+def _states_of(encoder: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 def _as_counter(t: Any) -> jax.Array:

@@ -22,7 +22,7 @@ from jaxrl_stack.core.default_observations import mask_of, rows_without_valid_ac
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
-from jaxrl_stack.ops import q_learning
+from jaxrl_stack.ops import q_learning, sequences
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
@@ -85,6 +85,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         q_target_next = fwd_out[QF_TARGET_NEXT_PREDS]
         next_mask = mask_of(batch[Columns.NEXT_OBS])
         best = q_learning.next_actions(q_target_next, fwd_out[QF_NEXT_PREDS] if config.double_q else None, next_mask)
+        # Of sequences, weights and priorities are one each, and windows bootstrap where they end.
+        weights, at_ends, priorities = sequences.of_rows(batch)
         transition = {
             "rewards": batch[Columns.REWARDS],
             "terminateds": batch[Columns.TERMINATEDS],
@@ -96,19 +98,21 @@ class DQNLearner(TargetNetworkUpdates, Learner):
                 logits=fwd_out[QF_LOGITS],
                 actions=batch[Columns.ACTIONS],
                 target_probs=q_learning.categorical_targets(
-                    next_probs=q_learning.select_atoms(fwd_out[QF_TARGET_NEXT_PROBS], best),
+                    next_probs=at_ends(q_learning.select_atoms(fwd_out[QF_TARGET_NEXT_PROBS], best)),
                     atoms=fwd_out[ATOMS],
                     **transition,
                 ),
                 atoms=fwd_out[ATOMS],
-                weights=batch["weights"],
+                weights=weights,
             )
         else:
             rows = q_learning.q_rows(
                 q_values=fwd_out[QF_PREDS],
                 actions=batch[Columns.ACTIONS],
-                targets=q_learning.n_step_targets(next_values=q_learning.select(q_target_next, best), **transition),
-                weights=batch["weights"],
+                targets=q_learning.n_step_targets(
+                    next_values=at_ends(q_learning.select(q_target_next, best)), **transition
+                ),
+                weights=weights,
                 td_error_loss_fn=config.td_error_loss_fn,
             )
         without_action = rows_without_valid_action(self.module[module_id].action_space, batch)
@@ -117,7 +121,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         )
         valid = batch[Columns.LOSS_MASK]
         log = self.metrics.log_value
-        log((module_id, TD_ERROR_KEY), rows.td_error, reduce="item_series")
+        log((module_id, TD_ERROR_KEY), priorities(rows.td_error), reduce="item_series")
         log((module_id, QF_MAX_KEY), jnp.max(jnp.where(valid, rows.q_selected, -jnp.inf)), reduce="max")
         log((module_id, QF_MIN_KEY), jnp.min(jnp.where(valid, rows.q_selected, jnp.inf)), reduce="min")
         log((module_id, QF_LOSS_KEY), means["loss"], window=1)

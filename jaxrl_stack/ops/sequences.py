@@ -1,0 +1,78 @@
+"""Sequences of steps that were drawn from replay: bootstrap values of n-step windows, and priorities.
+
+``N`` counts sequences, ``J`` their steps, burn-in and padding included.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+PRIORITY_ETA = 0.9
+"""What the largest error of a sequence weighs in its priority (Kapturowski et al., 2019, section 2.3)."""
+
+
+def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
+    """For windows that begin at every step, what stands at their last one: ``values[:, t + n - 1]``.
+
+    Args:
+        values: ``[N, J, ...]``, the values of the observations after every step, for example.
+        n_step: ``[N, J]``, steps of the windows, integers of any number type; where it is 0, the result means nothing.
+
+    Returns:
+        ``[N, J, ...]``.
+    """
+    times = jnp.arange(n_step.shape[1], dtype=jnp.int32)
+    last = jnp.clip(times + n_step.astype(jnp.int32) - 1, 0, n_step.shape[1] - 1)
+    return at_steps(values, last)
+
+
+def of_rows(
+    batch: Mapping[str, Any],
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
+    """What a loss needs to take drawn sequences as it takes drawn transitions.
+
+    Args:
+        batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.
+
+    Returns:
+        ``(weights that go with [N] or [N, J], function of values after the steps that gives those after the windows,
+        function of errors that gives the priorities [N])``; of transitions the last two are identities.
+    """
+    weights, mask = batch["weights"], batch["loss_mask"]
+    if mask.ndim == 1:
+        return weights, lambda values: values, lambda errors: errors
+    return (
+        weights[:, None],
+        functools.partial(at_window_ends, n_step=batch["n_step"]),
+        functools.partial(sequence_priorities, mask=mask),
+    )
+
+
+def at_steps(values: Any, steps: jax.Array) -> Any:
+    """``values[n, steps[n, j]]`` of every leaf: ``[N, J, ...]`` at int ``[N, K]`` are ``[N, K, ...]``."""
+
+    def of_leaf(leaf: jax.Array) -> jax.Array:
+        return jax.vmap(lambda own, index: own.at[index].get(mode="promise_in_bounds"))(leaf, steps)
+
+    return jax.tree.map(of_leaf, values)
+
+
+def sequence_priorities(td_errors: jax.Array, mask: jax.Array, eta: float = PRIORITY_ETA) -> jax.Array:
+    """``eta * max_t |d_t| + (1 - eta) * mean_t |d_t|`` (Kapturowski et al., 2019, section 2.3).
+
+    Args:
+        td_errors: float32 ``[N, J]``.
+        mask: bool ``[N, J]``, the steps that count. Sequences without one have priority 0.
+        eta: What the largest one weighs.
+
+    Returns:
+        float32 ``[N]``.
+    """
+    errors = jnp.where(mask, jnp.abs(td_errors), 0.0)
+    mean = jnp.sum(errors, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
+    return eta * jnp.max(errors, axis=1) + (1.0 - eta) * mean
