@@ -1,15 +1,15 @@
 """Does it learn? Runs several seeds of an environment with its settings until the mean return reaches a target.
 
-    python -m bench.learning --env gymnax/CartPole-v1 --target 475 --within 300000 --seeds 5
-    python -m bench.learning --env gymnax/Pendulum-v1 --target -300 --within 400000 --seeds 5
-    python -m bench.learning --env CartPole-v1
-    python -m bench.learning --env Pendulum-v1
-    python -m bench.learning --only DQN:CartPole-v1,DQN:gymnax/CartPole-v1,SAC:Pendulum-v1,SAC:gymnax/Pendulum-v1
-    python -m bench.learning --only TQC:Pendulum-v1,TQC:gymnax/Pendulum-v1
+    python -m bench.learning --env gymnax/CartPole-v1
+    python -m bench.learning --env gymnax/CartPole-v1 --target 490 --within 500000 --seeds 3
+    python -m bench.learning --only DQN:CartPole-v1,SAC:Pendulum-v1,TQC:gymnax/Pendulum-v1
+    python -m bench.learning --rllib-settings --env Pendulum-v1
     python -m bench.learning --compare-drivers
 
+Settings are the tuned ones of the algorithm, targets and steps those that stand beside them (``jaxrl list tuned``).
 With ``--json FILE`` every run is appended to FILE as a line of JSON, with its commit, as soon as it is done; runs
-that stand there already are not run again, so that a later day goes on where this one stopped.
+that stand there already are not run again, so that a later day goes on where this one stopped. Those that the tuned
+settings' results come from are in ``bench/learning.jsonl``.
 
 A seed passes if ``env_runners/episode_return_mean`` (the last 100 finished episodes; for SAC and TQC the last 5, as in
 RLlib's example: all of its training is 100 episodes) reaches the target within that many env steps. Exits with 1
@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from jaxrl_stack.algorithms.registry import tuned_settings
+from jaxrl_stack.algorithms.registry import tuned_evidence, tuned_settings
+from jaxrl_stack.algorithms.tuned_records import Measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,23 +44,16 @@ class Criterion:
     within: int
 
 
-CRITERIA = {
-    "PPO": {
-        "gymnax/CartPole-v1": Criterion(475.0, 300_000),
-        "gymnax/Pendulum-v1": Criterion(-300.0, 400_000),
-        "CartPole-v1": Criterion(450.0, 300_000),
-        "Pendulum-v1": Criterion(-300.0, 400_000),
-    },
-    "DQN": {"gymnax/CartPole-v1": Criterion(450.0, 200_000), "CartPole-v1": Criterion(450.0, 200_000)},
-    "SAC": {
-        "gymnax/Pendulum-v1": Criterion(-250.0, 20_000),
-        "Pendulum-v1": Criterion(-250.0, 20_000),
-        "gymnax/MountainCarContinuous-v0": Criterion(90.0, 50_000),
-        "MountainCarContinuous-v0": Criterion(90.0, 50_000),
-    },
-    "TQC": {"gymnax/Pendulum-v1": Criterion(-250.0, 20_000), "Pendulum-v1": Criterion(-250.0, 20_000)},
-}
+def criteria(algorithm: str) -> dict[str, Criterion]:
+    """Environment → what counts as solved, of all that was measured with an algorithm's tuned settings."""
+    found = tuned_evidence(algorithm).items()
+    return {env: Criterion(of.target, of.within) for env, of in found if isinstance(of, Measured)}
+
+
+CRITERIA = {algorithm: criteria(algorithm) for algorithm in ("PPO", "DQN", "SAC", "TQC")}
 """Algorithm → environment → what counts as solved."""
+RLLIB_CRITERIA = {"CartPole-v1": Criterion(450.0, 300_000), "Pendulum-v1": Criterion(-300.0, 400_000)}
+"""The same for `rllib_settings`."""
 # RLlib's example averages the last 5 episodes; an iteration of SAC would take a second, however fast it is.
 _LAST_FIVE = {"metrics_num_episodes_for_smoothing": 5, "min_time_s_per_iteration": 0}
 REPORTING: dict[str, dict[str, Any]] = {"PPO": {}, "DQN": {}, "SAC": _LAST_FIVE, "TQC": _LAST_FIVE}
@@ -99,7 +93,7 @@ class Journal:
         return {**run, **measured, "commit": self.commit}
 
 
-def host_settings() -> dict[str, dict[str, Any]]:
+def rllib_settings() -> dict[str, dict[str, Any]]:
     """What RLlib's own examples train these environments with; everything else is PPO's default."""
     from jaxrl_stack.algorithms.ppo.tuned import mean_std_filter
 
@@ -125,15 +119,21 @@ def host_settings() -> dict[str, dict[str, Any]]:
     }
 
 
-def settings_of(env: str, algorithm: str = "PPO") -> dict[str, Any]:
+def settings_of(env: str, algorithm: str = "PPO", rllib: bool = False) -> dict[str, Any]:
     """The settings to train an environment with.
+
+    Args:
+        env: Its id.
+        algorithm: Its name.
+        rllib: Whether to take `rllib_settings` instead of the tuned ones.
 
     Raises:
         SystemExit: There are none.
     """
-    settings = (host_settings() if algorithm == "PPO" else {}).get(env) or tuned_settings(algorithm).get(env)
+    known_settings = rllib_settings() if rllib else tuned_settings(algorithm)
+    settings = known_settings.get(env)
     if settings is None:
-        known = ", ".join(CRITERIA[algorithm])
+        known = ", ".join(known_settings)
         raise SystemExit(f"--env {env}: there are no settings of {algorithm} for it. Choose one of {known}.")
     return {**settings, **REPORTING[algorithm]}
 
@@ -252,14 +252,15 @@ def run_all_seeds(
     algorithm: str, env: str, args: argparse.Namespace, settings: Mapping[str, Any], journal: Journal
 ) -> bool:
     """Every seed against the criterion: whether enough of them pass."""
-    criterion = CRITERIA[algorithm].get(env)
+    criterion = (RLLIB_CRITERIA if args.rllib_settings else CRITERIA[algorithm]).get(env)
     target = args.target if args.target is not None else criterion.target if criterion else None
     within = args.within or (criterion.within if criterion else None)
     if target is None or within is None:
         raise SystemExit(f"--env {env}: give --target and --within.")
     passed = 0
     for seed in range(args.seeds):
-        run = {"algorithm": algorithm, "env": env, "seed": seed, "target": target, "within": within, **overrides(args)}
+        run = {"algorithm": algorithm, "env": env, "seed": seed, "target": target, "within": within}
+        run |= overrides(args) | ({"settings": "rllib"} if args.rllib_settings else {})
         result = journal.once(run, functools.partial(run_seed, env, seed, settings, target, within, algorithm))
         print(result, flush=True)
         passed += result["reached"]
@@ -271,7 +272,7 @@ def run_criteria(criteria: Sequence[tuple[str, str]], args: argparse.Namespace, 
     """Several criteria, one after the other: whether all of them are met."""
     all_passed = True
     for algorithm, env in criteria:
-        settings = {**settings_of(env, algorithm), **overrides(args)}
+        settings = {**settings_of(env, algorithm, args.rllib_settings), **overrides(args)}
         with ray_for(settings):
             all_passed &= run_all_seeds(algorithm, env, args, settings, journal)
     return all_passed
@@ -279,7 +280,9 @@ def run_criteria(criteria: Sequence[tuple[str, str]], args: argparse.Namespace, 
 
 def run_comparison(args: argparse.Namespace, journal: Journal) -> bool:
     """Both drivers: whether their areas agree."""
-    settings = settings_of("CartPole-v1") | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides(args)
+    settings = (
+        settings_of("CartPole-v1", rllib=True) | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides(args)
+    )
     within = args.within or DRIVERS_WITHIN
     with ray_for(settings):
         results = compare_drivers(args.seeds, settings, within, journal, overrides(args))
@@ -324,6 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", type=float, help="mean return (default: the environment's)")
     parser.add_argument("--within", type=int, help="env steps (default: the environment's)")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rllib-settings", action="store_true", help="PPO with those of RLlib's own examples")
     parser.add_argument("--compare-drivers", action="store_true", help="compare " + " and ".join(DRIVERS) + " instead")
     parser.add_argument("--env-runners", type=int, metavar="N", help="override num_env_runners")
     parser.add_argument("--envs", type=int, metavar="N", help="override num_envs_per_env_runner")

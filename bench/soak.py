@@ -23,7 +23,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from bench.learning import CRITERIA, host_settings
+from bench.learning import RLLIB_CRITERIA, rllib_settings
 
 ENV = "CartPole-v1"
 
@@ -147,7 +147,7 @@ def train(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, 
     config = (
         PPOConfig()
         .environment("soak", env_config={"probability": args.crash_probability})
-        .update_from_dict(host_settings()[ENV])
+        .update_from_dict(rllib_settings()[ENV])
         .env_runners(num_env_runners=args.num_env_runners, num_cpus_per_env_runner=1)
         .learners(num_learners=args.num_learners, learner_snapshot_interval=1)
         .fault_tolerance(restart_failed_sub_environments=args.crash_probability > 0.0)
@@ -196,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--num-env-runners", type=int, default=2)
     parser.add_argument("--num-learners", type=int, default=0, help="0: the learner is in this process and not killed")
     parser.add_argument("--crash-probability", type=float, default=0.0, help="of an environment, per step")
-    parser.add_argument("--target", type=float, default=CRITERIA["PPO"][ENV].target, help="mean return to reach")
+    parser.add_argument("--target", type=float, default=RLLIB_CRITERIA[ENV].target, help="mean return to reach")
     parser.add_argument("--seconds", type=float, default=600.0, help="give up after so long")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)

@@ -444,7 +444,7 @@ def test_both_drivers_learning_curves_are_compared(capsys):
 @pytest.mark.parametrize(("target", "status", "passed"), [(5.0, 0, 1), (501.0, 1, 0)])
 def test_learning_judges_seeds_by_target_and_limit(tmp_path: Path, target: float, status: int, passed: int):
     path = tmp_path / "report.json"
-    arguments = f"--env CartPole-v1 --env-runners 0 --envs 8 --seeds 1 --within 4000 --json {path}"
+    arguments = f"--rllib-settings --env CartPole-v1 --env-runners 0 --envs 8 --seeds 1 --within 4000 --json {path}"
     assert learning.main([*arguments.split(), "--target", str(target)]) == status
     (line,) = path.read_text().splitlines()
     measured = json.loads(line)["measured"]
@@ -481,6 +481,7 @@ def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):
     for algorithm, criteria in learning.CRITERIA.items():
         for env in criteria:
             assert learning.settings_of(env, algorithm)
+    assert all(learning.settings_of(env, rllib=True) for env in learning.RLLIB_CRITERIA)
     with pytest.raises(SystemExit):
         learning.main(["--only", "DQN:Pendulum-v1"])
     assert "no criterion 'DQN:Pendulum-v1'" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from jaxrl_stack.utils.coming import COMING_ALGORITHMS
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured
 
 # Name → (module, algorithm class, config class). Imported when asked for: no algorithm pays for the others.
 ALGORITHMS: dict[str, tuple[str, str, str]] = {
@@ -48,8 +49,16 @@ def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
     Returns:
         ``{environment: settings for config.update_from_dict}``; a copy.
     """
-    module = f"{_entry(name)[0].rpartition('.')[0]}.tuned"
-    return copy.deepcopy(importlib.import_module(module).TUNED)
+    return copy.deepcopy(_tuned_module(name).TUNED)
+
+
+def tuned_evidence(name: str) -> dict[str, Measured | FromLiterature]:
+    """How it is known that an algorithm's tuned settings learn: ``{environment: what was measured, or the source}``."""
+    return {env: record.evidence for env, record in _tuned_module(name).RECORDS.items()}
+
+
+def _tuned_module(name: str) -> Any:
+    return importlib.import_module(f"{_entry(name)[0].rpartition('.')[0]}.tuned")
 
 
 def _entry(name: str) -> tuple[str, str, str]:

@@ -113,7 +113,7 @@ def _parsed(text: str) -> Any:
 def _config_of_options(
     algo: str | None, env: str | None, settings: Mapping[str, Any] | None, settings_from: str
 ) -> tuple[AlgorithmConfig, str]:
-    from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_settings
+    from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_evidence, tuned_settings
 
     if algo is None:
         raise CliError("--algo is missing. Name an algorithm: --algo PPO (`jaxrl list algorithms`).")
@@ -126,12 +126,17 @@ def _config_of_options(
         with wrong_input(settings_from):
             config.update_from_dict(settings)
         return config, f"{algo}'s defaults with the settings of {settings_from}."
-    tuned = tuned_settings(algo).get(env) if env is not None else None
-    if tuned is None:
+    known = tuned_settings(algo)
+    if env is None or env not in known:
         return config, f"{algo}'s default settings (there are no tuned ones for this environment)."
+    tuned = known[env]
     config.update_from_dict(tuned)
     shown = ", ".join(f"{name}={_shown(value)}" for name, value in tuned.items())
-    return config, f"tuned example settings {shown} (--config '{{}}' starts from {algo}'s defaults instead)."
+    evidence = tuned_evidence(algo)[env]
+    return (
+        config,
+        f"tuned example settings {shown} ({evidence}; --config '{{}}' starts from {algo}'s defaults instead).",
+    )
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:

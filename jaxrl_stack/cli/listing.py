@@ -9,7 +9,7 @@ from jaxrl_stack.cli.common import CliError, one_line
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the algorithms, the environments, or both; all environments of one suite; or what is tuned for what."""
-    from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
+    from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_evidence
 
     if arguments.envs is not None:
         return _list_suite(arguments.envs.removesuffix("/"))
@@ -17,8 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
     what = arguments.what
     if what == "tuned":
         for name in sorted(ALGORITHMS):
-            for env in sorted(tuned_settings(name)):
-                print(f"  {name} {env}")
+            for env, evidence in sorted(tuned_evidence(name).items()):
+                print(f"  {name} {env}  {evidence}")
         return 0
     if what != "envs":
         if what is None:

@@ -1,44 +1,72 @@
-"""Settings that DQN is known to learn with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Settings that DQN learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
 
 from __future__ import annotations
 
 from typing import Any
 
-TUNED: dict[str, dict[str, Any]] = {
-    # RLlib's own example.
-    "CartPole-v1": {
-        "lr": 5e-4,
-        "train_batch_size_per_learner": 32,
-        "replay_buffer_config": {
-            "type": "PrioritizedEpisodeReplayBuffer",
-            "capacity": 50_000,
-            "alpha": 0.6,
-            "beta": 0.4,
-        },
-        "n_step": (2, 5),
-        "double_q": True,
-        "dueling": True,
-        "epsilon": [(0, 1.0), (10_000, 0.02)],
-        "model_config": {
-            "fcnet_hiddens": [256],
-            "fcnet_activation": "tanh",
-            "fcnet_bias_initializer": "zeros",
-            "head_fcnet_hiddens": [256],
-            "head_fcnet_bias_initializer": "zeros",
-        },
-    },
-    "gymnax/CartPole-v1": {
-        "num_envs_per_env_runner": 16,
-        "lr": 5e-4,
-        "train_batch_size_per_learner": 128,
-        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 32_768},
-        # A round of sampling is 16 * 3 steps: 6 updates after each.
-        "n_step": 3,
-        "training_intensity": 16,
-        "double_q": True,
-        "dueling": True,
-        "epsilon": [(0, 1.0), (25_000, 0.02)],
-        "model_config": {"fcnet_hiddens": [120, 84], "fcnet_activation": "relu"},
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
+
+# RLlib's own example.
+_CARTPOLE: dict[str, Any] = {
+    "lr": 5e-4,
+    "train_batch_size_per_learner": 32,
+    "replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50_000, "alpha": 0.6, "beta": 0.4},
+    "n_step": (2, 5),
+    "double_q": True,
+    "dueling": True,
+    "epsilon": [(0, 1.0), (10_000, 0.02)],
+    "model_config": {
+        "fcnet_hiddens": [256],
+        "fcnet_activation": "tanh",
+        "fcnet_bias_initializer": "zeros",
+        "head_fcnet_hiddens": [256],
+        "head_fcnet_bias_initializer": "zeros",
     },
 }
+_DEVICE: dict[str, Any] = {
+    "num_envs_per_env_runner": 16,
+    "lr": 5e-4,
+    "train_batch_size_per_learner": 128,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 32_768},
+    # A round of sampling is 16 * 3 steps: 6 updates after each.
+    "n_step": 3,
+    "training_intensity": 16,
+    "double_q": True,
+    "dueling": True,
+    "epsilon": [(0, 1.0), (25_000, 0.02)],
+    "model_config": {"fcnet_hiddens": [120, 84], "fcnet_activation": "relu"},
+}
+_ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/dqn.yml, {}"
+_LUNAR_LANDER: dict[str, Any] = {
+    "lr": 8.8e-4,
+    "train_batch_size_per_learner": 32,
+    # As many updates as steps.
+    "training_intensity": 32,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 1_000_000},
+    "double_q": False,
+    "dueling": False,
+    "gamma": 0.99,
+    "target_network_update_freq": 10_000,
+    "epsilon": [(0, 1.0), (30_000, 0.1)],
+    "model_config": {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu", "head_fcnet_hiddens": []},
+}
+_MOUNTAIN_CAR = _LUNAR_LANDER | {
+    "lr": 4e-3,
+    "train_batch_size_per_learner": 128,
+    # An update every 2 steps.
+    "training_intensity": 64,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 10_000},
+    "gamma": 0.98,
+    "target_network_update_freq": 5_000,
+    "epsilon": [(0, 1.0), (24_000, 0.07)],
+}
+
+RECORDS: dict[str, Tuned] = {
+    "gymnax/CartPole-v1": Tuned(Measured(450.0, 200_000, (87_696, 199_584, 114_912, 87_696, None)), _DEVICE),
+    "CartPole-v1": Tuned(Measured(450.0, 200_000, (81_000, 61_000, 72_000)), _CARTPOLE),
+    "LunarLander-v3": Tuned(FromLiterature(_ZOO.format("150k steps of LunarLander-v2")), _LUNAR_LANDER),
+    "MountainCar-v0": Tuned(FromLiterature(_ZOO.format("120k steps")), _MOUNTAIN_CAR),
+}
+"""Environment → settings, and how it is known that they learn."""
+TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}
 """Environment → settings for ``config.update_from_dict``."""

@@ -1,9 +1,11 @@
-"""Settings that PPO is known to learn with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Settings that PPO learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.utils.class_paths import register_class
 
@@ -14,89 +16,148 @@ def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
     return MeanStdFilter()
 
 
-_COMMON = {
+# Value errors are far above the default vf_clip_param of 10 in many environments, which would stop the critic from
+# learning. Learning rates that fall do not fall to 0, so that an unlucky run goes on learning.
+_COMMON: dict[str, Any] = {
+    "num_epochs": 4,
+    "lr": 2.5e-3,
     "gamma": 0.99,
     "lambda_": 0.95,
     "clip_param": 0.2,
     "vf_clip_param": 1000.0,
     "use_kl_loss": False,
+    "entropy_coeff": 0.01,
     "grad_clip": 0.5,
     "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
 }
-_ACROBOT = {**_COMMON, "lr": [[0, 2.5e-3], [400_000, 1e-4]], "entropy_coeff": 0.01, "num_epochs": 4}
-_ACROBOT |= {"env_to_module_connector": mean_std_filter}
+_DEVICE = {"num_envs_per_env_runner": 64, "train_batch_size_per_learner": 8192, "minibatch_size": 1024, **_COMMON}
+_HOST = {"num_env_runners": 0, "num_envs_per_env_runner": 16, "train_batch_size_per_learner": 4096}
+_HOST |= {"minibatch_size": 256, **_COMMON}
+_FALLING: dict[str, Any] = {"lr": [[0, 2.5e-3], [400_000, 1e-4]]}
+_FILTERED: dict[str, Any] = {"env_to_module_connector": mean_std_filter}
+_PENDULUM: dict[str, Any] = {"num_epochs": 10, "gamma": 0.95, "entropy_coeff": 0.0, "minibatch_size": 256, **_FILTERED}
 
-TUNED: dict[str, dict[str, Any]] = {
-    # A mean return of 475 after 140k to 280k steps, on 12 of 12 seeds. Value errors are far above the default
-    # vf_clip_param of 10 here, which would stop the critic from learning; the last learning rate is not 0, so that
-    # an unlucky run goes on learning.
-    "gymnax/CartPole-v1": {
-        "num_envs_per_env_runner": 64,
-        "train_batch_size_per_learner": 8192,
-        "minibatch_size": 1024,
-        "num_epochs": 4,
-        "lr": [[0, 2.5e-3], [400_000, 1e-4]],
-        "entropy_coeff": 0.01,
-        **_COMMON,
-    },
-    # A mean return of -300 after 90k to 300k steps, on 10 of 10 seeds.
-    "gymnax/Pendulum-v1": {
-        "num_envs_per_env_runner": 64,
-        "train_batch_size_per_learner": 4096,
-        "minibatch_size": 256,
-        "num_epochs": 10,
-        "lr": 2e-3,
-        **_COMMON,
-        "gamma": 0.95,
-        "env_to_module_connector": mean_std_filter,
-    },
-    # A mean return of -90 after 120k to 350k steps.
-    "gymnax/Acrobot-v1": {
-        "num_envs_per_env_runner": 64,
-        "train_batch_size_per_learner": 8192,
-        "minibatch_size": 512,
-        **_ACROBOT,
-    },
-    "Acrobot-v1": {
-        "num_env_runners": 0,
-        "num_envs_per_env_runner": 16,
-        "train_batch_size_per_learner": 4096,
-        "minibatch_size": 256,
-        **_ACROBOT,
-    },
-    # A mean return of 475 after 60k to 75k steps.
-    "CartPole-v1": {
-        "num_env_runners": 0,
-        "num_envs_per_env_runner": 16,
-        "train_batch_size_per_learner": 2048,
-        "minibatch_size": 256,
-        "num_epochs": 8,
-        "lr": [[0, 2e-3], [200_000, 1e-4]],
-        "entropy_coeff": 0.01,
-        **_COMMON,
-    },
-    # A mean return of -300 after 140k to 270k steps.
-    "Pendulum-v1": {
-        "num_env_runners": 0,
-        "num_envs_per_env_runner": 16,
-        "train_batch_size_per_learner": 2048,
-        "minibatch_size": 256,
-        "num_epochs": 10,
-        "lr": 1e-3,
-        **_COMMON,
-        "gamma": 0.95,
-        "env_to_module_connector": mean_std_filter,
-    },
-    # A mean return of 0.7 after 180k to 220k steps.
-    "FrozenLake-v1": {
-        "num_env_runners": 0,
-        "num_envs_per_env_runner": 16,
-        "train_batch_size_per_learner": 4096,
-        "minibatch_size": 256,
-        "num_epochs": 4,
-        "lr": 2.5e-3,
-        "entropy_coeff": 0.02,
-        **_COMMON,
-    },
+
+def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: int, **changed: Any) -> dict[str, Any]:
+    """Settings for those of brax's trainer, which makes minibatches of `rows` rollouts of `unroll` steps."""
+    return {
+        "num_envs_per_env_runner": envs,
+        "train_batch_size_per_learner": minibatches * rows * unroll,
+        "minibatch_size": rows * unroll,
+        "num_epochs": epochs,
+        "lr": 3e-4,
+        "gamma": 0.97,
+        "lambda_": 0.95,
+        "clip_param": 0.3,
+        "vf_clip_param": math.inf,
+        "vf_loss_coeff": 0.25,
+        "use_kl_loss": False,
+        "entropy_coeff": 1e-2,
+        "model_config": {"fcnet_hiddens": [256, 256], "fcnet_activation": "swish"},
+        **_FILTERED,
+        **changed,
+    }
+
+
+_WITHOUT = "without its scaling of rewards, rollouts as long as the batch, 2 layers of 256"
+_BRAX_NOTEBOOK = "google/brax, notebooks/training.ipynb, {} steps; " + _WITHOUT
+_PLAYGROUND = "mujoco_playground/config/dm_control_suite_params.py, 60M steps; " + _WITHOUT
+_PLAYGROUND_SETTINGS = _brax_settings(2048, 30, 32, 1024, 16, gamma=0.995, lr=1e-3)
+_CRAFTAX = FromLiterature("MichaelTMatthews/Craftax_Baselines, ppo.py, 1B steps")
+_CRAFTAX_SETTINGS: dict[str, Any] = {
+    "num_envs_per_env_runner": 1024,
+    "train_batch_size_per_learner": 64 * 1024,
+    "minibatch_size": 8192,
+    "num_epochs": 4,
+    "lr": [[0, 2e-4], [1_000_000_000, 0.0]],
+    "gamma": 0.99,
+    "lambda_": 0.8,
+    "clip_param": 0.2,
+    "vf_clip_param": math.inf,
+    "vf_loss_coeff": 0.5,
+    "use_kl_loss": False,
+    "entropy_coeff": 0.01,
+    "grad_clip": 1.0,
+    "model_config": {"fcnet_hiddens": [512, 512, 512], "fcnet_activation": "tanh"},
 }
+_SCHULMAN = FromLiterature("Schulman et al. 2017, arXiv:1707.06347, table 3, 1M steps; observations are normalised")
+_MUJOCO: dict[str, Any] = {
+    "num_env_runners": 0,
+    "train_batch_size_per_learner": 2048,
+    "minibatch_size": 64,
+    "num_epochs": 10,
+    "lr": 3e-4,
+    "gamma": 0.99,
+    "lambda_": 0.95,
+    "clip_param": 0.2,
+    "vf_clip_param": math.inf,
+    "use_kl_loss": False,
+    "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
+    **_FILTERED,
+}
+_ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, {}"
+_BIPEDAL = _MUJOCO | {"num_envs_per_env_runner": 32, "train_batch_size_per_learner": 65_536, "gamma": 0.999}
+_BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, "grad_clip": 0.5}
+
+RECORDS: dict[str, Tuned] = {
+    "gymnax/CartPole-v1": Tuned(
+        Measured(475.0, 300_000, (180_224, 188_416, 221_184, 131_072, 122_880)), _DEVICE | _FALLING
+    ),
+    "gymnax/Pendulum-v1": Tuned(
+        Measured(-300.0, 400_000, (77_824, 131_072, 167_936, 90_112, 221_184)),
+        _DEVICE | _PENDULUM | {"train_batch_size_per_learner": 4096, "lr": 2e-3},
+    ),
+    "gymnax/Acrobot-v1": Tuned(
+        Measured(-90.0, 500_000, (352_256, 270_336, 229_376, 237_568, 335_872)),
+        _DEVICE | _FALLING | _FILTERED | {"minibatch_size": 512},
+    ),
+    "CartPole-v1": Tuned(
+        Measured(475.0, 300_000, (63_488, 73_728, 65_536, 67_584, 65_536)),
+        _HOST | {"train_batch_size_per_learner": 2048, "num_epochs": 8, "lr": [[0, 2e-3], [200_000, 1e-4]]},
+    ),
+    "Pendulum-v1": Tuned(
+        Measured(-300.0, 400_000, (227_328, 266_240, 139_264, 276_480, 256_000)),
+        _HOST | _PENDULUM | {"train_batch_size_per_learner": 2048, "lr": 1e-3},
+    ),
+    "Acrobot-v1": Tuned(
+        Measured(-90.0, 500_000, (131_072, 208_896, 122_880, 131_072, None)), _HOST | _FALLING | _FILTERED
+    ),
+    "FrozenLake-v1": Tuned(
+        Measured(0.7, 500_000, (212_992, 184_320, 196_608, 167_936, 217_088)), _HOST | {"entropy_coeff": 0.02}
+    ),
+    "brax/inverted_pendulum": Tuned(FromLiterature(_BRAX_NOTEBOOK.format("2M")), _brax_settings(2048, 5, 32, 1024, 4)),
+    "brax/inverted_double_pendulum": Tuned(
+        FromLiterature(_BRAX_NOTEBOOK.format("20M")), _brax_settings(2048, 5, 32, 1024, 4)
+    ),
+    "brax/ant": Tuned(FromLiterature(_BRAX_NOTEBOOK.format("50M")), _brax_settings(4096, 5, 32, 2048, 4)),
+    "brax/humanoid": Tuned(
+        FromLiterature(_BRAX_NOTEBOOK.format("50M")), _brax_settings(2048, 10, 32, 1024, 8, entropy_coeff=1e-3)
+    ),
+    "brax/humanoidstandup": Tuned(
+        FromLiterature(_BRAX_NOTEBOOK.format("100M")), _brax_settings(2048, 15, 32, 1024, 8, lr=6e-4)
+    ),
+    "brax/halfcheetah": Tuned(
+        FromLiterature(_BRAX_NOTEBOOK.format("50M")),
+        _brax_settings(2048, 20, 32, 512, 8, gamma=0.95, entropy_coeff=1e-3),
+    ),
+    "brax/pusher": Tuned(
+        FromLiterature(_BRAX_NOTEBOOK.format("50M")), _brax_settings(2048, 30, 16, 512, 8, gamma=0.95)
+    ),
+    "playground/CartpoleBalance": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS),
+    "playground/CheetahRun": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS),
+    "playground/WalkerWalk": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS),
+    "playground/FingerSpin": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS | {"gamma": 0.95}),
+    "craftax/Craftax-Symbolic-v1": Tuned(_CRAFTAX, _CRAFTAX_SETTINGS),
+    "craftax/Craftax-Classic-Symbolic-v1": Tuned(_CRAFTAX, _CRAFTAX_SETTINGS),
+    "HalfCheetah-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "Hopper-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "Walker2d-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "Swimmer-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "Reacher-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "InvertedPendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "InvertedDoublePendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "BipedalWalker-v3": Tuned(FromLiterature(_ZOO.format("5M steps; without its scaling of rewards")), _BIPEDAL),
+}
+"""Environment → settings, and how it is known that they learn."""
+TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}
 """Environment → settings for ``config.update_from_dict``."""

@@ -1,10 +1,18 @@
-"""Settings that TQC is known to learn with, by environment: what ``jaxrl train`` uses unless told otherwise."""
+"""Settings that TQC learns with, by environment: what ``jaxrl train`` uses unless told otherwise."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.algorithms.sac.tuned import TUNED as OF_SAC
+from jaxrl_stack.algorithms.sac.tuned import BIPEDAL, LUNAR_LANDER, PENDULUM, ZOO
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
 
-TUNED: dict[str, dict[str, Any]] = {env: OF_SAC[env] for env in ("Pendulum-v1", "gymnax/Pendulum-v1")}
+RECORDS: dict[str, Tuned] = {
+    "gymnax/Pendulum-v1": Tuned(Measured(-250.0, 20_000, (8_000, 12_000, 10_000, 11_000, 10_000)), PENDULUM),
+    "Pendulum-v1": Tuned(Measured(-250.0, 20_000, (9_000, 15_000, 10_000, 9_000, 10_000)), PENDULUM),
+    "LunarLanderContinuous-v3": Tuned(FromLiterature(ZOO.format("tqc", "")), LUNAR_LANDER),
+    "BipedalWalker-v3": Tuned(FromLiterature(ZOO.format("tqc", "; without its state-dependent noise")), BIPEDAL),
+}
+"""Environment → settings, and how it is known that they learn."""
+TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}
 """Environment → settings for ``config.update_from_dict``."""

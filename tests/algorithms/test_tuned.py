@@ -1,0 +1,71 @@
+"""Tuned settings of all algorithms: that they are settings, and that what is said of them was measured."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from jaxrl_stack import cli
+from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class, tuned_evidence, tuned_settings
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured
+
+RUNS = pathlib.Path(__file__).parents[2] / "bench" / "learning.jsonl"
+ENTRIES = [(name, env, evidence) for name in sorted(ALGORITHMS) for env, evidence in tuned_evidence(name).items()]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_tuned_settings_are_settings(name):
+    config_class = get_algorithm_config_class(name)
+    for env, settings in tuned_settings(name).items():
+        config = config_class.tuned(env)
+        try:
+            config.validate()
+        except ImportError:  # the suite is not here
+            config.environment("gymnax/Pendulum-v1").validate()
+        assert settings.keys() <= config.explicitly_set | {"model_config"}, env
+    assert tuned_settings(name).keys() == tuned_evidence(name).keys()
+
+
+def test_what_is_measured_stands_in_the_runs():
+    runs = [json.loads(line) for line in RUNS.read_text().splitlines()]
+    steps: dict[tuple, dict[int, int | None]] = {}
+    for done in runs:
+        run, measured = done["run"], done["measured"]
+        key = (run["algorithm"], run["env"], run["target"], run["within"])
+        steps.setdefault(key, {})[run["seed"]] = measured["env_steps"] if measured["reached"] else None
+    said = {
+        (name, env, of.target, of.within): dict(enumerate(of.steps)) for name, env, of in ENTRIES if is_measured(of)
+    }
+    assert said == steps
+
+
+def test_most_seeds_of_what_is_measured_reach_the_target():
+    for name, env, evidence in ENTRIES:
+        if is_measured(evidence):
+            assert len(evidence.steps) >= 3 and evidence.steps.count(None) <= 1, (name, env)
+
+
+def test_the_list_says_what_is_measured_and_what_was_read(capsys):
+    assert cli.main(["list", "tuned"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"  {name} {env}  {evidence}" for name, env, evidence in sorted(ENTRIES, key=lambda one: one[:2])]
+    assert any(line.endswith(" of 5 seeds") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "text"),
+    [
+        (Measured(-90.0, 500_000, (352_256, 229_376)), "a mean return of -90 after 229k to 352k steps, 2 of 2 seeds"),
+        (Measured(0.7, 9_000, (8_100, None, 7_900)), "a mean return of 0.7 after 8k steps, 2 of 3 seeds"),
+        (Measured(0.7, 9_000, (None,)), "a mean return of 0.7 within 9,000 steps, 0 of 1 seeds"),
+    ],
+)
+def test_how_a_result_reads(evidence, text):
+    assert str(evidence) == f"measured: {text}"
+    assert str(FromLiterature("a paper")) == "from the literature, not run: a paper"
+
+
+def is_measured(evidence: object) -> bool:
+    return isinstance(evidence, Measured)
