@@ -20,6 +20,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
 from jaxrl_stack.env.env_context import EnvContext, copied, refuse_unknown
+from jaxrl_stack.env.host_packages import import_entry_point, import_package, register_ids_of
 from jaxrl_stack.env.jax_env import GYMNAX_PREFIX, GymnaxEnv, JaxEnv, as_jax_env, check_jax_env, is_gymnax_class
 from jaxrl_stack.env.suites import all_suites, suite_of
 from jaxrl_stack.env.vector import suites
@@ -221,7 +222,7 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
             GymnaxEnv(name, context)  # raises, unless gymnax has more ids than this file knows
         return ResolvedEnv(name, True, context, creator=lambda ctx: GymnaxEnv(name, ctx))
     if name.startswith(suites.ENVPOOL_PREFIX):
-        suites.import_envpool()
+        import_package(name, "envpool")
 
         def make(ctx: EnvContext, num_envs: int, seed: int | None) -> Any:
             return suites.make_envpool(name, ctx, num_envs, seed or 0)
@@ -232,8 +233,7 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
         suite.require()
         env_id = name.partition("/")[2]
         return ResolvedEnv(name, True, context, creator=lambda ctx: suite.make(env_id, ctx))
-    if name.startswith(suites.ALE_PREFIX):
-        suites.import_ale()
+    register_ids_of(name)
     if ":" in name:
         module_name, _, attribute = name.partition(":")
         try:
@@ -264,6 +264,7 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
             f"{GYMNAX_PREFIX + name!r} to sample on the device."
         )
     spec = gym.spec(name)
+    import_entry_point(spec)
     _check_arguments(spec, context)
     return ResolvedEnv(
         name,
@@ -397,7 +398,7 @@ def _unknown_name(name: str) -> str:
         + ", 'gymnax/<id>', 'envpool/<id>', suites ("
         + ", ".join(f"'{suite}/<id>'" for suite in sorted(all_suites()))
         + "), gymnasium ids and 'module:Class'. Packages that register ids with gymnasium have to be imported first "
-        "('ALE/<game>' does it itself)."
+        "(those of 'ALE/<game>', 'MiniGrid-...' and 'dm_control/...' are)."
     )
 
 

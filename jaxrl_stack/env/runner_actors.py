@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,8 @@ class RunnerActors:
         for call in results:
             if not call.ok:
                 error = call.get()
-                error.add_note(f"EnvRunner actor {call.actor_id} could not be built, or is not healthy.")
+                why = _last_error(str(error))
+                error.add_note(f"EnvRunner actor {call.actor_id} could not be built, or is not healthy{why}")
                 raise error
         return [call.get() for call in results]
 
@@ -384,3 +386,9 @@ class RunnerActors:
         if restored and self._on_recreated is not None:
             self._on_recreated(self, restored)
         return restored
+
+
+def _last_error(text: str) -> str:
+    """``": ExceptionClass: its message"`` of the last traceback in an actor's error; ``"."`` without one."""
+    found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
+    return f": {found[-1]}" if found else "."

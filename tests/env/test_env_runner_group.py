@@ -287,7 +287,8 @@ def test_an_actor_that_cannot_be_built_is_an_error_with_its_traceback(ray_sessio
             num_env_runners=1,
             env_runner_kwargs={"config": None, "broken": 1},
         )
-    assert caught.value.__notes__[-1] == "EnvRunner actor 1 could not be built, or is not healthy."
+    closing = "EnvRunner actor 1 could not be built, or is not healthy: LookupError: no such environment"
+    assert caught.value.__notes__[-1] == closing
 
 
 # -------------------------------------------------------------------------------------------------- without actors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 
@@ -13,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.counter import CounterEnv
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env import registry
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.registry import register_env, resolve_env
@@ -741,12 +743,27 @@ def test_envpool_names(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "extra"), [("envpool/CartPole-v1", "envpool", "envpool"), ("ALE/Pong-v5", "ale_py", "atari")]
+    ("name", "module", "package"),
+    [
+        ("envpool/CartPole-v1", "envpool", "jaxrl-stack[envpool]"),
+        ("ALE/Pong-v5", "ale_py", "jaxrl-stack[atari]"),
+        ("LunarLander-v3", "Box2D", "gymnasium[box2d]"),
+        ("Ant-v5", "mujoco", "gymnasium[mujoco]"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
+        ("dm_control/cartpole-swingup-v0", "shimmy", "shimmy[dm-control]"),
+    ],
 )
-def test_a_suite_that_is_not_installed(monkeypatch, name, module, extra):
+def test_a_package_that_is_not_installed_is_named_with_what_installs_it(monkeypatch, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=f"pip install 'jaxrl-stack\\[{extra}\\]'"):
+    with pytest.raises(ImportError, match=re.escape(f"pip install '{package}'.")) as caught:
         resolve_env(name)
+    assert str(caught.value).startswith(f"environment({name!r}) needs {module} (")
+
+
+def test_a_missing_package_is_found_before_actors_are_started(monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    with pytest.raises(ImportError, match=r"pip install 'gymnasium\[box2d\]'"):
+        PPOConfig().environment("LunarLander-v3").env_runners(num_env_runners=2).build_algo()
 
 
 def test_available_cores_follow_the_grant(monkeypatch):

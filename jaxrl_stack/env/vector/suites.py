@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,35 +12,10 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from jaxrl_stack.env.host_packages import import_package
+
 ENVPOOL_PREFIX = "envpool/"
 ALE_PREFIX = "ALE/"
-
-
-def import_ale() -> None:
-    """Imports ale-py, which registers its ids with gymnasium.
-
-    Raises:
-        ImportError: It is not installed; says how to install it.
-    """
-    gym.register_envs(_import("ale_py", "ale-py", ALE_PREFIX, "atari"))
-
-
-def import_envpool() -> Any:
-    """The module envpool.
-
-    Raises:
-        ImportError: It is not installed; says how to install it.
-    """
-    return _import("envpool", "envpool", ENVPOOL_PREFIX, "envpool")
-
-
-def _import(module: str, name: str, prefix: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"environments whose names start with {prefix!r} need {name} ({error}): pip install 'jaxrl-stack[{extra}]'"
-        ) from error
 
 
 def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: int) -> gym.vector.VectorEnv:
@@ -58,7 +32,7 @@ def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: 
         ImportError: envpool is not installed.
         ValueError: It has no such task.
     """
-    envpool = import_envpool()
+    envpool = import_package(name, "envpool")
     task = name.removeprefix(ENVPOOL_PREFIX)
     if task not in envpool.list_all_envs():
         raise ValueError(f"environment({name!r}): envpool has no task {task!r}. envpool.list_all_envs() lists them.")

@@ -56,7 +56,9 @@ class DMCEnv(gym.Env):
         try:
             from dm_control import suite  # pyright: ignore[reportMissingImports] - optional
         except ImportError as error:
-            raise ImportError(f"DMCEnv({domain_name!r}, {task_name!r}) needs dm_control: install it.") from error
+            raise ImportError(
+                f"DMCEnv({domain_name!r}, {task_name!r}) needs dm_control ({error}): pip install 'dm-control'."
+            ) from error
         self._env: Any = suite.load(
             domain_name=domain_name,
             task_name=task_name,
