@@ -21,11 +21,16 @@ from jaxrl_stack.ops import permutation
 def stream(num_rows, size, num_epochs, num_shards=1, first_shard=0, shuffle=True):
     """Row numbers of all minibatches, ``[steps, S, m]``, and the round keys."""
     steps = num_minibatches(num_rows, size, num_epochs)
-    seed = permutation.round_keys(jax.random.key(3))
-    shards = jnp.arange(first_shard, first_shard + num_shards, dtype=jnp.uint32)
-    keys = epoch_keys(seed, -(-steps * size // num_rows), shards) if shuffle else None
-    index = jax.jit(jax.vmap(lambda step: minibatch_index(step, size, num_rows, keys)))
-    return np.asarray(index(jnp.arange(steps, dtype=jnp.uint32))), keys
+
+    @jax.jit
+    def run(key, shards, steps):
+        seed = permutation.round_keys(key)
+        keys = epoch_keys(seed, -(-len(steps) * size // num_rows), shards) if shuffle else None
+        return jax.vmap(lambda step: minibatch_index(step, size, num_rows, keys))(steps), keys
+
+    shards = np.arange(first_shard, first_shard + num_shards, dtype=np.uint32)
+    rows, keys = run(jax.random.key(3), shards, np.arange(steps, dtype=np.uint32))
+    return np.asarray(rows), keys
 
 
 def test_number_of_minibatches():
@@ -40,10 +45,8 @@ def test_row_p_of_the_stream_is_row_p_mod_n_of_the_epochs_permutation(num_rows, 
     rows, keys = stream(num_rows, size, num_epochs)
     assert rows.shape == (num_minibatches(num_rows, size, num_epochs), 1, size)
     flat = rows.reshape(-1)
-    permutations = {
-        epoch: np.asarray(permutation.permute(jnp.arange(num_rows, dtype=jnp.uint32), num_rows, keys[epoch, 0]))
-        for epoch in range(-(-len(flat) // num_rows))
-    }
+    permute = jax.jit(lambda rows, keys: permutation.permute(rows, num_rows, keys))
+    permutations = [np.asarray(permute(np.arange(num_rows, dtype=np.uint32), of_epoch)) for of_epoch in keys[:, 0]]
     expected = [permutations[p // num_rows][p % num_rows] for p in range(len(flat))]
     np.testing.assert_array_equal(flat, expected)
     # Every epoch covers every row once; only what fills up the last minibatch comes on top.
@@ -61,8 +64,8 @@ def test_without_shuffling_rows_keep_their_order():
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_stream_is_the_same_where_the_number_of_rows_is_an_argument(shuffle):
-    shards = jnp.arange(2, dtype=jnp.uint32)
-    seed = permutation.round_keys(jax.random.key(3)) if shuffle else None
+    shards = np.arange(2, dtype=np.uint32)
+    seed = jax.jit(permutation.round_keys)(jax.random.key(3)) if shuffle else None
     index = jax.jit(
         lambda steps, domain: jax.vmap(lambda step: minibatch_index_within(step, 8, domain, seed, shards))(steps)
     )
@@ -132,8 +135,8 @@ def test_what_is_not_carried_is_zeros(names):
     packed = PackedRows(columns, names)
     assert (packed.num_shards, packed.num_rows) == (2, 7)
     assert set(packed.columns) == set(names)
-    taken = jax.device_get(packed.take(index))
-    whole = jax.device_get(PackedRows(columns).take(index))
+    take = jax.jit(lambda columns, index, names=None: PackedRows(columns, names).take(index), static_argnames="names")
+    taken, whole = jax.device_get((take(columns, index, names), take(columns, index)))
     assert jax.tree.structure(taken) == jax.tree.structure(whole)
     for name in columns:
         for ours, theirs in zip(jax.tree.leaves(taken[name]), jax.tree.leaves(whole[name]), strict=True):
