@@ -26,7 +26,7 @@ NUM_ENVS, NUM_STEPS, TIME_LIMIT = 4, 32, 11
 ENV, ENV_CONFIG = "gymnax/CartPole-v1", {"max_steps_in_episode": TIME_LIMIT}
 
 
-def config(env=ENV, env_config=None):
+def config(env=ENV, env_config=None, **networks):
     return (
         PPOConfig()
         .environment(env, env_config=ENV_CONFIG if env_config is None else env_config)
@@ -39,7 +39,7 @@ def config(env=ENV, env_config=None):
             gamma=0.97,
             lambda_=0.9,
         )
-        .rl_module(model_config={"fcnet_hiddens": [8], "fcnet_activation": "tanh"})
+        .rl_module(model_config={"fcnet_hiddens": [8], "fcnet_activation": "tanh", **networks})
         .learners(num_cpus_per_learner=1)
         .debugging(seed=5)
     )
@@ -73,7 +73,7 @@ def replayed_episodes(columns, reset_keys, step_keys):
         episode = SingleAgentEpisode()
         episode.add_env_reset(env.reset()[0])
         for t in range(NUM_STEPS):
-            row = {name: column[t, index] for name, column in columns.items()}
+            row = {name: column[t, index] for name, column in columns.items() if name != Columns.STATE_IN}
             obs, reward, terminated, truncated, info = env.step(row[Columns.ACTIONS])
             np.testing.assert_allclose(episode.get_observations(-1), row[Columns.OBS], atol=1e-6)
             assert (reward, terminated, truncated) == (
@@ -98,8 +98,13 @@ def replayed_episodes(columns, reset_keys, step_keys):
     return episodes
 
 
-def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
-    fused, replayed = config().build_algo(), config().build_algo()
+# Episodes are cut into chunks from their starts: those of a recurrent network are whole where nothing is cut.
+LSTM = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": NUM_STEPS, "vf_share_layers": True}
+
+
+@pytest.mark.parametrize("networks", [{}, LSTM], ids=["mlp", "lstm"])
+def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update(networks):
+    fused, replayed = config(**networks).build_algo(), config(**networks).build_algo()
     columns, *keys = sampled_block(replayed)
     # An end of both kinds is inside, and not only in the last row.
     assert columns[Columns.TERMINATEDS][:-1].any() and columns[Columns.TRUNCATEDS][:-1].any()
@@ -122,7 +127,7 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
         np.testing.assert_allclose(result[name], fused_result[name], atol=1e-5, err_msg=name)
 
     # The arrays of a host runner go the same way without becoming episodes.
-    blocks = config().build_algo()
+    blocks = config(**networks).build_algo()
     blocks.learner.update_block(
         Experience.of_steps({"default_policy": columns}),
         timesteps={"num_env_steps_sampled_lifetime": NUM_ENVS * NUM_STEPS},

@@ -92,7 +92,7 @@ class LiveEpisodes:
             outputs = {
                 name: row(column, index)
                 for name, column in columns.items()
-                if name not in (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
+                if name not in (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV, Columns.RESETS)
             }
             episode.add_env_step(
                 row(next_obs, index),

@@ -6,6 +6,7 @@ Rollouts on the device, the policy of a host runner, served policies and exporte
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
@@ -126,7 +127,8 @@ class PolicyStep:
         Args:
             state: State before; fields that `PolicyState` does not have pass unchanged.
             columns: ``{"obs": observations [B, ...]}`` and what host connectors added. ``loss_mask``, bool ``[B]``,
-                says of which rows statistics learn, and goes no further than the pipeline.
+                says of which rows statistics learn, and goes no further than the pipeline. ``state_in`` and ``resets``
+                take the place of those of `state`.
             context: What to act with; see `context`. Its ``key`` is this step's.
             random_streams: What `random_streams` makes of that key, where it was made before.
 
@@ -136,12 +138,10 @@ class PolicyStep:
         """
         if jax.tree.leaves(state.recurrent):
             first = self.initial_recurrent(state.reset.shape[0])
-            columns = {
-                **columns,
-                Columns.STATE_IN: jax.tree.map(
-                    lambda new, old: jnp.where(expand(state.reset, old), new, old), first, state.recurrent
-                ),
-            }
+            recurrent = jax.tree.map(
+                lambda new, old: jnp.where(expand(state.reset, old), new, old), first, state.recurrent
+            )
+            columns = {Columns.STATE_IN: recurrent, Columns.RESETS: state.reset, **columns}
         mid = self.module_id
         context = self._at(context, state.reset, state.prev_actions, state.prev_rewards)
         env_to_module, batches = self.observe(state.env_to_module, columns, context)
@@ -230,19 +230,23 @@ class PolicyStep:
         if random_streams is None:
             random_streams = self.random_streams(context.rest, context.key)
         module = self.pure.bind(context.params, {**context.rest, **random_streams})[mid]
+        inputs = _as_sequences(batch[mid])
         if context.explore:
             settings = {name: context.settings[mid][name] for name in module.exploration_settings}
-            outputs = module.forward_exploration(batch[mid], t=context.step, **settings)
+            outputs = module.forward_exploration(inputs, t=context.step, **settings)
         else:
-            outputs = module.forward_inference(batch[mid])
+            outputs = module.forward_inference(inputs)
+        if Columns.STATE_IN in inputs:
+            outputs = _of_steps(outputs, lambda x: x[:, 0])
         module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
         return module_to_env, acted[mid]
 
     def act_once(self, columns: dict[str, Any], key: jax.Array, env_to_module: Any, context: Any) -> dict[str, Any]:
-        """Actions for observations that are each the first of an episode, outside of any rollout.
+        """Actions for observations outside of any rollout, which connectors see as the first ones of episodes.
 
         Args:
-            columns: ``{"obs": observations [B, ...]}`` and what host connectors added.
+            columns: ``{"obs": observations [B, ...]}`` and what host connectors added; ``state_in`` for a recurrent
+                state that is not that of the start of an episode.
             key: PRNG key.
             env_to_module: State of the pipeline whose statistics to use.
             context: What to act with; see `context`.
@@ -251,4 +255,17 @@ class PolicyStep:
             The columns of `act`, ``[B, ...]``.
         """
         state = self.start(jax.tree.leaves(columns)[0].shape[0], env_to_module)
+        if Columns.STATE_IN in columns:
+            columns = {**columns, Columns.RESETS: jnp.zeros_like(state.reset)}
         return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]
+
+
+def _as_sequences(batch: dict[str, Any]) -> dict[str, Any]:
+    """What a module gets: with a recurrent state ``[B, 1, ...]``, sequences of one step."""
+    return _of_steps(batch, lambda x: x[:, None]) if Columns.STATE_IN in batch else batch
+
+
+def _of_steps(columns: dict[str, Any], change: Callable[[jax.Array], jax.Array]) -> dict[str, Any]:
+    """With all columns changed but for the recurrent states, which belong to no step."""
+    states = (Columns.STATE_IN, Columns.STATE_OUT)
+    return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
+import numpy as np
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.recording import record
@@ -722,26 +723,44 @@ class Algorithm(Checkpointable):
 
         Args:
             observation: One observation, without batch axis, as the environment gives it.
-            state: Must be None or empty: there are no recurrent modules yet.
+            state: Recurrent state of the module: what the last call of the same episode returned; None at its start.
             explore: Sample the action or take the greedy one; None for ``config.explore``.
             policy_id: Must be a module of this algorithm.
             full_fetch: Also return the recurrent state and the module's outputs.
 
         Returns:
-            The action as the environment takes it (NumPy); with `full_fetch`, ``(action, state, outputs)``.
+            The action as the environment takes it (NumPy); with a state or `full_fetch`, ``(action, state after it,
+            outputs)``.
 
         Raises:
-            ValueError: If the observation does not fit the observation space.
+            ValueError: If the observation does not fit the observation space, or the state the module.
         """
         self._check_has_module(policy_id)
-        if state:
-            raise ValueError(f"compute_single_action(state={state!r}): module {policy_id!r} has no recurrent state.")
+        recurrent = self._recurrent_state(policy_id, state) if state else None
         explore = bool(self.config.explore) if explore is None else bool(explore)
         self._action_count += 1
         key = jax.random.fold_in(stream_key(self.config.root_seed, Stream.SINGLE_ACTION), self._action_count)
-        outputs = self.driver.act(observation, explore=explore, key=key)
+        outputs = self.driver.act(observation, explore=explore, key=key, recurrent=recurrent)
         action = outputs.pop(Columns.ACTIONS_FOR_ENV)
-        return (action, {}, outputs) if full_fetch else action
+        after = outputs.pop(Columns.STATE_OUT, {})
+        return (action, after, outputs) if full_fetch or recurrent is not None else action
+
+    def _recurrent_state(self, module_id: str, state: Any) -> Any:
+        """A state that was given for a module, as arrays.
+
+        Raises:
+            ValueError: If it is none of this module.
+        """
+        initial = self.driver.acting_parts()[0][module_id].get_initial_state()
+        if not jax.tree.leaves(initial):
+            raise ValueError(f"compute_single_action(state={state!r}): module {module_id!r} has no recurrent state.")
+        given, needed = (jax.tree.map(np.shape, each) for each in (state, initial))
+        if given != needed:
+            raise ValueError(
+                f"compute_single_action(state=...) has arrays of the shapes {given}, and module {module_id!r} a state "
+                f"of {needed}: pass the second value that the last call returned, or None at the start of an episode."
+            )
+        return jax.tree.map(lambda x, like: np.asarray(x, like.dtype), state, initial)
 
     def compute_actions(self, observations: dict[Any, Any], **kwargs: Any) -> dict[Any, Any]:
         """`compute_single_action` for every observation of a dict."""

@@ -13,7 +13,6 @@ from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
-from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.notices import notice_once
 
@@ -164,15 +163,19 @@ class ConfigValidation(ConfigStore):
         if problem is not None:
             self._value_error(f"rl_module(model_config=...): {problem}.")
             return
-        defaults = as_dict(DefaultModelConfig())
-        for key, value in as_dict(self._model_config).items():
-            is_later = key == "use_lstm" or key.startswith("lstm_")
-            if is_later and key in defaults and not same(value, defaults[key]):
-                raise NotImplementedError(
-                    f"rl_module(model_config=...): {key}={value!r} comes later: the default modules have no recurrent "
-                    "state. Leave it out, or give rl_module_spec= with a module of your "
-                    "own."
+        settings = as_dict(self._model_config)
+        for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+            if settings.get(key):
+                self._value_error(
+                    f"rl_module(model_config=...): {key}=True is not what puts the last action or reward before the "
+                    f"LSTM: leave it out, and add PrevActionsPrevRewards() to env_runners(env_to_module_connector=...)."
                 )
+        learner_class = self.learner_class
+        if settings.get("use_lstm") and not learner_class.learns_from_sequences:
+            raise NotImplementedError(
+                f"rl_module(model_config=...): use_lstm=True comes later: {learner_class.__name__} does not learn from "
+                f"sequences. Leave it out, or use PPO."
+            )
 
     def _validate_connectors(self) -> None:
         if not (self.add_default_connectors_to_module_to_env_pipeline or self._module_to_env_connector):

@@ -59,6 +59,11 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "free_log_std": boolean,
     "fusionnet_hiddens": _widths_or_none,
     "vf_share_layers": boolean,
+    "use_lstm": boolean,
+    "lstm_cell_size": integer(1),
+    "lstm_use_prev_action": boolean,
+    "lstm_use_prev_reward": boolean,
+    "max_seq_len": integer(1),
     "log_std_clip_param": number(0),
 }
 

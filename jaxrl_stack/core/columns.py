@@ -58,5 +58,5 @@ class Columns:
 STEP_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 """What every step of a rollout has, whatever the module puts out."""
 
-NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK})
+NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK, Columns.RESETS})
 """Columns of a rollout; all others are outputs of the module."""

@@ -198,11 +198,28 @@ def at_chunk_starts(columns: dict[str, Any], module: RLModule) -> dict[str, Any]
     """
     if Columns.STATE_IN not in columns:
         return columns
-    length = module.model_config.get("max_seq_len")
+    starts = jax.tree.map(lambda x: x[:: sequence_length(module, len(x))], columns[Columns.STATE_IN])
+    return {name: own for name, own in columns.items() if name != Columns.STATE_OUT} | {Columns.STATE_IN: starts}
+
+
+def sequence_length(module: RLModule, num_steps: int) -> int:
+    """Steps of a chunk, ``L``, of a block of so many steps: 1 for a module without recurrent state.
+
+    Raises:
+        ValueError: If ``max_seq_len`` is no int of 1 or more.
+    """
+    return min(full_sequence_length(module) or num_steps, num_steps)
+
+
+def full_sequence_length(module: RLModule) -> int | None:
+    """As `sequence_length`, of a block of any number of steps; None: a chunk is as long as that."""
+    if not module.is_stateful():
+        return 1
+    settings = module.model_config if module.catalog is None else module.catalog.model_config_dict
+    length = settings.get("max_seq_len")
     if length is not None and (not isinstance(length, int) or length < 1):
         raise ValueError(f"rl_module(model_config={{'max_seq_len': {length!r}}}): give an int of 1 or more.")
-    starts = jax.tree.map(lambda x: x[:: length or len(x)], columns[Columns.STATE_IN])
-    return {name: own for name, own in columns.items() if name != Columns.STATE_OUT} | {Columns.STATE_IN: starts}
+    return length
 
 
 def joined(parts: Sequence[Experience]) -> Experience:

@@ -217,13 +217,14 @@ class DeviceEnvRunner(EnvRunner):
 
     # -------------------------------------------------------------------------------------------------- sampling
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+    def act(self, observation: Any, *, explore: bool, key: jax.Array, recurrent: Any = None) -> dict[str, Any]:
         """Both pipelines and the module on one observation, seen as the first of an episode.
 
         Args:
             observation: One observation of the environment, without batch axis.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
+            recurrent: State of the module, without batch axis; None for that of the start of an episode.
 
         Returns:
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
@@ -233,12 +234,14 @@ class DeviceEnvRunner(EnvRunner):
         """
         observation = checked_observations(self.rollout.env.observation_space, observation, 0)
 
-        def act(observation, key, connector_state, *weights):
-            columns = {Columns.OBS: jax.tree.map(lambda x: x[None], observation)}
+        given = {Columns.OBS: observation} | ({} if recurrent is None else {Columns.STATE_IN: recurrent})
+
+        def act(given, key, connector_state, *weights):
+            columns = jax.tree.map(lambda x: x[None], given)
             return self.rollout.act_once(columns, key, connector_state, self._context(*weights, explore=explore))
 
         program = self._program(("act", explore), act)
-        columns = program(observation, key, self.connector_state(), *self._weights())
+        columns = program(given, key, self.connector_state(), *self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 
     def sample(

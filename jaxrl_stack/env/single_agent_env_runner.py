@@ -417,13 +417,14 @@ class SingleAgentEnvRunner(EnvRunner):
             num_restarts=self._num_restarts,
         )
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+    def act(self, observation: Any, *, explore: bool, key: jax.Array, recurrent: Any = None) -> dict[str, Any]:
         """Both pipelines and the module on one observation, seen as the first of an episode.
 
         Args:
             observation: One observation of the environment, without batch axis.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
+            recurrent: State of the module, without batch axis; None for that of the start of an episode.
 
         Returns:
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
@@ -437,6 +438,8 @@ class SingleAgentEnvRunner(EnvRunner):
             episode = SingleAgentEpisode()
             episode.add_env_reset(observation)
             batch = self._host_connectors.run([episode], "explore" if explore else "greedy")
+        if recurrent is not None:
+            batch = {**batch, Columns.STATE_IN: jax.tree.map(lambda x: x[None], recurrent)}
         timesteps = counters.from_int(self._counts.timesteps)
         outputs = self._policy.act_once(self._connectors.value[0], batch, key, timesteps, explore=explore)
         return jax.tree.map(lambda x: x[0], outputs)

@@ -182,7 +182,7 @@ class DeviceDriver(LocalDriver):
         )
         needs_columns = program.rollout is not None and (self.step.updates_from_rows or self._watches_episodes)
         self.program = dataclasses.replace(program, recorded=program.columns_of_step() if needs_columns else None)
-        self._plan = learner.plan()
+        self._plan, self._num_columns = learner.plan(), 1
         self.step.plan(self)
         wanted, each = self.config.min_sample_timesteps_per_iteration, self.step.num_env_steps
         if not each:
@@ -210,7 +210,8 @@ class DeviceDriver(LocalDriver):
         return self.learner.has_host_hooks
 
     def plan_update(self, num_columns: int, **sizes: Any) -> UpdatePlan:
-        self._plan = plan = self.learner.plan(**sizes)
+        self._plan, self._num_columns = self.learner.plan(**sizes), num_columns
+        plan = self._plan
         if num_columns % plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "
@@ -411,7 +412,8 @@ class DeviceDriver(LocalDriver):
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         results = nest_metrics(self._learned)
-        merge_nested(results, self.learner.training_counts(self._plan, self.step.rows_per_update, num_updates))
+        sizes = (self._plan, self.step.rows_per_update, num_updates, self._num_columns)
+        merge_nested(results, self.learner.training_counts(*sizes))
         merge_nested(results, self.learner.metrics_logger.compile())
         return results
 
@@ -452,8 +454,8 @@ class DeviceDriver(LocalDriver):
         runner = self._runner("The state of a connector", self.env_runner)
         return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
-        return self._runner("compute_single_action()", self.env_runner).act(observation, explore=explore, key=key)
+    def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
+        return self._runner("compute_single_action()", self.env_runner).act(observation, **kwargs)
 
     @property
     def description(self) -> str:

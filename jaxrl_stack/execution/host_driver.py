@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
-import jax
 import numpy as np
 
 from jaxrl_stack import core
@@ -436,11 +435,11 @@ class HostDriver(LocalDriver, Place):
         states = group.foreach_env_runner(connector_state, local_env_runner=False, remote_worker_ids=ids)
         return states[0] if states else {}
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
+    def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
         runner = self._local_runner("compute_single_action()")
         if self._runners_keep_their_own:
             runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: self.env_to_module_state()})
-        return runner.act(observation, explore=explore, key=key)
+        return runner.act(observation, **kwargs)
 
     @property
     def description(self) -> str:

@@ -193,8 +193,8 @@ class JoinedDriver(Driver):
         multi.set_state(self.learner_group.get_weights())
         return dict(multi.items())
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array) -> dict[str, Any]:
-        return self._actors.drive_first(_act, observation, explore, np.asarray(jax.random.key_data(key)))
+    def act(self, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
+        return self._actors.drive_first(_act, observation, np.asarray(jax.random.key_data(key)), kwargs)
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
         pipelines = self._actors.drive_first(lambda driver: driver.acting_parts()[1:])
@@ -309,8 +309,8 @@ def _train(driver: Driver, iteration: int) -> tuple[dict[str, int], float, dict[
     return _counts(driver), driver.device_seconds, driver.episode_metrics.reduce()
 
 
-def _act(driver: Driver, observation: Any, explore: bool, key: np.ndarray) -> dict[str, Any]:
-    return driver.act(observation, explore=explore, key=jax.random.wrap_key_data(jnp.asarray(key)))
+def _act(driver: Driver, observation: Any, key: np.ndarray, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return driver.act(observation, key=jax.random.wrap_key_data(jnp.asarray(key)), **kwargs)
 
 
 def _components(driver: Driver) -> list[tuple[str, Component]]:

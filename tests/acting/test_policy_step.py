@@ -45,10 +45,10 @@ class Sum(RLModule):
         return {"sum": np.full(1, 0.5, np.float32)}
 
     def _forward(self, batch, **kwargs):
-        total = batch[Columns.STATE_IN]["sum"] + batch[Columns.OBS]
+        total = batch[Columns.STATE_IN]["sum"][:, None] + jnp.cumsum(batch[Columns.OBS], axis=1)
         return {
             Columns.ACTION_DIST_INPUTS: jnp.concatenate([total, -total], axis=-1),
-            Columns.STATE_OUT: {"sum": total},
+            Columns.STATE_OUT: {"sum": total[:, -1]},
         }
 
 

@@ -158,8 +158,6 @@ def test_validate_names_setting_and_remedy(section, value, wanted):
         ("offline_data", {"input_": "somewhere"}),
         ("env_runners", {"use_env_runner_state_server": True}),
         ("multi_agent", {"policies": {"a", "b"}}),
-        ("rl_module", {"model_config": {"use_lstm": True}}),
-        ("rl_module", {"model_config": {"lstm_cell_size": 8}}),
     ],
 )
 def test_what_comes_later_says_so(section, value):

@@ -199,9 +199,9 @@ class Memory(RLModule):
         return {"sum": np.full(3, 0.5, np.float32)}
 
     def _forward(self, batch, **kwargs):
-        total = batch[Columns.STATE_IN]["sum"] + batch[Columns.OBS]
+        total = batch[Columns.STATE_IN]["sum"][:, None] + jnp.cumsum(batch[Columns.OBS], axis=1)
         logits = jnp.stack([total.sum(-1), -total.sum(-1)], -1)
-        return {Columns.ACTION_DIST_INPUTS: logits, Columns.STATE_OUT: {"sum": total}}
+        return {Columns.ACTION_DIST_INPUTS: logits, Columns.STATE_OUT: {"sum": total[:, -1]}}
 
 
 def policy(module_class: Any = Net, action_space: Any = None, connectors: Any = None, **kwargs: Any) -> Policy:

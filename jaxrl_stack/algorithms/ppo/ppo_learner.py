@@ -29,6 +29,7 @@ class PPOLearner(Learner):
     """
 
     loss_is_linear_in_means = True
+    learns_from_sequences = True
     result_names = (
         "policy_loss",
         "vf_loss",
@@ -81,7 +82,7 @@ class PPOLearner(Learner):
         rows |= rows_without_valid_action(module.action_space, batch)
         if isinstance(distribution, DiagGaussian):
             scale = jnp.broadcast_to(jax.lax.stop_gradient(distribution.scale), distribution.loc.shape)
-            rows["policy_std"] = jnp.mean(scale.reshape(len(logp), -1), axis=-1)
+            rows["policy_std"] = jnp.mean(scale.reshape(*logp.shape, -1), axis=-1)
         if config.use_kl_loss:
             behaviour = module.get_exploration_action_dist_cls().from_logits(batch[Columns.ACTION_DIST_INPUTS])
             rows["kl"] = behaviour.kl(distribution)

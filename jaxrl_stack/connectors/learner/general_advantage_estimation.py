@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import sequence_length
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
-from jaxrl_stack.core.rl_module.row_independence import can_be_split
+from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
+from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops import chunking, masks, reductions, returns
 
 TRUNCATED_ROWS_PER_PASS = 256
@@ -26,6 +30,9 @@ class GeneralAdvantageEstimation(ConnectorV2):
     is evaluated once, over the whole block, with the parameters of before the update; and once more on the final
     observations of the truncated rows, which are gathered so that a block with few of them costs little.
 
+    With a recurrent state the block is evaluated in its chunks, from their ``STATE_IN``. The value of a final
+    observation is that with the state of its moment: of a sequence that goes on with it where its episode ended.
+
     Args:
         gamma: Discount; None reads the config's current value.
         lambda_: Trace decay of GAE; None reads the config's current value.
@@ -40,18 +47,13 @@ class GeneralAdvantageEstimation(ConnectorV2):
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         out = dict(batch)
         for module_id, columns in batch.items():
-            if not isinstance(ctx.module[module_id], ValueFunctionAPI):
+            module = ctx.module[module_id]
+            if not isinstance(module, ValueFunctionAPI):
                 continue
-
-            def values_of(observations: Any, module_id: str = module_id) -> jax.Array:
-                # Bound anew in every loop that calls it: a module that draws random numbers counts them.
-                module: Any = ctx.module[module_id]
-                return module.compute_values({Columns.OBS: observations}).astype(jnp.float32)
-
+            make = _values_of_rows if Columns.STATE_IN not in columns else _values_of_chunks
             settings = (ctx.settings or {}).get(module_id, {})
             out[module_id] = self._advantages(
-                values_of,
-                can_be_split(ctx.module[module_id]),
+                make(columns, module, lambda module_id=module_id: ctx.module[module_id]),
                 dict(columns),
                 settings["gamma"] if self.gamma is None else self.gamma,
                 settings["lambda_"] if self.lambda_ is None else self.lambda_,
@@ -59,20 +61,15 @@ class GeneralAdvantageEstimation(ConnectorV2):
             )
         return state, out
 
-    def _advantages(self, values_of, in_parts, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
+    def _advantages(self, values_of_block: _Values, columns, gamma, lambda_, axis_name) -> dict[str, Any]:
         rewards, truncateds = columns[Columns.REWARDS], columns[Columns.TRUNCATEDS]
-        shape = rewards.shape
         mask = columns.get(Columns.LOSS_MASK)
-
-        final_obs = columns.pop(Columns.FINAL_OBS)
-        flat_final = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), final_obs)
-        flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[Columns.OBS])
-        values = (chunking.map_rows(values_of, flat_obs) if in_parts else values_of(flat_obs)).reshape(shape)
-        bootstrap_value = values_of(jax.tree.map(lambda x: x[-1], final_obs))
+        values, bootstrap_value, values_after = values_of_block
+        del columns[Columns.FINAL_OBS]
         needed = jnp.logical_and(truncateds, jnp.logical_not(columns[Columns.TERMINATEDS]))
         if mask is not None:
             needed = jnp.logical_and(needed, mask)
-        truncation_values = values_at(needed.reshape(-1), flat_final, values_of).reshape(shape)
+        truncation_values = values_at(needed.reshape(-1), *values_after).reshape(rewards.shape)
         advantages, targets = returns.gae(
             rewards=rewards,
             values=values,
@@ -88,6 +85,77 @@ class GeneralAdvantageEstimation(ConnectorV2):
         columns[Columns.ADVANTAGES] = (advantages - mean) / jnp.maximum(std, MIN_ADVANTAGE_STD)
         columns[Columns.VALUE_TARGETS] = targets
         return columns
+
+
+_Values = tuple[jax.Array, jax.Array, tuple[Any, Callable[[Any], jax.Array]]]
+"""``(values [T, B], those after the last row [B], (pytree [T * B, ...], function of its rows: values after them))``."""
+
+
+def _values_of_rows(columns: dict[str, Any], module: Any, bound: Callable[[], Any]) -> _Values:
+    """Values of a block, row by row.
+
+    Args:
+        columns: ``[T, B, ...]``.
+        module: It is only asked what it is.
+        bound: Makes the module that computes: anew in every loop, as one that draws random numbers counts them.
+    """
+
+    def values_of(observations: Any) -> jax.Array:
+        return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
+
+    obs, final_obs = columns[Columns.OBS], columns[Columns.FINAL_OBS]
+    flat_obs, flat_final = (jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), each) for each in (obs, final_obs))
+    values = chunking.map_rows(values_of, flat_obs) if can_be_split(module) else values_of(flat_obs)
+    after_last = values_of(jax.tree.map(lambda x: x[-1], final_obs))
+    return values.reshape(columns[Columns.REWARDS].shape), after_last, (flat_final, values_of)
+
+
+def _values_of_chunks(columns: dict[str, Any], module: Any, bound: Callable[[], Any]) -> _Values:
+    """Values of a block, chunk by chunk; as `_values_of_rows`.
+
+    Every chunk has one step more: the final observation after its last row. That of the last chunk has the value after
+    the last row of the block.
+    """
+    num_steps, num_columns = columns[Columns.REWARDS].shape
+    length = sequence_length(module, num_steps)
+    starts = np.arange(0, num_steps, length)
+    lasts = np.minimum(starts + length, num_steps) - 1
+    chunks, after = np.arange(len(starts)), lasts - starts + 1  # where the step after the last row is
+    rows = np.minimum(starts[:, None] + np.arange(length + 1), num_steps - 1)
+
+    def extended(x: jax.Array, final: Any) -> jax.Array:
+        """``[T, B, ...]`` as ``[B, G, L + 1, ...]``."""
+        return jnp.moveaxis(x[rows].at[chunks, after].set(final), 2, 0)
+
+    final_obs = columns[Columns.FINAL_OBS]
+    obs = jax.tree.map(lambda x, final: extended(x, final[lasts]), columns[Columns.OBS], final_obs)
+    resets = extended(columns[Columns.RESETS], False)
+    states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
+
+    def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
+        """Of sequences ``[n, L + 1, ...]``."""
+        own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
+        if not handles_resets(module):
+            batch, _ = step_by_step(own, batch)
+        return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
+
+    def values_after(row: jax.Array) -> jax.Array:
+        """After the rows of these numbers in the flattened block."""
+        step, column = row // num_columns, row % num_columns
+        chunk, at = step // length, step % length + 1
+
+        def with_final(x: jax.Array, final: jax.Array) -> jax.Array:
+            return x[column, chunk].at[jnp.arange(len(row)), at].set(final)
+
+        sequences = jax.tree.map(lambda x, final: with_final(x, final[step, column]), obs, final_obs)
+        own_states = jax.tree.map(lambda x: x[column, chunk], states)
+        values = values_of(sequences, with_final(resets, jnp.zeros(row.shape, bool)), own_states)
+        return jnp.take_along_axis(values, at[:, None], axis=1)[:, 0]
+
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (obs, resets, states))
+    values = values_of(*flat).reshape(num_columns, len(starts), length + 1)
+    of_steps = values[:, :, :length].reshape(num_columns, -1)[:, :num_steps].T
+    return of_steps, values[:, -1, after[-1]], (jnp.arange(num_steps * num_columns), values_after)
 
 
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:

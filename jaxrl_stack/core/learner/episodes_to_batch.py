@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import full_sequence_length, sequence_length
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 def episodes_to_batch(
@@ -19,6 +24,7 @@ def episodes_to_batch(
     *,
     columns: Sequence[dict[str, Any]] | None = None,
     num_devices: int = 1,
+    stateful: Mapping[str, RLModule] = MappingProxyType({}),
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     """Lay episodes out side by side, one per column, and deal the columns out to devices.
@@ -31,12 +37,14 @@ def episodes_to_batch(
         modules: The learner's modules, for the ids.
         columns: Per episode further columns, ``{column: arrays [len(episode), ...]}``; they win over the episode's.
         num_devices: ``D``; the number of columns is a multiple of it.
+        stateful: ``{module_id: module}`` of those with a recurrent state.
         common_sizes: Maps names of sizes to sizes that are at least as large: those that other learners agree on.
 
     Returns:
         ``(block, rows)``: ``{module_id: {column: [D, T, B / D, ...]}}`` with the columns obs, actions, rewards,
         terminateds, truncateds, final_obs, loss_mask, every extra model output and `columns`; and per module the
-        indices of the valid rows in the flattened block ``[T * B]``, episode by episode.
+        indices of the valid rows in the flattened block ``[T * B]``, episode by episode. Of modules with a recurrent
+        state also resets, and state_in ``[D, ceil(T / L), B / D, ...]`` at the starts of chunks.
 
     Raises:
         ValueError: If there is no step in any episode, or an episode belongs to an unknown module, or
@@ -52,12 +60,18 @@ def episodes_to_batch(
             raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")
         if len(episode):
             own = _columns(episode) | (columns[i] if columns is not None else {})
+            if module_id in stateful:
+                own = _with_states(own, episode, stateful[module_id])
             by_module.setdefault(module_id, []).append(own)
     if not by_module:
         raise ValueError(f"update(episodes=...): none of the {len(episodes)} episodes has a step to learn from.")
     sizes = {}
     for module_id, own in by_module.items():
-        sizes[f"{module_id}/steps"] = _power_of_two(max(len(c[Columns.REWARDS]) for c in own))
+        longest = max(len(c[Columns.REWARDS]) for c in own)
+        if module_id in stateful:
+            # Whole chunks: shorter ones would be another program.
+            longest = max(longest, full_sequence_length(stateful[module_id]) or 1)
+        sizes[f"{module_id}/steps"] = _power_of_two(longest)
         sizes[f"{module_id}/columns"] = num_devices * _power_of_two(-(-len(own) // num_devices))
     if common_sizes is not None:
         sizes = common_sizes(sizes)
@@ -65,6 +79,10 @@ def episodes_to_batch(
     for module_id, own in by_module.items():
         shape = (sizes[f"{module_id}/steps"], sizes[f"{module_id}/columns"])
         blocks[module_id], rows[module_id] = _block(own, shape, num_devices)
+        if module_id in stateful:
+            length = sequence_length(stateful[module_id], shape[0])
+            states = blocks[module_id][Columns.STATE_IN]
+            blocks[module_id][Columns.STATE_IN] = jax.tree.map(lambda x, n=length: x[:, ::n], states)
     return blocks, rows
 
 
@@ -89,6 +107,36 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
         if key != "weights_seq_no":
             columns[key] = _stacked(episode.get_extra_model_outputs(key, slice(0, length)))
     return columns
+
+
+def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
+    """With the state before every step: as it was recorded, or after the step before.
+
+    Raises:
+        ValueError: If the episode has neither.
+    """
+    columns = dict(columns)
+    after = columns.pop(Columns.STATE_OUT, None)
+    if Columns.STATE_IN not in columns:
+        first = module.get_initial_state() if episode.t_started == 0 else None
+        if first is None and after is not None and episode.observations.lookback:
+            first = episode.get_extra_model_outputs(Columns.STATE_OUT, -1, neg_index_as_lookback=True)
+        length = full_sequence_length(module)
+        is_one_chunk = length is None or len(episode) <= length
+        if first is None or (after is None and not is_one_chunk):
+            raise ValueError(
+                f"update(episodes=...): episode {episode.id_!r} has no recurrent states for a {type(module).__name__}: "
+                f"neither the model output {Columns.STATE_IN!r} nor {Columns.STATE_OUT!r}, with one step of look-back "
+                f"where it goes on. Episodes that the module sampled have them."
+            )
+        if after is None:  # none but the first one is looked at
+            after = jax.tree.map(lambda start: np.repeat(np.asarray(start)[None], len(episode), axis=0), first)
+        columns[Columns.STATE_IN] = jax.tree.map(
+            lambda start, later: np.concatenate([np.asarray(start)[None], later[:-1]]), first, after
+        )
+    resets = np.zeros(len(episode), bool)
+    resets[0] = episode.t_started == 0
+    return {**columns, Columns.RESETS: resets}
 
 
 def _stacked(items: Any) -> Any:

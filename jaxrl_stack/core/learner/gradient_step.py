@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,7 +18,8 @@ from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows
 from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, Metrics, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
-from jaxrl_stack.core.rl_module.row_independence import can_be_split
+from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
+from jaxrl_stack.core.rl_module.sequences import leading_axes, step_by_step
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.utils.devices import Device
 from jaxrl_stack.utils.live_inputs import Once
@@ -125,7 +127,7 @@ class GradientStep:
         Args:
             params: All parameters.
             rest: Other state of the modules.
-            batch: The rows.
+            batch: The rows; of a module with a recurrent state chunks, ``[m, L, ...]``.
             row_counts: What `row_counts` returned, or None.
             trained: Those of the parameters that change.
 
@@ -135,18 +137,18 @@ class GradientStep:
         learner = self._learner
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
         trace.row_counts = row_counts
-        for mid, columns in batch.items():
-            if Columns.LOSS_MASK not in columns:
-                num_rows = jax.tree.leaves(columns)[0].shape[0]
-                batch = {**batch, mid: {**columns, Columns.LOSS_MASK: jnp.ones((num_rows,), bool)}}
-                trace.full_masks.append(batch[mid][Columns.LOSS_MASK])
-            trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
         trace.module = learner.pure.bind({**params, **trained}, rest)
-        fwd_out: dict[ModuleID, Any] = {}
+        batch, fwd_out = dict(batch), {}
         with learner.tracing(trace):
             try:
-                for mid in batch:
-                    fwd_out[mid] = trace.module[mid].forward_train(batch[mid])
+                for mid, columns in batch.items():
+                    has_mask = Columns.LOSS_MASK in columns
+                    if not has_mask:
+                        columns = {**columns, Columns.LOSS_MASK: jnp.ones(leading_axes(columns), bool)}
+                    batch[mid], fwd_out[mid] = self._forward(mid, trace.module[mid], columns)
+                    trace.masks[mid] = batch[mid][Columns.LOSS_MASK]
+                    if not has_mask:
+                        trace.full_masks.append(trace.masks[mid])
                 losses = learner.compute_losses(fwd_out=fwd_out, batch=batch)
             except KeyError as error:
                 columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
@@ -157,6 +159,12 @@ class GradientStep:
                 ) from error
         _check_losses(losses, type(learner).__name__)
         return losses, (learner.pure.unbind(trace.module)[1], trace.metrics.collect(), trace.metrics.rows)
+
+    def _forward(self, module_id: ModuleID, module: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
+        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
+        if Columns.RESETS in columns and not handles_resets(self._learner.template[module_id]):
+            return step_by_step(module, columns)
+        return columns, module.forward_train(columns)
 
     def arguments_of_losses(
         self,
@@ -248,22 +256,28 @@ def row_counts(rows: Rows, index: Mapping[ModuleID, Any], axis_name: str | None)
             # No valid row anywhere: the sums are 0, and so are the means.
             counts[mid] = jnp.where(count > 0.0, count, 1.0)
         else:
-            counts[mid] = jnp.float32(size)
+            counts[mid] = jnp.float32(size * packed.steps_per_item)
     return counts
 
 
-def microbatches_per_minibatch(learner: LossHooks, sizes: Mapping[ModuleID, int], local_shards: int) -> int:
+def microbatches_per_minibatch(
+    learner: LossHooks,
+    sizes: Mapping[ModuleID, int],
+    local_shards: int,
+    lengths: Mapping[ModuleID, int] = MappingProxyType({}),
+) -> int:
     """Over how many parts of each minibatch the gradients are added up.
 
     Args:
         learner: Whose loss it is.
-        sizes: Rows per minibatch and shard.
+        sizes: Rows, or chunks, per minibatch and shard.
         local_shards: Shuffle shards on each device.
+        lengths: Steps per chunk.
     """
     target = gradient_rows_per_microbatch(learner.devices)
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
         return 1
-    wanted = max(-(-size * local_shards // target) for size in sizes.values())
+    wanted = max(-(-size * lengths.get(mid, 1) * local_shards // target) for mid, size in sizes.items())
     for microbatches in range(wanted, 2 * wanted + 1):
         if all(size % microbatches == 0 for size in sizes.values()):
             return microbatches

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.experience import Experience, sequence_length
 from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
@@ -25,6 +25,7 @@ from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.update_program import UpdateProgram, as_arrays, fetched, signature
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.row_independence import rows_are_independent
+from jaxrl_stack.core.rl_module.sequences import as_chunks, steps_per_item
 from jaxrl_stack.ops import permutation
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import gathered, host_view, map_over_devices, own_shards, place_replicated
@@ -141,26 +142,29 @@ class Learner(OldUpdates, StoredLearner):
                 f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
             )
         plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
-        num_rows = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
+        shapes = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
-        settings, counts = self.placed_settings(), self._training_of(plan, num_rows, block)
+        num_rows = {mid: num_steps * num_columns for mid, (num_steps, num_columns) in shapes.items()}
+        chunks = {mid: self._chunks_of(mid, *shape) for mid, shape in shapes.items()}
+        settings, counts = self.placed_settings(), self._training_of(plan, num_rows, block, chunks)
         with self._updating(counter, counts):
             self._state, metrics, _ = program(self.state, dealt, settings, counter)
             self._last = (metrics, counts)
         return self._result()
 
-    def _check_block(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan) -> int:
-        """The rows of one module's block.
+    def _check_block(self, module_id: ModuleID, columns: dict[str, Any], plan: UpdatePlan) -> tuple[int, int]:
+        """``(T, B)`` of one module's block.
 
         Raises:
             ValueError: If it cannot be dealt out to devices and shards.
         """
         if module_id not in self.template:
             raise ValueError(f"The block has a module {module_id!r}; this learner has {list(self.template)}.")
-        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(columns)}
+        steps = {name: column for name, column in columns.items() if name != Columns.STATE_IN}
+        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}
             raise ValueError(
@@ -168,6 +172,16 @@ class Learner(OldUpdates, StoredLearner):
                 f"{found}."
             )
         num_steps, num_columns = next(iter(shapes))
+        module = self.template[module_id]
+        states = jax.tree.leaves(columns.get(Columns.STATE_IN, {}))
+        expected = (-(-num_steps // sequence_length(module, num_steps)), num_columns)
+        if bool(states) != module.is_stateful() or any(np.shape(leaf)[:2] != expected for leaf in states):
+            needed = f"state_in {[*expected, '...']}" if module.is_stateful() else "no state_in"
+            raise ValueError(
+                f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
+                f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
+                f"of sample_block()."
+            )
         if num_columns % plan.local_shards:
             more = -(-num_columns // plan.local_shards) * plan.local_shards
             if plan.num_shards == plan.num_devices:
@@ -178,7 +192,7 @@ class Learner(OldUpdates, StoredLearner):
                 f"A block of B={num_columns} columns, one per environment, cannot be dealt out to the {what}: their "
                 f"number must divide B. Use {more} environments, or as many as divide {num_columns} of the other."
             )
-        return num_steps * num_columns
+        return num_steps, num_columns
 
     # --------------------------------------------------------------------------------------------- batches and episodes
 
@@ -259,6 +273,7 @@ class Learner(OldUpdates, StoredLearner):
             self.template,
             columns=columns,
             num_devices=len(self.devices),
+            stateful={mid: module for mid, module in self.template.items() if module.is_stateful()},
             common_sizes=self._largest_of_all_learners,
         )
         key = ("connect", self._num_connector_changes, *signature(block))
@@ -279,10 +294,18 @@ class Learner(OldUpdates, StoredLearner):
         self._replace_in_state(connector=connector)
         # A module that a connector has added has the rows that it was made of.
         row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
-        return {
-            mid: jax.tree.map(lambda x, i=row_of[mid]: x.reshape(-1, *x.shape[3:])[i], columns)
-            for mid, columns in batch.items()
-        }
+        return {mid: self._taken(mid, columns, row_of[mid]) for mid, columns in batch.items()}
+
+    def _taken(self, module_id: ModuleID, columns: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+        """Valid rows ``[N, ...]`` of ``[D, T, B / D, ...]``; with a recurrent state the chunks ``[N, L, ...]``
+        that have any."""
+        if Columns.STATE_IN in columns:
+            num_steps = columns[Columns.REWARDS].shape[1]
+            length = sequence_length(self.template[module_id], num_steps)
+            parts = [as_chunks(jax.tree.map(lambda x, d=d: x[d], columns), length) for d in range(len(self.devices))]
+            columns = jax.tree.map(lambda *each: np.stack(each), *parts)
+            rows = np.flatnonzero(columns[Columns.LOSS_MASK].any(axis=-1))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:])[rows], columns)
 
     def _connect_program(self, state, block, settings, counter):
         update = self.pure_update
@@ -311,6 +334,7 @@ class Learner(OldUpdates, StoredLearner):
     def _fit_rows(self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
+        lengths = {mid: steps_per_item(columns, lead=1) for mid, columns in rows.items()}
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         of_all_learners = self._sizes_of_all_learners(per_shard, rows)
         in_minibatches = plan.minibatch_size is not None
@@ -329,12 +353,13 @@ class Learner(OldUpdates, StoredLearner):
                 size=row_blocks.padded_size(largest) if is_padded else largest,
                 mask=is_masked,
             )
-        counts = self._training_of(plan, num_rows, rows)
+        chunks = {mid: (n, lengths[mid]) for mid, n in num_rows.items()}
+        counts = self._training_of(plan, {mid: n * length for mid, (n, length) in chunks.items()}, rows, chunks)
         row_counts: tuple[RowCounts, ...] = ()
         if in_minibatches:
             # All learners make as many steps as if the rows were dealt out evenly.
             steps = max(
-                plan.num_steps(-(-int(n.sum()) // len(n)))
+                plan.num_steps(-(-int(n.sum()) // len(n)), lengths[mid])
                 for mid, n in of_all_learners.items()
                 if self.should_module_be_updated(mid, rows)
             )
@@ -584,26 +609,49 @@ class Learner(OldUpdates, StoredLearner):
 
     # --------------------------------------------------------------------------------------------------------- counters
 
-    def training_counts(self, plan: UpdatePlan, num_env_steps: int, num_updates: int) -> dict[str, Any]:
+    def training_counts(
+        self, plan: UpdatePlan, num_env_steps: int, num_updates: int, num_columns: int = 1
+    ) -> dict[str, Any]:
         """Counters for the result of updates that were made from outside: an iteration on the device.
 
         Args:
             plan: What every update was made with.
             num_env_steps: Rows of a train batch.
             num_updates: Updates in this iteration.
+            num_columns: Columns of the batch, which are cut into chunks.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
             rows in two epochs of minibatches of 64 rows are 5 gradient steps and 320 rows.
         """
         rows = dict.fromkeys(self.template, num_env_steps)
-        return self._counters_of_result(self._training_of(plan, rows, {}), num_updates)
+        chunks = {mid: self._chunks_of(mid, num_env_steps // num_columns, num_columns) for mid in rows}
+        return self._counters_of_result(self._training_of(plan, rows, {}, chunks), num_updates)
+
+    def _chunks_of(self, module_id: ModuleID, num_steps: int, num_columns: int) -> tuple[int, int]:
+        """``(how many, steps of each)`` of the chunks of a block; its rows, of one step, without a recurrent state."""
+        length = sequence_length(self.template[module_id], num_steps)
+        return -(-num_steps // length) * num_columns, length
 
     def _training_of(
-        self, plan: UpdatePlan, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]
+        self,
+        plan: UpdatePlan,
+        num_rows: Mapping[ModuleID, int],
+        batch: Mapping[ModuleID, Mapping[str, Any]],
+        chunks: Mapping[ModuleID, tuple[int, int]],
     ) -> dict[ModuleID, TrainedOn]:
-        """What one update from that many rows trains on, of which the batch may mask some."""
-        steps = max(plan.num_steps(row_blocks.rows_per_shard(n, plan.local_shards)) for n in num_rows.values())
+        """What one update from that many rows trains on, of which the batch may mask some.
+
+        Args:
+            plan: Of the update.
+            num_rows: Rows.
+            batch: The rows, for their masks; ``{}`` without any.
+            chunks: What `_chunks_of` returns of each module.
+        """
+        steps = max(
+            plan.num_steps(row_blocks.rows_per_shard(number, plan.local_shards), length)
+            for number, length in chunks.values()
+        )
         # Connectors give modules that do not act the rows of one that does.
         source, rows_of_source = next(iter(num_rows.items()))
         learner_only = [mid for mid, module in self.template.items() if module.learner_only]
@@ -613,7 +661,10 @@ class Learner(OldUpdates, StoredLearner):
                 mask = batch.get(mid, batch.get(source, {})).get(Columns.LOSS_MASK)
                 valid = rows if mask is None else int(np.count_nonzero(mask))
                 # Epochs cover every row equally often: of the valid ones, as large a share as of all.
-                out[mid] = TrainedOn(valid, round(steps * (plan.minibatch_size or rows) * valid / rows))
+                number, length = chunks.get(mid, (rows, 1))
+                per_shard = plan.rows_per_shard_and_step(length)
+                chunks_per_step = per_shard * plan.local_shards if per_shard else number
+                out[mid] = TrainedOn(valid, round(steps * chunks_per_step * valid / number))
         return out
 
     def _counters_of_result(self, counts: Mapping[ModuleID, TrainedOn], num_updates: int) -> dict[str, Any]:

@@ -84,6 +84,9 @@ class LearnerBase:
     optimizer_names: tuple[str, ...] = (DEFAULT_OPTIMIZER,)
     """Names of the optimizers that every module has; each reports its learning rate and the norm of its gradients."""
 
+    learns_from_sequences = False
+    """Whether the loss takes sequences, ``[N, L, ...]``: it can train modules with a recurrent state."""
+
     update_class: type[Update]
     """What `pure_update` is: what programs trace."""
 
@@ -187,11 +190,12 @@ class LearnerBase:
                 f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
                 f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
             )
-        if module.is_stateful():
+        if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
                 f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
-                f"empty), and no algorithm trains one yet: batches are rows of single steps. Use a module without "
-                f"get_initial_state(), with FrameStackingEnvToModule before it where one observation says too little."
+                f"empty), and {type(self).__name__} trains none yet: its batches are rows of single steps. Use PPO, or "
+                f"a module without get_initial_state(), with FrameStackingEnvToModule before it where one observation "
+                f"says too little."
             )
         if module.observation_space is not None:
             # Connectors of the user's may add what the module does not return.

@@ -124,12 +124,13 @@ class LossHooks(LearnerBase):
         In two passes: a difference of two means loses all digits when the mean is large against the spread.
 
         Args:
-            x: float32 ``[N, ...]``; no gradient flows into it.
+            x: float32 ``[N, ...]``, of sequences ``[N, L, ...]``; no gradient flows into it.
             batch: As for `masked_mean`.
         """
         mask = batch[Columns.LOSS_MASK]
         full = self._trace is not None and any(mask is known for known in self._trace.full_masks)
-        return running_statistics.of_batch(jax.lax.stop_gradient(x), None if full else mask)
+        rows = jax.lax.stop_gradient(x).reshape(-1, *x.shape[mask.ndim :])
+        return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
 
     def compute_loss_for_module(
         self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
@@ -139,7 +140,8 @@ class LossHooks(LearnerBase):
         Args:
             module_id: The module.
             config: Its config; settings that are traced (lr, clip_param, ...) read as the current arrays.
-            batch: Its minibatch, ``{column: [N, ...]}``.
+            batch: Its minibatch, ``{column: [N, ...]}``; of a module with a recurrent state ``{column: [N, L, ...]}``
+                and ``STATE_IN`` ``[N, ...]``.
             fwd_out: What its ``forward_train`` returned.
 
         Returns:

@@ -17,11 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.core.rl_module.sequences import steps_per_item
 from jaxrl_stack.ops import packing, permutation
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
-    """How many minibatches ``num_epochs`` passes over ``num_rows`` rows make: ``ceil(epochs * rows / size)``."""
+    """How many minibatches ``num_epochs`` passes over ``num_rows`` rows make: ``ceil(epochs * rows / size)``.
+
+    Of a module with a recurrent state chunks take the place of rows, here and below.
+    """
     return num_epochs if minibatch_size is None else -(-num_epochs * num_rows // minibatch_size)
 
 
@@ -59,6 +63,7 @@ class PackedRows:
 
     def __init__(self, columns: dict[str, Any], carried: Collection[str] | None = None):
         self.num_shards, self.num_rows = jax.tree.leaves(columns)[0].shape[:2]
+        self.steps_per_item = steps_per_item(columns, lead=2)
         self._left_out = {c: v for c, v in columns.items() if carried is not None and c not in carried}
         self.columns = columns = {c: v for c, v in columns.items() if c not in self._left_out}
         leaves, self._treedef = jax.tree.flatten(columns)
@@ -104,6 +109,7 @@ class WholeRows:
 
     def __init__(self, columns: dict[str, Any]):
         self.columns = columns
+        self.steps_per_item = steps_per_item(columns, lead=1)
 
     def take(self, index: Any) -> dict[str, Any]:
         """All rows, whatever the index."""

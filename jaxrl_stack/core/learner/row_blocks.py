@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.sequences import steps_per_item
 from jaxrl_stack.utils.spaces import validate_batch
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 def lay_out_rows(
     columns: dict[str, Any], *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> dict[str, Any]:
-    """Rows ``[N, ...]`` as blocks ``[D, 1, S / D * size, ...]`` for D devices, shard after shard.
+    """Rows ``[N, ...]``, or chunks, as blocks ``[D, 1, S / D * size, ...]`` for D devices, shard after shard.
 
     Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. What fills the last
     shards up to ``n``, and every shard up to `size`, repeats real rows, so that it harms no gradient.
@@ -66,8 +67,10 @@ def lay_out_rows(
 
     out = jax.tree.map(lay_out, columns)
     if mask:
-        given = np.asarray(out.get(Columns.LOSS_MASK, True), bool)
-        out[Columns.LOSS_MASK] = valid.reshape(num_devices, 1, -1) & given
+        valid = valid.reshape(num_devices, 1, -1)
+        if Columns.STATE_IN in out:  # all steps of a chunk
+            valid = np.repeat(valid[..., None], steps_per_item(out, lead=3), axis=-1)
+        out[Columns.LOSS_MASK] = valid & np.asarray(out.get(Columns.LOSS_MASK, True), bool)
     return out
 
 

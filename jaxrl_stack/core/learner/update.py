@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import sequence_length
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner_base import ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
@@ -27,6 +28,7 @@ from jaxrl_stack.core.learner.minibatches import (
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics, put_setting
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
+from jaxrl_stack.core.rl_module.sequences import as_chunks, leading_axes, steps_per_item
 from jaxrl_stack.ops import permutation, reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
@@ -85,7 +87,8 @@ class Update:
 
         Args:
             state: State before the update.
-            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part.
+            batch: ``{module_id: {column: [T, B, ...]}}``, this device's part; of a module with a recurrent state, one
+                that is ready for the loss has chunks ``[1, N, L, ...]``.
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps including this batch.
             row_counts: How many rows there really are, for a batch that is padded. None: all of them are real.
@@ -102,17 +105,24 @@ class Update:
         started = self._started(state, batch, settings, axis_name)
         state, rest = started.state, started.rest
         step = GradientStep(self._learner, started.trace_of)
-        local_shards, size = plan.num_shards // plan.num_devices, plan.rows_per_shard_and_step
-        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in started.batch.items()}
-        sizes = {mid: size or jax.tree.leaves(columns)[0].shape[1] for mid, columns in shards_of.items()}
-        parts = microbatches_per_minibatch(self._learner, sizes, local_shards)
+        local_shards, batch = plan.num_shards // plan.num_devices, started.batch
+        if is_sampled:
+            batch = {mid: self._items(mid, columns) for mid, columns in batch.items()}
+        shards_of = {mid: shard_rows(columns, local_shards) for mid, columns in batch.items()}
+        lengths = {mid: steps_per_item(columns, lead=2) for mid, columns in batch.items()}
+        sizes = {
+            mid: plan.rows_per_shard_and_step(lengths[mid]) or jax.tree.leaves(columns)[0].shape[1]
+            for mid, columns in shards_of.items()
+        }
+        parts = microbatches_per_minibatch(self._learner, sizes, local_shards, lengths)
         num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
         # Once, for what they read, and the step replays it: a loss is the longest part of a trace.
-        arguments = step.arguments_of_losses(state.params, rest, started.batch, num_rows)
+        arguments = step.arguments_of_losses(state.params, rest, batch, num_rows)
         traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
         read = step.replay_losses(once_of(step.losses, arguments, *traced))
         rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
-        index_of = _minibatches(state, rows, sizes, plan, axis_name, row_counts)
+        num_steps = max(plan.num_steps(own.num_rows, lengths[mid]) for mid, own in rows.items())
+        index_of = _minibatches(state, rows, sizes, num_steps, plan, axis_name, row_counts)
 
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
         start, unpack = as_vector(state.params)
@@ -127,11 +137,17 @@ class Update:
 
         carry = (start, rest, state.optimizers)
         if row_counts is None:
-            carry, metrics = _scan(body, carry, max(plan.num_steps(r.num_rows) for r in rows.values()))
+            carry, metrics = _scan(body, carry, num_steps)
         else:
             carry, metrics = _scan_while(body, carry, row_counts.num_steps)
         carry = (unpack(carry[0]), *carry[1:])
         return self._ended(started, carry, metrics, timesteps, axis_name)
+
+    def _items(self, module_id: ModuleID, columns: dict[str, Any]) -> dict[str, Any]:
+        """What minibatches are made of: the rows of a block ``[T, B, ...]``, or its chunks ``[G, B, L, ...]``."""
+        if Columns.STATE_IN not in columns:
+            return columns
+        return as_chunks(columns, sequence_length(self._learner.template[module_id], leading_axes(columns)[0]))
 
     def with_clipped_rewards(self, batch: Batch) -> Batch:
         """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.
@@ -307,6 +323,7 @@ def _minibatches(
     state: LearnerState,
     rows: Mapping[ModuleID, PackedRows],
     sizes: Mapping[ModuleID, int],
+    num_steps: int,
     plan: UpdatePlan,
     axis_name: str | None,
     row_counts: RowCounts | None,
@@ -325,8 +342,7 @@ def _minibatches(
         return lambda mid, number: minibatch_index_within(number, sizes[mid], domains[mid], seed, shards)
     keys: dict[ModuleID, Any] = dict.fromkeys(rows)
     if seed is not None:
-        steps = max(plan.num_steps(r.num_rows) for r in rows.values())
-        keys = {mid: epoch_keys(seed, -(-steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
+        keys = {mid: epoch_keys(seed, -(-num_steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
     return lambda mid, number: minibatch_index(number, sizes[mid], rows[mid].num_rows, keys[mid])
 
 

@@ -42,18 +42,23 @@ class UpdatePlan:
         """Devices of one learner."""
         return self.num_devices // self.num_learners
 
-    @property
-    def rows_per_shard_and_step(self) -> int | None:
-        """Rows of a minibatch that come from each shard; None for all of them."""
-        return None if self.minibatch_size is None else self.minibatch_size // self.local_shards
+    def rows_per_shard_and_step(self, length: int = 1) -> int | None:
+        """Rows of a minibatch that come from each shard; None for all of them.
 
-    def num_steps(self, num_rows: int) -> int:
+        Args:
+            length: Steps of a chunk: then chunks, as many as there is room for, or one.
+        """
+        return None if self.minibatch_size is None else max(self.minibatch_size // self.local_shards // length, 1)
+
+    def num_steps(self, num_rows: int, length: int = 1) -> int:
         """Gradient steps of an update.
 
         Args:
-            num_rows: Rows per shard.
+            num_rows: Rows per shard; chunks of ``length`` steps, if that is above 1.
+            length: Steps of a chunk.
         """
-        return self.num_total_minibatches or num_minibatches(num_rows, self.rows_per_shard_and_step, self.num_epochs)
+        size = self.rows_per_shard_and_step(length)
+        return self.num_total_minibatches or num_minibatches(num_rows, size, self.num_epochs)
 
 
 @struct.dataclass

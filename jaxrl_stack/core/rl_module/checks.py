@@ -91,6 +91,7 @@ class _ForwardCheck:
                 lambda leaf: jax.ShapeDtypeStruct((BATCH_SIZE, *jnp.shape(leaf)), jnp.result_type(leaf)), state
             )
             leading = (BATCH_SIZE, SEQUENCE_LENGTH if self.forward == "train" else 1)
+            batch[Columns.RESETS] = jax.ShapeDtypeStruct(leading, jnp.bool_)
         batch[Columns.OBS] = shape_dtype_struct(self.module.observation_space, leading)
         if self.forward == "train":
             if self.module.action_space is not None:
