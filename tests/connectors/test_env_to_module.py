@@ -13,6 +13,7 @@ from jaxrl_stack.connectors.env_to_module import (
     FrameStackingEnvToModule,
     MeanStdFilter,
     ObservationPreprocessor,
+    OneHotIntegers,
     PrevActionsPrevRewards,
     SingleAgentObservationPreprocessor,
 )
@@ -20,6 +21,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+GRID = gym.spaces.Box(np.zeros((2, 2, 2), np.int8) - 1, np.full((2, 2, 2), [3, 1], np.int8), dtype=np.int8)
 NESTED = gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3, start=1), BOX])})
 
 
@@ -330,3 +332,26 @@ def test_statistics_frames_and_history_work_together_under_strict_promotion():
         state = pipeline.merge(state, None)
     assert out.shape == (3, 4, *pipeline.observation_space.shape)
     assert state["MeanStdFilter"][DEFAULT_MODULE_ID]["base"]["obs/a"].count[1] == 12
+
+
+def test_codes_become_planes_and_all_else_stays():
+    space = gym.spaces.Dict(
+        {
+            "grid": GRID,
+            "bits": gym.spaces.Box(0, 1, (3,), np.int8),
+            "bytes": gym.spaces.Box(0, 255, (4,), np.uint8),
+            "float": BOX,
+        }
+    )
+    connector = OneHotIntegers(space)
+    grid = np.array([[[[-1, -1], [3, 1]], [[0, 0], [2, -1]]]], np.int8)
+    obs = {"grid": grid, **{key: np.asarray(space[key].sample())[None] for key in ("bits", "bytes", "float")}}
+    out = jax.jit(connector.apply)((), {DEFAULT_MODULE_ID: {"obs": obs}}, ConnectorContext())[1]
+    out = jax.device_get(out[DEFAULT_MODULE_ID]["obs"])
+    assert connector.observation_space["grid"] == gym.spaces.Box(0, 1, (2, 2, 5 + 3), np.uint8)
+    assert connector.observation_space.contains(jax.tree.map(lambda x: x[0], out))
+    np.testing.assert_array_equal(out["grid"].nonzero()[3], [0, 5, 4, 7, 1, 6, 3, 5])
+    for key in ("bits", "bytes", "float"):
+        np.testing.assert_array_equal(out[key], obs[key])
+    with pytest.raises(ValueError, match=r"OneHotIntegers\(max_values=32\) finds no bounded Box of integers"):
+        OneHotIntegers(BOX).recompute_output_observation_space(BOX, None)

@@ -11,6 +11,7 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import (
     ObservationPreprocessor,
     SingleAgentObservationPreprocessor,
 )
+from jaxrl_stack.connectors.env_to_module.one_hot_integers import OneHotIntegers
 from jaxrl_stack.connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
 from jaxrl_stack.connectors.env_to_module.returns_so_far import ReturnsSoFar
 from jaxrl_stack.connectors.markers import (
@@ -34,6 +35,7 @@ __all__ = [
     "MeanStdFilter",
     "NumpyToTensor",
     "ObservationPreprocessor",
+    "OneHotIntegers",
     "PrevActionsPrevRewards",
     "ReturnsSoFar",
     "SingleAgentObservationPreprocessor",
