@@ -136,6 +136,47 @@ def mountain_car(state: Any, params: Any) -> np.ndarray:
     return scene.frame()
 
 
+def bodies(model: Any, positions: Any) -> np.ndarray | None:
+    """A MuJoCo model from the side, every geom as a bar along its longest axis; None if it has meshes only.
+
+    Args:
+        model: A ``mujoco.MjModel``.
+        positions: Its generalized positions, ``[nq]``.
+    """
+    import mujoco  # pyright: ignore[reportMissingImports]
+
+    sphere, capsule, ellipsoid, cylinder, box = (
+        int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}")) for name in ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX")
+    )
+    solid = (sphere, capsule, ellipsoid, cylinder, box)
+    shown = [i for i in range(model.ngeom) if int(model.geom_type[i]) in solid]
+    if not shown:
+        return None
+
+    def seen(point: np.ndarray) -> Point:
+        return float(point[0] + 0.3 * point[1]), float(point[2] + 0.3 * point[1])
+
+    # As large as the bodies are at first, and where they are now.
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    moving = [i for i in shown if model.geom_bodyid[i]] or shown
+    reaches = model.geom_size[moving].max(1, keepdims=True)
+    width = 2.4 * np.ptp([data.geom_xpos[moving] - reaches, data.geom_xpos[moving] + reaches], (0, 1)).max()
+    data.qpos[:] = positions
+    mujoco.mj_kinematics(model, data)
+    scene = _Scene(seen(data.geom_xpos[moving].mean(0)), width)
+    for i in sorted(shown, key=lambda i: -data.geom_xpos[i][1]):  # what is behind comes first
+        (a, b, c), kind = model.geom_size[i], int(model.geom_type[i])
+        half = np.array([a, a, a] if kind == sphere else [a, a, b] if kind in (capsule, cylinder) else [a, b, c])
+        axis, radius = int(half.argmax()), np.sort(half)[1]
+        reach = half[axis] if kind in (capsule, cylinder) else half[axis] - radius
+        along = reach * data.geom_xmat[i].reshape(3, 3)[:, axis]
+        ends = (seen(data.geom_xpos[i] - along), seen(data.geom_xpos[i] + along))
+        colour = tuple(int(255 * x) for x in model.geom_rgba[i][:3])
+        scene.rod(*ends, 2 * radius, _GREY if min(colour) > 220 else colour)
+    return scene.frame()
+
+
 SCENES: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "CartPole-v1": cartpole,
     "Acrobot-v1": acrobot,

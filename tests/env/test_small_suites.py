@@ -107,8 +107,9 @@ def test_others_move_until_the_agents_turn_and_lose_what_they_should():
         checks.make("pgx/tic_tac_toe", {"opponent": "strong"})
 
 
-def test_images():
-    checks.check_image("jumanji/Game2048-v1")
+@pytest.mark.parametrize("name", STEPS)
+def test_images(name):
+    checks.check_image(name)
 
 
 def test_an_image_that_fails_names_suite_version_and_id(monkeypatch):

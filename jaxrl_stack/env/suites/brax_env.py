@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
+from jaxrl_stack.env import drawings
 from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of
 
 
@@ -54,6 +56,14 @@ class PhysicsEnv(SuiteEnv):
         truncated = (time >= self.episode_length) & (physics.done == 0)
         return physics.obs, (physics, time), rewards.sum(), physics.done, truncated, physics.metrics
 
+    def render(self, state: Any) -> np.ndarray | None:
+        """A drawing of the bodies from the side; None for robots of meshes."""
+        return drawings.bodies(*self.model_and_positions(state[0]))
+
+    @abc.abstractmethod
+    def model_and_positions(self, physics: Any) -> tuple[Any, Any]:
+        """MuJoCo's model of the environment, and the generalized positions of a state ``[nq]``."""
+
 
 class BraxEnv(PhysicsEnv):
     """An environment of ``brax.envs``; further settings are arguments of its class, such as `backend`."""
@@ -74,6 +84,9 @@ class BraxEnv(PhysicsEnv):
         self.action_repeat = config.pop("action_repeat", 1)
         self.env = brax.envs.get_environment(env_id, **config)
         self.set_spaces()
+
+    def model_and_positions(self, physics: Any) -> tuple[Any, Any]:
+        return self.env.sys.mj_model, physics.pipeline_state.q
 
 
 def _unbounded(size: Any) -> Space:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import navix
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -50,7 +51,8 @@ class NavixEnv(SuiteEnv):
         return after.observation, after, after.reward, after.is_termination(), after.is_truncation(), {}
 
     def render(self, state: Any) -> np.ndarray:
-        return as_image(navix.observations.rgb(state.state))
+        # It updates arrays as JAX does: a state that was fetched has NumPy's.
+        return as_image(navix.observations.rgb(jax.tree.map(jnp.asarray, state.state)))
 
 
 def _space(space: Any) -> Space:

@@ -14,6 +14,7 @@ import numpy as np
 import pgx
 from gymnasium.spaces import Box, Discrete
 
+from jaxrl_stack.env import drawings
 from jaxrl_stack.env.suites.suite_env import SuiteEnv, masked_space
 
 PLAYER = 0
@@ -50,8 +51,8 @@ class PgxEnv(SuiteEnv):
         first = jax.eval_shape(self.env.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
         seen = first.observation
         low, high = (0, 1) if seen.dtype == np.bool_ else (-np.inf, np.inf)
-        space = Box(low, high, seen.shape, np.dtype(seen.dtype).type)
-        self.observation_space = masked_space(space, first.legal_action_mask.shape)
+        self._seen = Box(low, high, seen.shape, np.dtype(seen.dtype).type)
+        self.observation_space = masked_space(self._seen, first.legal_action_mask.shape)
         self.action_space = Discrete(first.legal_action_mask.shape[0])
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
@@ -66,6 +67,10 @@ class PgxEnv(SuiteEnv):
         state = self.env.step(state, action, jax.random.key_data(key))
         state, rewards = self._others_move(state, others)
         return _observed(state), state, rewards[PLAYER], state.terminated, state.truncated, {}
+
+    def render(self, state: Any) -> np.ndarray:
+        """The board as the agent sees it, a colour per kind of thing."""
+        return drawings.observation(np.asarray(state.observation), self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         """The state at the agent's turn or at the end, and the sum of all rewards until then."""

@@ -38,6 +38,9 @@ class PlaygroundEnv(PhysicsEnv):
         self.episode_length, self.action_repeat = whole.episode_length, whole.action_repeat
         self.set_spaces()
 
+    def model_and_positions(self, physics: Any) -> tuple[Any, Any]:
+        return self.env.mj_model, physics.data.qpos
+
 
 def _dotted(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     items: dict[str, Any] = {}
