@@ -1,7 +1,7 @@
-"""PPO on a gymnax environment the way public single-file JAX scripts write it.
+"""PPO on JAX environments the way public single-file JAX scripts write it.
 
 One device, one jitted function per iteration: the policy and the value network run in every rollout step, keys
-are split step by step, gymnax resets by itself, every epoch sorts a fresh `jax.random.permutation`, advantages
+are split step by step, environments reset by themselves, every epoch sorts a fresh `jax.random.permutation`, advantages
 are normalised per minibatch, and a truncated episode counts as a terminated one. Nothing is left out to make it
 slow and nothing is added to make it fast: this is the yardstick for "what a user would otherwise copy".
 
@@ -23,6 +23,36 @@ import optax
 from flax.training.train_state import TrainState
 
 STAGES = ("rollout", "advantages", "update")
+
+
+class Environments(NamedTuple):
+    """What a loop steps: several environments at once, which start anew by themselves.
+
+    Attributes:
+        num_actions: Size of the discrete action space.
+        reset: ``key -> (obs, state)``.
+        step: ``(key, state, action) -> (obs, state, reward, ended)``, leaves ``[num_envs, ...]``.
+    """
+
+    num_actions: int
+    reset: Callable[[jax.Array], tuple[jax.Array, Any]]
+    step: Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any, jax.Array, jax.Array]]
+
+
+def gymnax_environments(env_name: str, num_envs: int) -> Environments:
+    """Copies of one of gymnax's."""
+    env, env_params = gymnax.make(env_name)
+
+    def reset(key: jax.Array) -> tuple[jax.Array, Any]:
+        return jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(key, num_envs), env_params)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[jax.Array, Any, jax.Array, jax.Array]:
+        obs, state, reward, terminated, truncated, _info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            jax.random.split(key, num_envs), state, action, env_params
+        )
+        return obs, state, reward, jnp.logical_or(terminated, truncated)
+
+    return Environments(env.num_actions, reset, step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +114,7 @@ def make_loop(
     num_devices: int = 1,
     seed: int = 0,
     *,
-    env_name: str = "CartPole-v1",
+    environments: Environments | None = None,
     lr: float = 2.5e-4,
     gamma: float = 0.99,
     lambda_: float = 0.95,
@@ -106,7 +136,7 @@ def make_loop(
         hiddens: Layer widths of both networks.
         num_devices: Must be 1.
         seed: Seed of networks, environments and shuffles.
-        env_name: A gymnax id with a discrete action space.
+        environments: `num_envs` of them; None: gymnax's CartPole.
         lr: Adam's step size.
         gamma: Discount per step.
         lambda_: GAE's lambda.
@@ -129,12 +159,11 @@ def make_loop(
     if num_rows % num_minibatches:
         raise ValueError(f"num_minibatches={num_minibatches} does not divide the {num_rows} rows of a batch")
 
-    env, env_params = gymnax.make(env_name)
-    network = ActorCritic(env.num_actions, tuple(hiddens))
+    environments = environments or gymnax_environments("CartPole-v1", num_envs)
+    network = ActorCritic(environments.num_actions, tuple(hiddens))
     forward: Callable[..., Any] = network.apply
     key, init_key, reset_key = jax.random.split(jax.random.key(seed), 3)
-    reset_envs = jax.vmap(env.reset, in_axes=(0, None))
-    obs, env_state = reset_envs(jax.random.split(reset_key, num_envs), env_params)
+    obs, env_state = environments.reset(reset_key)
     train_state = TrainState.create(
         apply_fn=network.apply,
         params=network.init(init_key, obs),
@@ -147,10 +176,7 @@ def make_loop(
         logits, value = forward(params, obs)
         action = jax.random.categorical(action_key, logits)
         log_prob = log_prob_of(jax.nn.log_softmax(logits), action)
-        next_obs, env_state, reward, terminated, truncated, _info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-            jax.random.split(step_key, num_envs), env_state, action, env_params
-        )
-        ended = jnp.logical_or(terminated, truncated)
+        next_obs, env_state, reward, ended = environments.step(step_key, env_state, action)
         running_return = running_return + reward
         transition = Transition(obs, action, log_prob, value, reward, ended, jnp.where(ended, running_return, 0.0))
         return (params, env_state, next_obs, jnp.where(ended, 0.0, running_return), key), transition
