@@ -35,8 +35,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # LLVM's optimisations take a third of the time that a small program needs to compile, and XLA's newer emitters of fused
-# loops a third of what is left; neither is what is tested. Code that is cut into parts for several threads costs each of
-# them a start, and the other worker the core.
+# loops a third of what is left; neither is what is tested. Code that is cut into parts, for several threads, takes each
+# of them a start, and the other worker a core.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 for _flag, _value in {"--xla_cpu_use_fusion_emitters": "false", "--xla_cpu_parallel_codegen_split_count": "1"}.items():
     if _flag not in os.environ.get("XLA_FLAGS", ""):

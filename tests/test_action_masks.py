@@ -91,40 +91,60 @@ def test_a_masked_categorical_is_the_one_over_the_valid_actions():
     rng = np.random.default_rng(0)
     logits, other = rng.normal(size=(2, 6, 5)).astype(np.float32) * 3
     mask = np.array([[1, 0, 1, 1, 0]] * 6, bool)
-    p, q = (Categorical(masked_logits(jnp.asarray(x), jnp.asarray(mask))) for x in (logits, other))
     valid = np.flatnonzero(mask[0])
-    p_valid, q_valid = (Categorical(jnp.asarray(x[:, valid])) for x in (logits, other))
-    assert (p.probs[:, ~mask[0]] == 0).all()
-    np.testing.assert_allclose(p.probs[:, valid], p_valid.probs, rtol=1e-6)
-    np.testing.assert_allclose(p.entropy(), p_valid.entropy(), rtol=1e-5)
-    np.testing.assert_allclose(p.kl(q), p_valid.kl(q_valid), rtol=1e-5, atol=1e-6)
-    for i, action in enumerate(valid):
-        np.testing.assert_allclose(p.logp(jnp.full(6, action)), p_valid.logp(jnp.full(6, i)), rtol=1e-5, atol=1e-6)
+
+    @jax.jit
+    def terms(p, q, actions):
+        p, q = Categorical(p), Categorical(q)
+        return p.probs, p.entropy(), p.kl(q), jax.vmap(p.logp)(actions)
+
+    def each(actions):
+        return np.repeat(np.asarray(actions, np.int32)[:, None], 6, axis=1)
+
+    masked = jax.jit(masked_logits)
+    probs, *others = terms(masked(logits, mask), masked(other, mask), each(valid))
+    probs_valid, *others_valid = terms(logits[:, valid], other[:, valid], each(range(3)))
+    assert (np.asarray(probs)[:, ~mask[0]] == 0).all()
+    np.testing.assert_allclose(np.asarray(probs)[:, valid], probs_valid, rtol=1e-6)
+    for ours, expected in zip(others, others_valid, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
     # By hand: two of three actions, equally likely.
-    even = Categorical(masked_logits(jnp.zeros((1, 3)), jnp.array([[True, False, True]])))
-    np.testing.assert_allclose(even.entropy(), [np.log(2)], rtol=1e-6)
-    np.testing.assert_allclose(even.logp(jnp.array([2])), [-np.log(2)], rtol=1e-6)
+    @jax.jit
+    def even():
+        distribution = Categorical(masked_logits(jnp.zeros((1, 3)), jnp.array([[True, False, True]])))
+        return distribution.entropy(), distribution.logp(jnp.array([2]))
+
+    entropy, logp = even()
+    np.testing.assert_allclose(entropy, [np.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(logp, [-np.log(2)], rtol=1e-6)
 
 
 def test_gradients_are_finite_and_reach_valid_actions_alone():
-    mask = jnp.array([True, False, True])
+    mask = np.array([True, False, True])
 
     def loss(logits):
         p = Categorical(masked_logits(logits, mask))
         q = Categorical(masked_logits(logits * 2 + 1, mask))
         return p.entropy() + p.kl(q) + p.logp(jnp.int32(2)) + jnp.exp(5.0) * jnp.sum(p.probs * p.log_probs)
 
-    gradient = jax.grad(loss)(jnp.array([0.3, 50.0, -0.2]))
-    assert jnp.isfinite(gradient).all() and gradient[1] == 0 and gradient[0] != 0
+    gradient = np.asarray(jax.jit(jax.grad(loss))(np.array([0.3, 50.0, -0.2], np.float32)))
+    assert np.isfinite(gradient).all() and gradient[1] == 0 and gradient[0] != 0
 
 
 def test_components_of_multi_discrete_actions_are_masked_each():
-    mask = jnp.array([[True, False, True, False, True]] * 200)
-    logits = masked_logits(jnp.zeros((200, 5)), mask)
-    distribution = MultiCategorical.from_logits(logits, input_lens=NVEC)
-    np.testing.assert_allclose(distribution.entropy(), np.full(200, np.log(2)), rtol=1e-5)
+    mask = np.array([[True, False, True, False, True]] * 200)
     space = gym.spaces.MultiDiscrete(NVEC)
-    for draw in (distribution.sample(key=jax.random.key(0)), sample_valid(jax.random.key(1), space, mask)):
+
+    @jax.jit
+    def run(key, other_key):
+        distribution = MultiCategorical.from_logits(masked_logits(jnp.zeros((200, 5)), mask), input_lens=NVEC)
+        draws = distribution.sample(key=key), sample_valid(other_key, space, mask)
+        return distribution.entropy(), draws
+
+    entropy, draws = run(jax.random.key(0), jax.random.key(1))
+    np.testing.assert_allclose(entropy, np.full(200, np.log(2)), rtol=1e-5)
+    for draw in map(np.asarray, draws):
         assert set(np.unique(draw[:, 0])) == {0, 2} and (draw[:, 1] == 1).all()
 
 

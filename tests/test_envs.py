@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,14 +24,11 @@ from jaxrl_stack.utils import spaces
 
 GAMMA = 0.9
 
-# Compiling is most of the time here.
-FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
 
 def unroll(env, num_steps, num_envs=2, action=None):
     """``(first obs, steps, actions)`` as NumPy, ``[T, B, ...]``, of random actions or of ``action(obs)``."""
 
-    @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+    @jax.jit
     def run(key):
         key, reset_key = jax.random.split(key)
         first, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), env.params)

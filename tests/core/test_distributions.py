@@ -39,16 +39,24 @@ def assert_frequencies(draws, probs):
 
 
 def test_categorical_formulas():
-    dist, other = Categorical.from_logits(LOGITS), Categorical.from_logits(LOGITS[::-1])
     p, q = softmax(LOGITS), softmax(LOGITS[::-1])
     actions = np.array([2, 0, 3])
-    np.testing.assert_allclose(dist.logp(actions), np.log(p[np.arange(3), actions]), rtol=1e-5)
-    np.testing.assert_allclose(dist.entropy(), stats.entropy(p, axis=-1), rtol=1e-5)
-    np.testing.assert_allclose(dist.kl(other), stats.entropy(p, q, axis=-1), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(Categorical(probs=p).logp(actions), dist.logp(actions), rtol=1e-5)
-    greedy = dist.to_deterministic()
-    np.testing.assert_array_equal(greedy.sample(key=KEY), [2, 0, 0])
-    assert greedy.logp(greedy.sample(key=KEY)).shape == (3,)
+
+    @jax.jit
+    def terms(logits, others, probs):
+        dist, other = Categorical.from_logits(logits), Categorical.from_logits(others)
+        greedy = dist.to_deterministic()
+        draw = greedy.sample(key=KEY)
+        logp = dist.logp(actions), Categorical(probs=probs).logp(actions)
+        return logp, dist.entropy(), dist.kl(other), draw, greedy.logp(draw)
+
+    (logp, logp_of_probs), entropy, kl, draw, greedy_logp = terms(LOGITS, LOGITS[::-1], p)
+    np.testing.assert_allclose(logp, np.log(p[np.arange(3), actions]), rtol=1e-5)
+    np.testing.assert_allclose(entropy, stats.entropy(p, axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(kl, stats.entropy(p, q, axis=-1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(logp_of_probs, logp, rtol=1e-5)
+    np.testing.assert_array_equal(draw, [2, 0, 0])
+    assert greedy_logp.shape == (3,)
     with pytest.raises(ValueError, match="either `logits` or `probs`"):
         Categorical()
 
@@ -141,13 +149,20 @@ def test_diag_gaussian_formulas():
 
 
 def test_diag_gaussian_samples():
-    dist = DiagGaussian(jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0]))
-    draws = dist.sample(key=KEY, sample_shape=(20_000,))
+    @jax.jit
+    def run(scale):
+        dist = DiagGaussian(jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0]))
+        drawn = [
+            jax.grad(lambda s, draw=draw: draw(DiagGaussian(jnp.zeros(2), s)).sum())(scale)
+            for draw in (lambda dist: dist.rsample(key=KEY), lambda dist: dist.sample(key=KEY))
+        ]
+        return dist.sample(key=KEY, sample_shape=(20_000,)), drawn, jax.random.normal(KEY, (2,))
+
+    draws, (scale_gradient, no_gradient), noise = run(np.ones(2, np.float32))
     for i, (mean, std) in enumerate([(1.0, 0.5), (-2.0, 3.0)]):
         assert stats.kstest(np.asarray(draws[:, i]), "norm", (mean, std)).pvalue > 1e-6
-    scale_gradient = jax.grad(lambda s: dist.__class__(jnp.zeros(2), s).rsample(key=KEY).sum())(jnp.ones(2))
-    np.testing.assert_allclose(scale_gradient, jax.random.normal(KEY, (2,)), rtol=1e-6)
-    assert not jax.grad(lambda s: DiagGaussian(jnp.zeros(2), s).sample(key=KEY).sum())(jnp.ones(2)).any()
+    np.testing.assert_allclose(scale_gradient, noise, rtol=1e-6)
+    assert not np.asarray(no_gradient).any()
 
 
 def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():
@@ -164,15 +179,22 @@ def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():
 
 
 def test_squashed_gaussian_greedy_action_is_the_squashed_mean_and_clamps():
-    dist = SquashedGaussian.from_logits(jnp.array([0.7, 9.0]), low=-2.0, high=2.0)
-    np.testing.assert_allclose(dist.to_deterministic().sample(), [2 * np.tanh(0.7)], rtol=1e-6)
-    np.testing.assert_allclose(dist.normal.scale, np.exp(2.0), rtol=1e-6)
+    @jax.jit
+    def run(logits, loc):
+        dist = SquashedGaussian.from_logits(logits, low=-2.0, high=2.0)
+        at_bounds = [dist.logp(jnp.full(1, bound)) for bound in (2.0, -2.0)]
+        far = SquashedGaussian(loc, jnp.full(1, 0.1)).rsample_and_logp(key=KEY)
+        gradient = jax.grad(lambda m: SquashedGaussian(m, 0.1).rsample_and_logp(key=KEY)[1].sum())(loc)
+        return dist.to_deterministic().sample(), dist.normal.scale, at_bounds, far, gradient
+
+    logits = np.array([0.7, 9.0], np.float32)
+    greedy, scale, at_bounds, (value, logp), gradient = run(logits, np.array([30.0], np.float32))
+    np.testing.assert_allclose(greedy, [2 * np.tanh(0.7)], rtol=1e-6)
+    np.testing.assert_allclose(scale, np.exp(2.0), rtol=1e-6)
     # At the bounds themselves, and far out in the tails.
-    assert np.isfinite(dist.logp(jnp.array([2.0]))) and np.isfinite(dist.logp(jnp.array([-2.0])))
-    far = SquashedGaussian(jnp.array([30.0]), jnp.array([0.1]))
-    value, logp = far.rsample_and_logp(key=KEY)
-    assert value == 1.0 and np.isfinite(logp)
-    assert np.isfinite(jax.grad(lambda m: SquashedGaussian(m, 0.1).rsample_and_logp(key=KEY)[1].sum())(far.normal.loc))
+    assert np.isfinite(at_bounds).all()
+    assert value == 1.0 and np.isfinite(logp) and np.isfinite(gradient)
+    dist = SquashedGaussian.from_logits(logits, low=-2.0, high=2.0)
     with pytest.raises(ValueError, match="no closed-form entropy"):
         dist.entropy()
     with pytest.raises(ValueError, match="no closed-form KL"):

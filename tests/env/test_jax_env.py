@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import pickle
 import subprocess
 import sys
@@ -42,9 +41,6 @@ NUM_ENVS, NUM_STEPS = 3, 20
 # fall below 0.
 OUTSIDE_OF_THEIR_SPACE = {"MNISTBandit-bsuite", "MemoryChain-bsuite", "GaussianBandit-misc"}
 
-# Compiling is most of the time here.
-FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
 
 @pytest.fixture(autouse=True)
 def _tiny_mnist(monkeypatch):
@@ -63,7 +59,7 @@ def _creators(monkeypatch):
 def unroll(env: JaxEnv, step, reset, num_steps: int = NUM_STEPS):
     """Random actions in `NUM_ENVS` environments; ``(first obs, steps [T, B, ...])``."""
 
-    @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+    @jax.jit
     def run(key, params):
         key, reset_key = jax.random.split(key)
         obs, state = jax.vmap(reset, in_axes=(0, None))(jax.random.split(reset_key, NUM_ENVS), params)

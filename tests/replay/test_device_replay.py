@@ -352,7 +352,7 @@ def test_weights_of_several_devices_are_of_one_scale():
         counts.append(priorities.astype(np.float64) ** 0.6)
     draw = jax.vmap(functools.partial(PRIORITISED.sample, beta=beta, axis_name="devices"), axis_name="devices")
     keys = jax.random.split(jax.random.key(3), num_devices)
-    batch, drawn = jax.jit(draw)(jax.tree.map(lambda *x: jnp.stack(x), *states), keys)
+    batch, drawn = jax.jit(draw)(jax.tree.map(lambda *x: np.stack(x), *jax.device_get(states)), keys)
     raw = [(num_devices * 40 * own / (num_devices * own.sum())) ** -beta for own in counts]
     largest = max(own.max() for own in raw)
     for d in range(num_devices):
@@ -360,16 +360,17 @@ def test_weights_of_several_devices_are_of_one_scale():
         np.testing.assert_allclose(batch["weights"][d], raw[d][index] / largest, rtol=1e-5)
     # A single device, with an axis or without.
     alone, _ = functions(PRIORITISED).sample(states[0], keys[0], beta=beta)
-    mapped, _ = jax.jit(draw)(jax.tree.map(lambda x: x[None], states[0]), keys[:1])
+    mapped, _ = jax.jit(draw)(jax.tree.map(lambda x: x[None], jax.device_get(states[0])), keys[:1])
     np.testing.assert_allclose(mapped["weights"][0], alone["weights"], rtol=1e-5)
 
 
 def test_update_priorities_passes_over_what_is_gone_and_what_is_not_finite():
     replay = DeviceReplay(capacity=8, num_envs=2, batch_size=4, alpha=1.0)
     state = filled(replay, Source(2, 0, 0, 0), 2, 3)  # rows 2 .. 5 are there
+    values = jax.jit(device_priorities.values)
 
     def count(state, row, env):
-        return float(device_priorities.values(state.priorities, jnp.array([env * 4 + row % 4]))[0])
+        return float(np.asarray(values(state.priorities, np.array([env * 4 + row % 4])))[0])
 
     items = ReplayItems(rows=jnp.array([1, 2, 3, 3, 6, 4], jnp.uint32), envs=jnp.array([0, 1, 0, 0, 1, 1]))
     state = jax.jit(replay.update_priorities)(state, items, jnp.array([9.0, jnp.nan, 0.5, 2.0, 8.0, 0.0]))
@@ -395,8 +396,8 @@ def test_tree_of_priorities_equals_numpy():
         items, given = items[np.arange(400) % 7 > 0], given[np.arange(400) % 7 > 0]
         counts[items] = 0
         np.maximum.at(counts, items, given)
-    np.testing.assert_array_equal(device_priorities.values(levels, jnp.arange(num_items)), counts)
-    assert float(device_priorities.minimum(levels)) == counts[counts > 0].min()
+    np.testing.assert_array_equal(jax.jit(device_priorities.values)(levels, np.arange(num_items)), counts)
+    assert float(jax.jit(device_priorities.minimum)(levels)) == counts[counts > 0].min()
     np.testing.assert_allclose(np.asarray(levels.sums).sum(), counts.sum(), rtol=1e-6)
     bits = jax.random.bits(jax.random.key(0), (device_priorities.num_levels(num_items), 200_000))
     drawn = np.asarray(jax.jit(device_priorities.draw)(levels, bits))
