@@ -522,9 +522,10 @@ def test_an_algorithm_without_references_is_gone_with_its_programs(env):
         gc.collect()
         assert [part() for part in parts] == [None, None, None]
         maps.append((with_programs, num_maps()))
-    assert maps[1][0] - maps[1][1] > 100, "programs take memory maps"
+    given_back = maps[1][0] - maps[1][1]
+    assert given_back > 50, "programs take memory maps"
     # JAX keeps a few small programs of operations on their own shapes.
-    assert maps[1][1] - maps[0][1] < 100, maps
+    assert maps[1][1] - maps[0][1] < min(100, given_back / 2), maps
 
 
 def test_leaks_would_be_seen():
