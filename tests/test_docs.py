@@ -6,6 +6,8 @@ import math
 import pathlib
 import re
 
+import numpy as np
+
 import jaxrl_stack
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -37,3 +39,32 @@ def test_every_class_at_the_top_that_is_made_to_be_subclassed_has_its_place():
     for name in set(jaxrl_stack.__all__) - used_as_they_are:
         if isinstance(getattr(jaxrl_stack, name), type) and not re.match("DQN|SAC|TQC", name):
             assert f"`{name}`" in page, name
+
+
+def test_examples_of_modules_run_as_the_page_shows_them():
+    page = (DOCS / "module_examples.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    code = "\n".join(blocks)
+    shorter = {
+        "range(150)": "range(2)",
+        "range(5)": "range(1)",
+        '"plain": plain, "curious": curious, ': "",  # the last one is compiled like them
+        "minibatch_size=128, num_epochs=4, lr=0.003": "minibatch_size=512, num_epochs=1",
+    }
+    for long, short in shorter.items():
+        assert long in code
+        code = code.replace(long, short)
+    names = {"__name__": "__main__"}  # a dataclass looks its module up
+    exec(compile(code, "module_examples.md", "exec"), names)
+    # One gradient step on all rows: the policy of the loss is the one that acted.
+    assert abs(names["result"]["learners"]["default_policy"]["mean_kl_loss"]) < 1e-6
+    trained, tuned = (names[name].get_module().get_state() for name in ("algo", "tuned"))
+    assert "encoder/actor/directions/kernel" in trained
+    for ref, value in trained.items():
+        np.testing.assert_array_equal(tuned[ref], value, err_msg=ref)
+    # Rewards of the environment, which nobody has found yet, beside those of the model, which shrink.
+    first, second = names["results"]
+    assert first["env_runners"]["episode_return_max"] == second["env_runners"]["episode_return_max"] == 0.0
+    surprises = [result["learners"]["rnd"]["mean_intrinsic_rewards"] for result in (first, second)]
+    assert surprises[0] > surprises[1] > 0.0
+    assert names["run"].get_module("rnd").learner_only

@@ -1,0 +1,84 @@
+"""Rewards that a module of the learner gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops import running_statistics
+
+
+class AddIntrinsicRewards(ConnectorV2):
+    """Learner connector that adds a module's INTRINSIC_REWARDS, times a weight, to the rewards of the policy's steps.
+
+    The module is one that is `learner_only` and has a loss of its own (`SelfSupervisedLossAPI`); it learns from the
+    same steps. It reads NEXT_OBS: where rewards are of a rollout, put `AddNextObservationsFromEpisodesToTrainBatch`
+    before this connector, and both before advantages are made. Only the learner sees these rewards: statistics of
+    episodes, and replay, hold those of the environment.
+
+    Args:
+        input_observation_space: See ConnectorV2.
+        input_action_space: See ConnectorV2.
+        module_id: Id of that module.
+        intrinsic_reward_coeff: Weight of the added rewards.
+        normalize: Divide intrinsic rewards by the standard deviation of all that there were so far, these included.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: Any = None,
+        input_action_space: Any = None,
+        *,
+        module_id: str,
+        intrinsic_reward_coeff: float,
+        normalize: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        self.module_id = module_id
+        self.intrinsic_reward_coeff = intrinsic_reward_coeff
+        self.normalize = normalize
+
+    def init(self, num_envs: int) -> Any:
+        """``{"base": statistics of all devices, "delta": of this one since}``, without any rows."""
+        return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
+
+    def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
+        """Changes REWARDS ``[T, B]`` of the policy, and adds the module with what it learns from.
+
+        Raises:
+            ValueError: There is no module of that id.
+        """
+        if self.module_id not in ctx.module:
+            raise ValueError(
+                f"{type(self).__name__} needs a module {self.module_id!r}, and there are {list(ctx.module)}. Add it: "
+                f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={{{DEFAULT_MODULE_ID!r}: RLModuleSpec(), "
+                f"{self.module_id!r}: RLModuleSpec(module_class=..., learner_only=True)}}))."
+            )
+        policy = batch[DEFAULT_MODULE_ID]
+        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.LOSS_MASK)
+        columns = {name: policy[name] for name in names if name in policy}
+        rewards = ctx.module[self.module_id].forward_train(columns)[Columns.INTRINSIC_REWARDS]
+        if self.normalize:
+            mask = columns.get(Columns.LOSS_MASK)
+            delta = running_statistics.update(
+                state["delta"], rewards.reshape(-1), None if mask is None else mask.reshape(-1)
+            )
+            state = {**state, "delta": delta}
+            known = running_statistics.merge(state["base"], delta)
+            rewards = rewards / jnp.maximum(running_statistics.standard_deviation(known), 1e-6)
+        rewards = policy[Columns.REWARDS] + self.intrinsic_reward_coeff * rewards
+        return state, {**batch, DEFAULT_MODULE_ID: {**policy, Columns.REWARDS: rewards}, self.module_id: columns}
+
+    def merge(self, state: Any, axis_name: str | None) -> Any:
+        """``base`` with the ``delta`` of every device added; ``delta`` empty."""
+        if not self.normalize:
+            return state
+        state = jax.tree.map(jnp.asarray, state)
+        base = running_statistics.merge_over_axis(state["base"], state["delta"], axis_name)
+        return {"base": base, "delta": running_statistics.init(())}

@@ -1,0 +1,1 @@
+"""Learners of RLlib's example scripts."""

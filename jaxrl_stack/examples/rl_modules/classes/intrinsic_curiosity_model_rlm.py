@@ -1,0 +1,73 @@
+"""A model of the environment whose mistakes are rewards."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.configs import MLPHeadConfig
+from jaxrl_stack.core.models.heads import MLPHead
+from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.utils.spaces import flatdim, flatten_observation
+
+
+class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
+    """The intrinsic curiosity module (Pathak et al., 2017, arXiv:1705.05363), for learners alone.
+
+    Three networks: features of an observation; the action between two observations, from the features of both; the
+    features of the next observation, from those of the one before it and the action. How wrong the last one is,
+    ``0.5 |predicted - actual|^2``, is the intrinsic reward. With ``w = learner_config_dict["forward_loss_weight"]`` the
+    loss is ``w * mean of these - (1 - w) * mean log-probability of the actions`` (equations 3, 5 and 6 of the paper).
+
+    Observations are a Box of rank 1, actions are of any space. Model config, with RLlib's names and defaults:
+    ``feature_dim`` (288); ``feature_net_hiddens`` (256, 256), ``inverse_net_hiddens`` (256,), ``forward_net_hiddens``
+    (256,); and for each of the three an activation, such as ``feature_net_activation`` (None: linear).
+    """
+
+    rows_are_independent = True
+
+    def setup(self) -> None:
+        (num_obs,) = cast(gym.spaces.Box, self.observation_space).shape
+        actions = cast(gym.Space, self.action_space)
+        width = self.model_config.get("feature_dim", 288)
+        num_inputs = self.get_train_action_dist_cls().required_input_dim(actions)
+        self.feature_net = self._network("feature", num_obs, width)
+        self.inverse_net = self._network("inverse", 2 * width, num_inputs)
+        self.forward_net = self._network("forward", width + flatdim(actions), width)
+
+    def _network(self, name: str, num_inputs: int, num_outputs: int) -> MLPHead:
+        hiddens = self.model_config.get(f"{name}_net_hiddens", (256, 256) if name == "feature" else (256,))
+        config = MLPHeadConfig(
+            input_dims=[num_inputs],
+            hidden_layer_dims=list(hiddens),
+            hidden_layer_activation=self.model_config.get(f"{name}_net_activation") or "linear",
+            output_layer_dim=num_outputs,
+        )
+        return config.build(rngs=self.rngs)
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Reads OBS, NEXT_OBS and ACTIONS; gives INTRINSIC_REWARDS, and the inputs of the action's distribution."""
+        obs, next_obs = batch[Columns.OBS], batch[Columns.NEXT_OBS]
+        features, next_features = self.feature_net(obs), self.feature_net(next_obs)
+        actions = flatten_observation(cast(gym.Space, self.action_space), batch[Columns.ACTIONS], obs.ndim - 1)
+        predicted = self.forward_net(jnp.concatenate([features, actions], axis=-1))
+        return {
+            Columns.INTRINSIC_REWARDS: 0.5 * jnp.sum(jnp.square(predicted - next_features), axis=-1),
+            Columns.ACTION_DIST_INPUTS: self.inverse_net(jnp.concatenate([features, next_features], axis=-1)),
+        }
+
+    def compute_self_supervised_loss(
+        self, *, learner: Any, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> jax.Array:
+        between = self.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        forward_loss = learner.masked_mean(fwd_out[Columns.INTRINSIC_REWARDS], batch)
+        inverse_loss = -learner.masked_mean(between.logp(batch[Columns.ACTIONS]), batch)
+        metrics = {"forward_loss": forward_loss, "inverse_loss": inverse_loss, "mean_intrinsic_rewards": forward_loss}
+        learner.metrics.log_dict(metrics, key=module_id, window=1)
+        weight = config.learner_config_dict["forward_loss_weight"]
+        return weight * forward_loss + (1.0 - weight) * inverse_loss
