@@ -310,6 +310,7 @@ def main() -> None:
             warnings.simplefilter("ignore")
             loops = {"ours": ours(name, settings), "peer": peer(name, settings)}
             timings = harness.interleave(loops, arguments.rounds, arguments.seconds, arguments.warmup)
+            result = loops["ours"].step()["env_runners"]
         # Per CPU second: the machine may be shared.
         rates = {
             which: [rate / cores for rate, cores in zip(timing.rates, timing.cores, strict=True)]
@@ -320,7 +321,8 @@ def main() -> None:
         wall = "  ".join(f"{which} {timing.rate:,.0f}" for which, timing in timings.items())
         print(
             f"{name}  steps per CPU second: {medians}  ratio {ratio:.2f};  per second: {wall}  "
-            f"ratio {timings['ours'].ratio_to(timings['peer']):.2f}",
+            f"ratio {timings['ours'].ratio_to(timings['peer']):.2f};  ours is at {result['episode_return_mean']:.3g} "
+            f"after {result['num_env_steps_sampled_lifetime']:,.0f} steps",
             flush=True,
         )
 
