@@ -15,8 +15,7 @@ from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.filters import Filter
 from jaxrl_stack.core.models.initializers import torch_default_bias
 from jaxrl_stack.core.models.mlp import LAYERNORM_EPSILON
-
-_LAYOUT = ("NHWC", "HWIO", "NHWC")
+from jaxrl_stack.ops.convolution import LAYOUT, convolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Conv(nnx.Module):
 
     def _convolve(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
         margins = self.filter.margins((images.shape[1], images.shape[2]))
-        return jax.lax.conv_general_dilated(images, kernel, self.filter.stride, margins, dimension_numbers=_LAYOUT)
+        return convolve(images, kernel, self.filter.stride, margins)
 
 
 class ConvTranspose(Conv):
@@ -94,7 +93,7 @@ class ConvTranspose(Conv):
             (1, 1),
             self.filter.transposed_margins(),
             lhs_dilation=self.filter.stride,
-            dimension_numbers=_LAYOUT,
+            dimension_numbers=LAYOUT,
         )
 
 

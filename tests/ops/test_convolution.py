@@ -1,0 +1,50 @@
+"""Gradients of convolutions: as JAX derives them, in the form that is fast in loops on CPUs."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_stack.ops.convolution import LAYOUT, convolve
+
+SAME, VALID, CUT = ((1, 2), (2, 1)), ((0, 0), (0, 0)), ((-1, 0), (-1, -1))
+
+
+def plain(images, kernel, stride, margins):
+    return jax.lax.conv_general_dilated(images, kernel, stride, margins, dimension_numbers=LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("stride", "margins"), [((2, 3), SAME), ((3, 2), VALID), ((5, 6), CUT)], ids=["same", "valid", "cut"]
+)
+def test_gradients_are_those_that_jax_derives(stride, margins):
+    images, kernel, weights = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(5, 11, 12, 3), (4, 5, 3, 2), (2,)])
+    )
+
+    @jax.jit
+    def of(images, kernel):
+        losses = [lambda x, k, f=f: jnp.sum(jnp.sin(f(x, k, stride, margins)) @ weights) for f in (convolve, plain)]
+        return [jax.value_and_grad(loss, argnums=(0, 1))(images, kernel) for loss in losses]
+
+    own, derived = of(images, kernel)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, derived)
+
+
+def test_in_a_loop_all_of_them_have_the_order_of_axes_that_fast_kernels_take():
+    def step(kernel, images):
+        return kernel - jax.grad(lambda k: jnp.sum(jnp.sin(convolve(images, k, (2, 2), VALID))))(kernel), None
+
+    def loop(kernel, batches):
+        return jax.lax.scan(step, kernel, batches)[0]
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(4, 4, 3, 8), (3, 16, 20, 20, 3)]]
+    text = jax.jit(loop).lower(*shapes).compile().as_text()
+    orders = set(re.findall(r"dim_labels=([\w>-]+)", text))
+    assert orders == ({"b01f_01io->b01f"} if jax.default_backend() == "cpu" else orders)
+    # Nobody asks for the gradient of images: two convolutions are there, of which one is the gradient of the kernel.
+    assert text.count("dim_labels=") == 2
