@@ -62,9 +62,10 @@ def test_examples_of_modules_run_as_the_page_shows_them():
     assert "encoder/actor/directions/kernel" in trained
     for ref, value in trained.items():
         np.testing.assert_array_equal(tuned[ref], value, err_msg=ref)
-    # Rewards of the environment, which nobody has found yet, beside those of the model, which shrink.
+    # Returns of the environment, at most 17 steps back as long as the last cell was not found; the model's rewards, which
+    # are of the order of 1 in every step, are none of them, and shrink before they are scaled.
     first, second = names["results"]
-    assert first["env_runners"]["episode_return_max"] == second["env_runners"]["episode_return_max"] == 0.0
+    assert all(0.0 < result["env_runners"]["episode_return_max"] < 0.0171 for result in (first, second))
     surprises = [result["learners"]["rnd"]["mean_intrinsic_rewards"] for result in (first, second)]
     assert surprises[0] > surprises[1] > 0.0
     assert names["run"].get_module("rnd").learner_only
