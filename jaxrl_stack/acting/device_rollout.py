@@ -167,12 +167,13 @@ class DeviceRollout(PolicyStep):
             module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
         )
 
-    def side_by_side(self, columns: dict[str, Any], num_fragments: int) -> dict[str, Any]:
+    def side_by_side(self, columns: dict[str, Any], num_fragments: int, *, for_replay: bool = False) -> dict[str, Any]:
         """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
 
         Args:
             columns: ``[R * T, B, ...]``.
             num_fragments: ``R``.
+            for_replay: Whether chunks are cut when they are drawn, and every step may be the first one of its chunk.
 
         Returns:
             Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
@@ -184,4 +185,4 @@ class DeviceRollout(PolicyStep):
                 ),
                 columns,
             )
-        return at_chunk_starts(columns, self.pure.template[self.module_id])
+        return columns if for_replay else at_chunk_starts(columns, self.pure.template[self.module_id])

@@ -32,8 +32,14 @@ _WANTED_TYPE = (
     "'module.Class'"
 )
 _KEYS = {
-    EpisodeReplayBuffer: ("capacity", "metrics_num_episodes_for_smoothing"),
-    PrioritizedEpisodeReplayBuffer: ("capacity", "alpha", "beta", "metrics_num_episodes_for_smoothing"),
+    EpisodeReplayBuffer: ("capacity", "metrics_num_episodes_for_smoothing", "zero_init_states"),
+    PrioritizedEpisodeReplayBuffer: (
+        "capacity",
+        "alpha",
+        "beta",
+        "metrics_num_episodes_for_smoothing",
+        "zero_init_states",
+    ),
 }
 _ELSEWHERE = {
     "batch_size_B": "training(train_batch_size_per_learner=...)",
@@ -53,6 +59,7 @@ _CHECKS = {
     "alpha": number(0, finite=True),
     "beta": number(0, finite=True),
     "metrics_num_episodes_for_smoothing": integer(1),
+    "zero_init_states": boolean,
 }
 
 
@@ -103,7 +110,7 @@ def _keys_of(buffer_class: type[EpisodeReplayBuffer]) -> tuple[str, ...] | None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     beta = ("beta",) if issubclass(buffer_class, PrioritizedEpisodeReplayBuffer) else ()
-    return (*(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), *beta)
+    return (*(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), *beta, "zero_init_states")
 
 
 def merged_replay_buffer_config(present: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -128,9 +135,14 @@ class OffPolicyConfig(AlgorithmConfig):
             static("replay_buffer_config", DEFAULT_REPLAY_BUFFER, replay_buffer_config_problem,
                 "The replay buffer: its type, the steps that it holds (capacity) and, if it is prioritised, the "
                 "exponents of priorities (alpha) and importance weights (beta). Merged with the present one unless "
-                "the type changes.", merge=merged_replay_buffer_config),
+                "the type changes. Sequences for recurrent networks start from the states that were sampled with; "
+                "with zero_init_states=True none are stored, and they start as episodes do.",
+                merge=merged_replay_buffer_config),
             host("num_steps_sampled_before_learning_starts", 1000, integer(0),
                 "Sampled env steps before the first update.", ALGORITHM),
+            static("burn_in_len", 0, integer(0),
+                "Steps of a sequence, at most, that a recurrent network runs over before those that it learns from; "
+                "max_seq_len counts them."),
             static("n_step", 1, n_step_problem,
                 "Steps of the returns; a range (lo, hi) draws them for each row, hi excluded.",
                 convert=_tuple_if_range),
@@ -149,6 +161,11 @@ class OffPolicyConfig(AlgorithmConfig):
     _defaults: Mapping[str, Any] = {"rollout_fragment_length": "auto"}
 
     # -------------------------------------------------------------------------------------------- derived values
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        burn_in = {"burn_in_len": self.burn_in_len} if self.burn_in_len else {}
+        return super()._model_config_auto_includes | burn_in
 
     @property
     def max_n_step(self) -> int:
@@ -210,8 +227,13 @@ class OffPolicyConfig(AlgorithmConfig):
         return {
             name: value
             for name, value in self.replay_buffer_config.items()
-            if name != "type" and not (name == "beta" and self.uses_priorities)
+            if name not in ("type", "zero_init_states") and not (name == "beta" and self.uses_priorities)
         }
+
+    @property
+    def replay_zero_init_states(self) -> bool:
+        """Whether sequences start from the module's initial state, and not from stored ones."""
+        return bool(self.replay_buffer_config.get("zero_init_states", False))
 
     @property
     def uses_priorities(self) -> bool:

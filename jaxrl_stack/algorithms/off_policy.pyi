@@ -53,6 +53,7 @@ def _imported(path: str) -> Any:
 class OffPolicyConfig(AlgorithmConfig):
     replay_buffer_config: dict[str, Any]
     num_steps_sampled_before_learning_starts: int
+    burn_in_len: int
     n_step: int | tuple[int, int]
     training_intensity: float | None
     target_network_update_freq: int
@@ -72,6 +73,7 @@ class OffPolicyConfig(AlgorithmConfig):
         shuffle_batch_per_epoch: bool | type[NotProvided] = ...,
         replay_buffer_config: dict[str, Any] | type[NotProvided] = ...,
         num_steps_sampled_before_learning_starts: int | type[NotProvided] = ...,
+        burn_in_len: int | type[NotProvided] = ...,
         n_step: int | tuple[int, int] | type[NotProvided] = ...,
         training_intensity: float | None | type[NotProvided] = ...,
         target_network_update_freq: int | type[NotProvided] = ...,
@@ -80,6 +82,9 @@ class OffPolicyConfig(AlgorithmConfig):
     ) -> _Config: ...
     _sections: Any
     _defaults: Mapping[str, Any]
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        ...
     @property
     def max_n_step(self) -> int:
         ...
@@ -93,6 +98,9 @@ class OffPolicyConfig(AlgorithmConfig):
         ...
     @property
     def replay_buffer_kwargs(self) -> dict[str, Any]:
+        ...
+    @property
+    def replay_zero_init_states(self) -> bool:
         ...
     @property
     def uses_priorities(self) -> bool:

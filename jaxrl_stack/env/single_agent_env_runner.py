@@ -362,6 +362,7 @@ class SingleAgentEnvRunner(EnvRunner):
         explore: bool | None = None,
         keeps_all_final_obs: bool = False,
         takes_metrics: bool = True,
+        for_replay: bool = False,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
@@ -371,6 +372,7 @@ class SingleAgentEnvRunner(EnvRunner):
             keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
                 those of several then.
+            for_replay: Whether recurrent states are those of all steps, not of chunk starts alone.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -401,9 +403,14 @@ class SingleAgentEnvRunner(EnvRunner):
         ended = self.take_ended_episodes()
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
+        columns = recording.columns()
+        if for_replay:
+            columns.pop(Columns.STATE_OUT, None)
+        else:
+            columns = at_chunk_starts(columns, self._policy.modules[self.module_id])
         return SampleBlock(
             experience=Experience(
-                {self.module_id: at_chunk_starts(recording.columns(), self._policy.modules[self.module_id])},
+                {self.module_id: columns},
                 num_env_steps=recording.num_env_steps,
                 num_agent_steps=recording.num_env_steps,
             ),

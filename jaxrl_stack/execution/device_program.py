@@ -203,7 +203,7 @@ class DeviceProgram(Place):
             block=block,
         )
         timesteps = counters.add(state.timesteps, length * self.num_envs * self.num_devices)
-        columns = self.rollout.side_by_side(columns, num_shares)
+        columns = self.rollout.side_by_side(columns, num_shares, for_replay=self.step.updates_from_rows)
         return dataclasses.replace(state, runner=sampler, timesteps=timesteps), {self.module_id: columns}
 
     def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:

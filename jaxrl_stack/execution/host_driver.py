@@ -213,8 +213,9 @@ class HostDriver(LocalDriver, Place):
 
     def _share(self, num_steps: int) -> dict[str, Any]:
         """Arguments of `SingleAgentEnvRunner.sample_block`."""
-        keeps_all = self.learner_group.needs_all_final_obs and not self.step.updates_from_rows
-        return {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
+        for_replay = self.step.updates_from_rows
+        keeps_all = self.learner_group.needs_all_final_obs and not for_replay
+        return {"num_steps": num_steps, "keeps_all_final_obs": keeps_all, "for_replay": for_replay}
 
     def _take_in(self, samples: Sequence[Any], started: float) -> Sequence[Any]:
         """Take note of blocks, or of `Sampled`, since `started`; the blocks, or all episodes."""

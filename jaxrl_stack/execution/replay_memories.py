@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
@@ -23,6 +26,7 @@ from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -30,6 +34,72 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.device_driver import DeviceDriver
     from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """What is drawn for a module with a recurrent state.
+
+    Attributes:
+        length: Steps of a sequence, burn-in included: ``max_seq_len``.
+        burn_in: Those of them, at most, that come before the ones that losses see.
+        initial_state: The module's, which every sequence starts from; None: from the state that was sampled with.
+    """
+
+    length: int
+    burn_in: int
+    initial_state: Any
+
+    @classmethod
+    def of(cls, driver: Driver, config: OffPolicyConfig) -> Sequences | None:
+        """Those of the module that acts; None if it has no recurrent state.
+
+        Raises:
+            ValueError: If they are not longer than their burn-in.
+        """
+        learner = driver.learner
+        if learner is None:
+            specs = config.get_multi_rl_module_spec(spaces={driver.module_id: driver.spaces[driver.module_id]})
+            module: Any = specs[driver.module_id].build(seed=0)
+        else:
+            module = learner.template[driver.module_id]
+        if not module.is_stateful():
+            if config.burn_in_len or config.replay_zero_init_states:
+                notice_once(
+                    f"training(burn_in_len={config.burn_in_len}, replay_buffer_config={{'zero_init_states': "
+                    f"{config.replay_zero_init_states}}}) have no effect: they are for modules with a recurrent state, "
+                    f"rl_module(model_config={{'use_lstm': True}})."
+                )
+            return None
+        length = module.model_config.get("max_seq_len") or DefaultModelConfig().max_seq_len
+        if length <= config.burn_in_len:
+            raise ValueError(
+                f"training(burn_in_len={config.burn_in_len}) leaves nothing to learn from of sequences of "
+                f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burn_in_len, or raise max_seq_len."
+            )
+        is_stored = not config.replay_zero_init_states
+        return cls(length, config.burn_in_len, None if is_stored else jax.device_get(module.get_initial_state()))
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """What is stored of every step beside a transition."""
+        return (Columns.STATE_IN,) if self.initial_state is None else ()
+
+    @property
+    def learned(self) -> int:
+        """Steps of a sequence that losses see, at most."""
+        return self.length - self.burn_in
+
+    def number(self, num_steps: int, num_shares: int) -> int:
+        """Sequences of an update from so many steps, as many for each of the shares."""
+        return num_shares * -(-num_steps // (num_shares * self.length))
+
+    def with_state(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
+        """Columns of so many sequences with the states that these start from; `xp` is the arrays' namespace."""
+        if self.initial_state is None:
+            return columns
+        state = jax.tree.map(lambda x: xp.broadcast_to(x, (number, *x.shape)), self.initial_state)
+        return {**columns, Columns.STATE_IN: state}
 
 
 class HostMemory:
@@ -53,6 +123,8 @@ class HostMemory:
         self._module_id, self._spaces = driver.module_id, driver.spaces[driver.module_id]
         self._stats_classes = config.stats_cls_lookup
         self._num_frames = driver.num_stacked_frames()
+        self._sequences = Sequences.of(driver, config)
+        self._num_shares = config.num_learners or (1 if driver.learner is None else driver.learner.num_devices)
         self._buffer = None
         self.reset(config)
         self.estimate = self._buffer.memory_estimate()
@@ -72,6 +144,8 @@ class HostMemory:
         if config.clip_rewards:
             # Left out otherwise: buffers of one's own need not know of it.
             self._arguments["clip_rewards"] = config.clip_rewards
+        if self._sequences is not None:
+            self._batch_size = self._sequences.number(self._batch_size, self._num_shares)
 
     def _make(self, config: OffPolicyConfig) -> EpisodeReplayBuffer:
         buffer_class = config.replay_buffer_class
@@ -80,7 +154,7 @@ class HostMemory:
             "observation_space": observation_space,
             "action_space": action_space,
             # Losses see what the module puts out now, not what it did then.
-            "extra_columns": (),
+            "extra_columns": () if self._sequences is None else self._sequences.extra_columns,
             "store_infos": False,
             "num_frames": self._num_frames,
             "seed": derived_seed("replay", config.root_seed),
@@ -126,8 +200,22 @@ class HostMemory:
         return kept
 
     def sample(self, state: TrainState, place: Place) -> tuple[TrainState, dict[str, Any], Any]:
-        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are."""
-        columns = state.kept.sample_batch(self._batch_size, **self._arguments)
+        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are.
+
+        For a module with a recurrent state N sequences, ``[N, J, ...]``.
+        """
+        wanted = self._sequences
+        if wanted is None:
+            columns = state.kept.sample_batch(self._batch_size, **self._arguments)
+        else:
+            columns = state.kept.sample_sequences(
+                self._batch_size,
+                batch_length_T=wanted.learned,
+                burn_in_len=wanted.burn_in,
+                state_column=Columns.STATE_IN if wanted.extra_columns else None,
+                **self._arguments,
+            )
+            columns = wanted.with_state(columns, self._batch_size, np)
         items = columns.pop(BATCH_INDEXES)
         return state, {self._module_id: columns}, items
 
@@ -173,10 +261,15 @@ class DeviceMemory(Checkpointable):
                 f"at least {num_envs * longest}, or use fewer environments."
             )
         self.uses_priorities = config.uses_priorities
+        self._sequences = wanted = Sequences.of(driver, config)
+        num_items = config.total_train_batch_size
+        if wanted is not None:
+            num_items = wanted.number(num_items, num_devices)
         self.replay = DeviceReplay(
             capacity=capacity // num_devices,
             num_envs=num_envs // num_devices,
-            batch_size=config.total_train_batch_size // num_devices,
+            batch_size=num_items // num_devices,
+            extra_columns=() if wanted is None else wanted.extra_columns,
             n_step=config.n_step,
             alpha=config.replay_alpha if config.uses_priorities else None,
             clip_rewards=config.clip_rewards,
@@ -242,15 +335,24 @@ class DeviceMemory(Checkpointable):
         return self.replay.add(kept, sampled[self._driver.module_id])
 
     def sample(self, state: TrainState, place: Any) -> tuple[TrainState, dict[str, Any], Any]:
-        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are."""
+        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are.
+
+        For a module with a recurrent state N sequences, ``[N, J, ...]``.
+        """
         state, numbers = place.draw(state, "replay")
-        rows, items = self.replay.sample(
-            state.kept,
-            numbers,
-            beta=self._config.replay_beta,
-            gamma=place.values(state)[place.module_id]["gamma"],
-            axis_name=place.axis_name,
-        )
+        arguments = {
+            "beta": self._config.replay_beta,
+            "gamma": place.values(state)[place.module_id]["gamma"],
+            "axis_name": place.axis_name,
+        }
+        wanted = self._sequences
+        if wanted is None:
+            rows, items = self.replay.sample(state.kept, numbers, **arguments)
+        else:
+            rows, items = self.replay.sample_sequences(
+                state.kept, numbers, length=wanted.learned, burn_in=wanted.burn_in, **arguments
+            )
+            rows = wanted.with_state(rows, self.replay.batch_size, jnp)
         return state, {place.module_id: rows}, items
 
     def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNet
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
-from jaxrl_stack.core.rl_module.timeline import Timeline
+from jaxrl_stack.core.rl_module.timeline import Timeline, states_of
 from jaxrl_stack.ops import q_learning
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.renamed import absent_or_renamed
@@ -155,8 +154,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _forward_train_sequences(self, batch: dict[str, Any], noise: Any) -> dict[str, Any]:
         """`_forward_train` of sequences: one pass of each network, over observations and those after them."""
         timeline = Timeline(batch, self.burn_in_len)
-        online = self._with_noise(self.compute_q_values, timeline.columns(_states_of(self.encoder)), noise[0])
-        target = self._with_noise(self.forward_target, timeline.columns(_states_of(self._target_encoder)), noise[1])
+        online = self._with_noise(self.compute_q_values, timeline.columns(states_of(self.encoder)), noise[0])
+        target = self._with_noise(self.forward_target, timeline.columns(states_of(self._target_encoder)), noise[1])
         per_step = {name: online[name] for name in (QF_PREDS, QF_LOGITS, QF_PROBS) if name in online}
         outputs = {**timeline.now(per_step), QF_TARGET_NEXT_PREDS: timeline.after(target[QF_PREDS])}
         if self.uses_double_q:
@@ -242,10 +241,6 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 def _state_out(outputs: dict[str, Any]) -> dict[str, Any]:
     return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
-
-
-def _states_of(encoder: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 def _as_counter(t: Any) -> jax.Array:

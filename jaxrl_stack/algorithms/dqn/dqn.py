@@ -10,7 +10,7 @@ from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog,
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
-from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, later, per_module, traced
+from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, per_module, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 
@@ -48,9 +48,6 @@ class DQNConfig(OffPolicyConfig):
             per_module("td_error_loss_fn", "huber", one_of("huber", "mse"),
                 'Loss of a temporal-difference error: "huber" or "mse".', type='Literal["huber", "mse"]'),
             per_module("adam_epsilon", 1e-8, number(0, finite=True), "Epsilon of Adam."),
-            later("burn_in_len", 0, integer(0),
-                "Steps that a recurrent network runs over before those that it learns from.",
-                instead="it comes with recurrent networks."),
             inert("hiddens", [256], anything("list[int]"),
                 "Widths of the heads' hidden layers in RLlib's old stack.",
                 instead="use rl_module(model_config={'head_fcnet_hiddens': [...]})."),

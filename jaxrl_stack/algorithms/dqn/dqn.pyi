@@ -20,7 +20,7 @@ from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog,
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
-from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, later, per_module, traced
+from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, per_module, traced
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.core.learner.learner import Learner
@@ -35,7 +35,6 @@ class DQNConfig(OffPolicyConfig):
     sigma0: float
     td_error_loss_fn: Literal["huber", "mse"]
     adam_epsilon: float
-    burn_in_len: int
     hiddens: list[int]
     categorical_distribution_temperature: float
     before_learn_on_batch: Callable[..., Any] | None
@@ -53,6 +52,7 @@ class DQNConfig(OffPolicyConfig):
         shuffle_batch_per_epoch: bool | type[NotProvided] = ...,
         replay_buffer_config: dict[str, Any] | type[NotProvided] = ...,
         num_steps_sampled_before_learning_starts: int | type[NotProvided] = ...,
+        burn_in_len: int | type[NotProvided] = ...,
         n_step: int | tuple[int, int] | type[NotProvided] = ...,
         training_intensity: float | None | type[NotProvided] = ...,
         target_network_update_freq: int | type[NotProvided] = ...,
@@ -68,7 +68,6 @@ class DQNConfig(OffPolicyConfig):
         sigma0: float | type[NotProvided] = ...,
         td_error_loss_fn: Literal["huber", "mse"] | type[NotProvided] = ...,
         adam_epsilon: float | type[NotProvided] = ...,
-        burn_in_len: int | type[NotProvided] = ...,
         hiddens: list[int] | type[NotProvided] = ...,
         categorical_distribution_temperature: float | type[NotProvided] = ...,
         before_learn_on_batch: Callable[..., Any] | None | type[NotProvided] = ...,

@@ -62,6 +62,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
     """
 
     loss_is_linear_in_means = True
+    learns_from_sequences = True
     result_names = (QF_LOSS_KEY, QF_MEAN_KEY, QF_MAX_KEY, QF_MIN_KEY, TD_ERROR_MEAN_KEY)
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT_PREDS)
 

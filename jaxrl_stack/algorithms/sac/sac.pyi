@@ -54,6 +54,7 @@ class SACConfig(OffPolicyConfig):
         shuffle_batch_per_epoch: bool | type[NotProvided] = ...,
         replay_buffer_config: dict[str, Any] | type[NotProvided] = ...,
         num_steps_sampled_before_learning_starts: int | type[NotProvided] = ...,
+        burn_in_len: int | type[NotProvided] = ...,
         n_step: int | tuple[int, int] | type[NotProvided] = ...,
         training_intensity: float | None | type[NotProvided] = ...,
         target_network_update_freq: int | type[NotProvided] = ...,

@@ -9,8 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.default_observations import split_action_mask
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.sequences import at_steps
+
+StateAfter = Callable[[dict[str, Any]], Any]
+
+
+def states_of(encoder: Any) -> StateAfter:
+    """What an encoder's state is after some columns, with or without an action mask in them."""
+    return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 class Timeline:
@@ -24,7 +32,7 @@ class Timeline:
     Args:
         batch: `OBS` and `NEXT_OBS` `[N, J, ...]`, `STATE_IN` `[N, ...]` before their first step, and `LOSS_MASK` bool
             `[N, J]`: False in burn-in, of which each sequence has up to `burn_in` steps, and in the padding after it.
-            No episode ends within a sequence.
+            Without it all steps count. No episode ends within a sequence.
         burn_in: Steps of burn-in, at most.
 
     Attributes:
@@ -33,12 +41,13 @@ class Timeline:
     """
 
     def __init__(self, batch: dict[str, Any], burn_in: int = 0):
-        mask = batch[Columns.LOSS_MASK]
-        length = mask.shape[1]
-        self.burn_in = burn_in
+        length = jax.tree.leaves(batch[Columns.OBS])[0].shape[1]
+        mask = batch.get(Columns.LOSS_MASK)
+        # Whole sequences, of any length, have no burn-in.
+        self.burn_in = burn_in = 0 if mask is None else burn_in
         self._state_in = batch[Columns.STATE_IN]
         # Steps that count are the last ones of their sequence.
-        end = length - jnp.argmax(mask[:, ::-1], axis=1)
+        end = jnp.full((1,), length) if mask is None else length - jnp.argmax(mask[:, ::-1], axis=1)
         is_inside = jnp.arange(length + 1) < end[:, None]
 
         def of_leaf(obs: jax.Array, new: jax.Array) -> jax.Array:
@@ -48,39 +57,54 @@ class Timeline:
         obs = jax.tree.map(of_leaf, batch[Columns.OBS], batch[Columns.NEXT_OBS])
         self.obs = obs
         if burn_in:
+            assert mask is not None
             self._num_before = jnp.argmax(mask, axis=1)
-            self._before = jax.tree.map(lambda x: x[:, :burn_in], obs)
-            self.obs = self.from_first(obs, length - burn_in + 1)
+            before = {name: batch[name] for name in (Columns.ACTIONS,) if name in batch} | {Columns.OBS: obs}
+            self._before = jax.tree.map(lambda x: x[:, :burn_in], before)
+            self.obs = self._from_first(obs, length - burn_in + 1)
             steps = jnp.arange(length) - self._num_before[:, None]
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
-    def from_first(self, values: Any, number: int) -> Any:
-        """Of `[N, J or more, ...]`, `number` steps from the first one on that counts."""
-        if not self.burn_in:
-            return jax.tree.map(lambda x: x[:, :number], values)
-        last = jax.tree.leaves(values)[0].shape[1] - 1
-        return at_steps(values, jnp.minimum(self._num_before[:, None] + jnp.arange(number), last))
+    def _from_first(self, values: Any, number: int) -> Any:
+        """Of `[N, K, ...]`, `number` steps from the first one on that counts; the last one again, where there are no
+        more."""
+        first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
+        leaves = jax.tree.leaves(values)
+        steps = jnp.minimum(first + jnp.arange(number), leaves[0].shape[1] - 1)
+        return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
-    def columns(self, state_after: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    def steps(self, values: Any) -> Any:
+        """What belongs to `obs`, `[N, M + 1, ...]`, of columns `[N, J, ...]`: after the last step that of the last step
+        again."""
+        return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
+
+    def columns(self, state_after: StateAfter) -> dict[str, Any]:
         """What a network takes: `OBS` `[N, M + 1, ...]` and `STATE_IN`, after its burn-in.
 
         Args:
-            state_after: `{OBS: [N, 1, ...], STATE_IN: state}` -> the network's state after that step.
+            state_after: `{OBS: [N, 1, ...], STATE_IN: state}`, and `ACTIONS` if the batch has them -> the network's
+                state after that step.
         """
-        return {Columns.OBS: self.obs, Columns.STATE_IN: self._state_in_after_burn_in(state_after)}
+        return {Columns.OBS: self.obs, Columns.STATE_IN: self.state_in(state_after, self._state_in)}
 
-    def _state_in_after_burn_in(self, state_after: Callable[[dict[str, Any]], Any]) -> Any:
+    def state_in(self, state_after: StateAfter, state: Any) -> Any:
+        """A network's state before the first step that counts.
+
+        Args:
+            state_after: As in `columns`.
+            state: Before the first step of each sequence, `[N, ...]`.
+        """
         if not self.burn_in:
-            return self._state_in
+            return state
 
         def step(state: Any, inputs: tuple[jax.Array, Any]) -> tuple[Any, None]:
-            time, obs = inputs
-            new = state_after({Columns.OBS: jax.tree.map(lambda x: x[:, None], obs), Columns.STATE_IN: state})
+            time, columns = inputs
+            new = state_after({**jax.tree.map(lambda x: x[:, None], columns), Columns.STATE_IN: state})
             goes_on = time < self._num_before
             return jax.tree.map(lambda old, new: jnp.where(expand(goes_on, old), new, old), state, new), None
 
         before = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), self._before)
-        state, _ = jax.lax.scan(step, self._state_in, (jnp.arange(self.burn_in), before))
+        state, _ = jax.lax.scan(step, state, (jnp.arange(self.burn_in), before))
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:

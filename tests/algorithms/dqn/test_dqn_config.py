@@ -92,7 +92,7 @@ def test_registry():
         ({"num_atoms": 5, "v_min": 3.0, "v_max": 3.0}, "v_min must lie below v_max"),
         ({"sigma0": -1.0}, "at least 0"),
         ({"adam_epsilon": -1.0}, "at least 0"),
-        ({"burn_in_len": 3}, "burn_in_len=3.* comes later"),
+        ({"burn_in_len": -3}, "burn_in_len=-3.* at least 0"),
         ({"double_q": 1}, "True or False"),
         ({"learning_rate": 1.0}, r"Did you mean training\(lr="),
     ],
