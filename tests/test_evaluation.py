@@ -128,6 +128,7 @@ def test_traced_settings(env):
         .training(epsilon=0.0, num_steps_sampled_before_learning_starts=1000)
         .rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
         .learners(num_cpus_per_learner=1)
+        .reporting(min_sample_timesteps_per_iteration=8)
         .debugging(seed=2)
     )
 
