@@ -71,8 +71,13 @@ def test_actions_are_clipped_to_what_the_environment_takes():
     def applied(space, **arguments):
         connector = ColoredNoise(None, space, scale=100.0, **arguments)
         columns = {"actions": np.full((64, 2), 0.5, np.float32), "action_logp": np.zeros(64), "other": np.ones(64)}
-        ctx = ConnectorContext(key=jax.random.key(0), reset=np.ones(64, bool))
-        out = connector.apply(connector.init(64), {"any_id": columns}, ctx)[1]["any_id"]
+
+        @jax.jit
+        def run(key):
+            ctx = ConnectorContext(key=key, reset=np.ones(64, bool))
+            return connector.apply(connector.init(64), {"any_id": columns}, ctx)[1]["any_id"]
+
+        out = jax.device_get(run(jax.random.key(0)))
         assert set(out) == {"actions", "other"}  # the log-probability is that of another action
         return out["actions"].min(axis=0), out["actions"].max(axis=0)
 
@@ -92,9 +97,12 @@ def test_each_module_has_a_noise_of_its_own():
     spaces = gym.spaces.Dict({"one": SPACE, "two": gym.spaces.Box(-1.0, 1.0, (3,))})
     connector = OrnsteinUhlenbeckNoise(None, spaces, multi_agent=True)
     batch = {"one": {"actions": np.zeros((4, 2), np.float32)}, "two": {"actions": np.zeros((4, 3), np.float32)}}
-    state, out = connector.apply(
-        connector.init(4), batch, ConnectorContext(key=jax.random.key(0), reset=np.zeros(4, bool))
-    )
+
+    @jax.jit
+    def run(key):
+        return connector.apply(connector.init(4), batch, ConnectorContext(key=key, reset=np.zeros(4, bool)))
+
+    state, out = jax.device_get(run(jax.random.key(0)))
     assert state["two"].shape == (4, 3)
     assert np.abs(out["one"]["actions"] - out["two"]["actions"][:, :2]).min() > 1e-6
 

@@ -55,21 +55,22 @@ def test_targets_by_hand():
 
 
 def test_losses_by_hand():
-    prediction, target = jnp.array([0.0, 0.0, 3.0, -1.0]), jnp.array([0.5, 3.0, 0.0, 0.0])
-    np.testing.assert_allclose(ql.td_loss(prediction, target, "huber"), [0.125, 2.5, 2.5, 0.5])
-    np.testing.assert_allclose(ql.td_loss(prediction, target, "mse"), [0.25, 9.0, 9.0, 1.0])
-    slope = jax.vmap(jax.grad(ql.td_loss))(prediction, target)
+    prediction, target = np.float32([0.0, 0.0, 3.0, -1.0]), np.float32([0.5, 3.0, 0.0, 0.0])
+    td_loss = jax.jit(ql.td_loss, static_argnums=2)
+    np.testing.assert_allclose(td_loss(prediction, target, "huber"), [0.125, 2.5, 2.5, 0.5])
+    np.testing.assert_allclose(td_loss(prediction, target, "mse"), [0.25, 9.0, 9.0, 1.0])
+    slope = jax.jit(jax.vmap(jax.grad(ql.td_loss)))(prediction, target)
     np.testing.assert_allclose(slope, [-0.5, -1.0, 1.0, -1.0])
     with pytest.raises(ValueError, match="td_error_loss_fn='l1' is unknown: give 'huber' or 'mse'"):
         ql.td_loss(prediction, target, "l1")
 
 
 def test_rows_by_hand():
-    out = ql.q_rows(
-        q_values=jnp.array([[1.0, 2.0], [3.0, 4.0]]),
-        actions=jnp.array([1, 0]),
-        targets=jnp.array([2.5, 0.0]),
-        weights=jnp.array([0.5, 2.0]),
+    out = jax.jit(ql.q_rows)(
+        q_values=np.float32([[1.0, 2.0], [3.0, 4.0]]),
+        actions=np.int32([1, 0]),
+        targets=np.float32([2.5, 0.0]),
+        weights=np.float32([0.5, 2.0]),
     )
     np.testing.assert_allclose(out.q_selected, [2.0, 3.0])
     np.testing.assert_allclose(out.td_error, [0.5, 3.0])
@@ -77,33 +78,35 @@ def test_rows_by_hand():
 
 
 def test_double_q_selects_with_one_network_and_evaluates_with_the_other():
-    online, target = jnp.array([[1.0, 9.0, 2.0]]), jnp.array([[5.0, -1.0, 3.0]])
-    assert ql.next_actions(target, online) == 1 and ql.next_actions(target) == 0
-    assert ql.select(target, ql.next_actions(target, online)) == -1.0
-    mask = jnp.array([[False, False, True]])
-    assert ql.next_actions(target, online, mask) == 2 and ql.next_actions(target, None, mask) == 2
+    online, target = np.float32([[1.0, 9.0, 2.0]]), np.float32([[5.0, -1.0, 3.0]])
+    next_actions = jax.jit(ql.next_actions)
+    assert next_actions(target, online) == 1 and next_actions(target) == 0
+    assert jax.jit(ql.select)(target, next_actions(target, online)) == -1.0
+    mask = np.array([[False, False, True]])
+    assert next_actions(target, online, mask) == 2 and next_actions(target, None, mask) == 2
 
 
 def test_dueling_by_hand():
-    values, advantages = jnp.array([[10.0]]), jnp.array([[1.0, 3.0, 8.0]])
+    values, advantages = np.float32([[10.0]]), np.float32([[1.0, 3.0, 8.0]])
     dueling = jax.jit(ql.dueling)
     np.testing.assert_allclose(dueling(values, advantages), [[7.0, 9.0, 14.0]])
     # Over the valid actions only: their mean is 2.
-    mask = jnp.array([[True, True, False]])
+    mask = np.array([[True, True, False]])
     np.testing.assert_allclose(dueling(values, advantages, mask), [[9.0, 11.0, 16.0]])
     np.testing.assert_allclose(dueling(values, advantages, mask & ~mask), [[11.0, 13.0, 18.0]])
 
 
 def test_dueling_over_atoms_by_hand():
-    values = jnp.array([[10.0, 20.0]])
-    advantages = jnp.array([[[1.0, 5.0], [3.0, 5.0], [8.0, 2.0]]])
+    values = np.float32([[10.0, 20.0]])
+    advantages = np.float32([[[1.0, 5.0], [3.0, 5.0], [8.0, 2.0]]])
     dueling_atoms = jax.jit(ql.dueling_atoms)
     out = dueling_atoms(values, advantages)
     np.testing.assert_allclose(out, [[[7.0, 21.0], [9.0, 21.0], [14.0, 18.0]]])
     # The value stream moves the expected value of every action; with one output for all atoms it could not.
     atoms = ql.support(0.0, 1.0, 2)
-    assert (ql.expected_q(out, atoms) > ql.expected_q(advantages, atoms)).all()
-    masked = dueling_atoms(values, advantages, jnp.array([[True, True, False]]))
+    expected_q = jax.jit(ql.expected_q)
+    assert (np.asarray(expected_q(out, atoms)) > expected_q(advantages, atoms)).all()
+    masked = dueling_atoms(values, advantages, np.array([[True, True, False]]))
     np.testing.assert_allclose(masked, [[[9.0, 20.0], [11.0, 20.0], [16.0, 17.0]]])
     with pytest.raises(AssertionError):
         ql.dueling_atoms(values[:, :1], advantages)
@@ -112,11 +115,11 @@ def test_dueling_over_atoms_by_hand():
 def test_projection_by_hand():
     atoms = ql.support(-1.0, 1.0, 5)
     np.testing.assert_allclose(atoms, [-1.0, -0.5, 0.0, 0.5, 1.0])
-    returns = jnp.array([[-7.0, 0.0, 0.1, 0.875, 3.0]])
-    probs = jnp.array([[0.1, 0.2, 0.3, 0.4, 0.0]])
+    returns = np.float32([[-7.0, 0.0, 0.1, 0.875, 3.0]])
+    probs = np.float32([[0.1, 0.2, 0.3, 0.4, 0.0]])
     # -7 goes to the lowest atom; 0 is one; 0.1 is a fifth of the way to 0.5; 0.875 three quarters to 1.
     expected = [[0.1, 0.0, 0.2 + 0.24, 0.06 + 0.1, 0.3]]
-    np.testing.assert_allclose(ql.project_onto_support(returns, probs, atoms), expected, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(ql.project_onto_support)(returns, probs, atoms), expected, atol=1e-6)
 
 
 def test_support_refuses_what_is_none():
