@@ -62,8 +62,8 @@ def test_examples_of_modules_run_as_the_page_shows_them():
     assert "encoder/actor/directions/kernel" in trained
     for ref, value in trained.items():
         np.testing.assert_array_equal(tuned[ref], value, err_msg=ref)
-    # Returns of the environment, at most 17 steps back as long as the last cell was not found; the model's rewards, which
-    # are of the order of 1 in every step, are none of them, and shrink before they are scaled.
+    # Returns are those of 17 steps back at most: the last cell is not found yet. The rewards of the model, about
+    # 1 in every step once they are scaled, are none of them; they shrink.
     first, second = names["results"]
     assert all(0.0 < result["env_runners"]["episode_return_max"] < 0.0171 for result in (first, second))
     surprises = [result["learners"]["rnd"]["mean_intrinsic_rewards"] for result in (first, second)]
