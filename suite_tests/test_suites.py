@@ -128,15 +128,6 @@ def test_parameters_of_craftax_are_those_of_the_program():
     assert env.params.day_length == 7 and env.env.static_env_params.map_size == (32, 32)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "navix/Navix-Empty-5x5-v0",
-        "xminigrid/MiniGrid-Empty-5x5",
-        "octax/brix",
-        "brax/inverted_pendulum",
-        "playground/CartpoleBalance",
-    ],
-)
+@pytest.mark.parametrize("name", STEPS)
 def test_images(name):
     checks.check_image(name)

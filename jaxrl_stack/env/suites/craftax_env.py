@@ -66,6 +66,8 @@ class CraftaxEnv(SuiteEnv):
         game = "craftax_classic" if "Classic" in self.env_id else "craftax"
         renderer = importlib.import_module(f"craftax.{game}.renderer")
         constants = importlib.import_module(f"craftax.{game}.constants")
+        # It indexes arrays by traced numbers: a state that was fetched has NumPy's.
+        state = jax.tree.map(jnp.asarray, state)
         return as_image(renderer.make_craftax_pixel_renderer(constants.BLOCK_PIXEL_SIZE_IMG)(state))
 
 
