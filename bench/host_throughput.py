@@ -160,20 +160,23 @@ def compare(
     comparison: Comparison,
     rounds: int,
     seconds: float,
+    ours: str = OURS,
 ) -> list[Row]:
     """Start the contenders, let them take turns, end them.
 
     Args:
-        peers: Name -> command of its process; `OURS` is what the others are compared with.
-        settings: For every contender.
+        peers: Name -> command of its process.
+        settings: For every contender, or name -> settings.
         size: Names the row.
         comparison: The table that the rows are for.
         rounds: Turns of each; every second round runs in reverse order.
         seconds: Least length of a turn.
+        ours: What the others are compared with.
     """
+    of_each = settings if settings.keys() == peers.keys() else dict.fromkeys(peers, settings)
     turns: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in peers}
     with contextlib.ExitStack() as stack:
-        running = {name: stack.enter_context(Peer(command, settings)) for name, command in peers.items()}
+        running = {name: stack.enter_context(Peer(command, of_each[name])) for name, command in peers.items()}
         for index in range(rounds):
             for name in list(peers) if index % 2 == 0 else reversed(list(peers)):
                 turns[name].append(running[name].measure(seconds))
@@ -183,20 +186,20 @@ def compare(
     rows = []
     for name, timing in timings.items():
         iterations = [each for turn in turns[name] for each in turn]
-        is_compared = OURS in timings and name != OURS
+        is_compared = ours in timings and name != ours
         rows.append(
             Row(
                 table=comparison.table,
                 size=size,
-                what=settings["job"],
+                what=of_each[name]["job"],
                 contender=name,
                 rate=timing.rate,
                 rate_min=min(timing.rates),
                 rate_max=max(timing.rates),
                 cores=statistics.median(timing.cores),
-                ratio=timings[OURS].ratio_to(timing) if is_compared else None,
-                ratio_per_core=per_core(timings[OURS]).ratio_to(per_core(timing))
-                if is_compared and settings["env_runners"]["num_env_runners"] == 0
+                ratio=timings[ours].ratio_to(timing) if is_compared else None,
+                ratio_per_core=per_core(timings[ours]).ratio_to(per_core(timing))
+                if is_compared and of_each[name]["env_runners"]["num_env_runners"] == 0
                 else None,
                 bar=comparison.bar_of(name, size),
                 parts=median_parts(iterations, comparison.per),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import first_hour, harness, host_throughput, learning, off_policy_throughput
+from bench import first_hour, harness, host_throughput, learning, off_policy_throughput, pong
 from bench.baselines import dqn_loop, sac_loop, sorting_loop, tight_loop
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -54,6 +54,8 @@ def test_baselines_import_nothing_of_the_package(path: Path):
         ("protocol", set()),
         ("new_stack", {"gymnasium", "numpy"}),
         ("rllib_ppo", {"ray", "torch"}),
+        ("rllib_atari", {"ray", "ale_py", "gymnasium"}),
+        ("ale_vector", {"ale_py", "numpy"}),
         ("sb3_ppo", {"stable_baselines3", "torch"}),
         ("off_policy", set()),
         ("rllib_off_policy", {"ray", "torch"}),
@@ -229,6 +231,20 @@ def test_ratios_bars_and_parts_come_from_the_peers_answers(capsys):
     host_throughput.print_rows(rows, args)
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("met", "missed", "1 of 2", "0x8", "2x8/1024"))
+
+
+def test_pong_is_trained_on_with_equal_settings_by_those_that_there_are():
+    args = pong.parse(["--batch", "64", "--python", "mine"])
+    assert list(pong.commands(args)) == [pong.VECTOR, pong.WRAPPED, pong.BARE]
+    args = pong.parse(["--batch", "64", "--rllib-python", "theirs"])
+    assert pong.commands(args)[pong.RLLIB] == ["theirs", "-m", "bench.peers.rllib_atari"]
+    vector, wrapped, rllib = (pong.settings_of(name, args) for name in (pong.VECTOR, pong.WRAPPED, pong.RLLIB))
+    assert wrapped == rllib and {key for key in vector if vector[key] != rllib[key]} == {
+        "env",
+        "environment",
+        "env_runners",
+    }
+    assert vector["training"]["minibatch_size"] == 16
 
 
 def test_host_throughput_names_what_it_cannot_run(capsys):

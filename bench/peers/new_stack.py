@@ -1,8 +1,8 @@
 """What a PPO contender of the new API stack does, written once: this project and RLlib take the same calls.
 
 Settings: ``job`` ("train", "rows", "trajectories" or "wall_clock"), ``warmup``, ``env``, ``seed``, the keyword
-arguments of ``env_runners``, ``training``, ``reporting`` and ``model`` (`DefaultModelConfig`); for "wall_clock",
-``target`` and ``within``.
+arguments of ``environment`` (may be left out), ``env_runners``, ``training``, ``reporting`` and ``model``
+(`DefaultModelConfig`); for "wall_clock", ``target`` and ``within``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
     """The algorithm's config."""
     return (
         api.ppo_config()
-        .environment(settings["env"])
+        .environment(settings["env"], **settings.get("environment", {}))
         .env_runners(**settings["env_runners"])
         .training(**settings["training"])
         .reporting(**settings["reporting"])
