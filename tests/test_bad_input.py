@@ -619,8 +619,8 @@ MODULES = [
     case("shared-layers-text", model_config(vf_share_layers="yes"), ValueError, "vf_share_layers=", "'yes'", "True or False"),
     case("log-std-clip", model_config(log_std_clip_param=-1), ValueError, "log_std_clip_param=", "-1", "at least 0"),
     case("log-std-of-choices", changed(lambda c: c.rl_module(model_config={"free_log_std": True})), ValueError, "free_log_std=True", "Discrete(2)", "set it to False"),
-    case("lstm-width", model_config(lstm_cell_size=0), ValueError, "lstm_cell_size=0", "at least 1"),
-    case("lstm-prev-action", model_config(lstm_use_prev_action=True), ValueError, "lstm_use_prev_action=True", "PrevActionsPrevRewards"),
+    case("lstm-width", model_config(lstm_cell_size=0), ValueError, "lstm_cell_size", "=0", "at least 1"),
+    case("lstm-prev-action", model_config(lstm_use_prev_action=True), ValueError, "lstm_use_prev_action", "=True", "PrevActionsPrevRewards"),
 ]  # fmt: skip
 
 CONNECTORS = [
