@@ -14,13 +14,14 @@ from flax import nnx
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
-from jaxrl_stack.core.models.base import ENCODER_OUT
+from jaxrl_stack.core.models.base import ENCODER_OUT, initial_state_of
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.q_net_api import QNetAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.core.rl_module.target_networks import make_target_network
+from jaxrl_stack.core.rl_module.timeline import Timeline, states_of
 from jaxrl_stack.utils.renamed import absent_or_renamed
 
 QF_PREDS = "qf_preds"
@@ -44,6 +45,10 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     Observations are what `Catalog` has encoders for, or, with discrete actions, ``{"action_mask": [n], "observations":
     ...}``: then actions whose mask is 0 have probability 0.
 
+    With ``use_lstm`` the recurrent state is that of the policy's encoder, and columns are sequences, ``[B, T, ...]``.
+    Critics remember observations, not actions; they act nowhere, so that their states are stored nowhere: in training
+    they start from their initial ones, and burn-in brings these up to date.
+
     `log_alpha`, float32 `[]`, is the logarithm of the temperature, which the learner trains; it starts from
     ``model_config["initial_alpha"]``.
     """
@@ -64,7 +69,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """Build encoders and heads with the catalog."""
         if "default_catalog" in vars(type(self)) and self.catalog_class is self.default_catalog:
             # Nothing else could read a setting that the default models do not have.
-            check_model_config({k: v for k, v in self.model_config.items() if k not in self.own_settings})
+            own = (*self.own_settings, "burn_in_len")
+            check_model_config({k: v for k, v in self.model_config.items() if k not in own})
+        self.burn_in_len = int(self.model_config.get("burn_in_len", 0))
         self.pi_encoder = self.catalog.build_encoder(self.framework, rngs=self.rngs)
         self.pi = self.catalog.build_pi_head(self.framework, rngs=self.rngs)
         self._build_critics()
@@ -92,6 +99,11 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """``[(critic's part, the copy that follows it)]``."""
         return [(getattr(self, name), getattr(self, f"target_{name}")) for name in self._critic_parts]
 
+    def get_initial_state(self) -> Any:
+        """Recurrent state of the policy's encoder at the start of an episode; {} = stateless."""
+        # Subclasses may have an encoder of another kind, or none.
+        return initial_state_of(vars(self).get("pi_encoder"))
+
     def get_non_inference_attributes(self) -> list[str]:
         """Everything but the policy."""
         critics = self._critic_parts
@@ -100,8 +112,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ------------------------------------------------------------------------------------------------ forward passes
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`."""
-        return {Columns.ACTION_DIST_INPUTS: self._action_dist_inputs(batch[Columns.OBS])}
+        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also `STATE_OUT`."""
+        inputs, state_out = self._policy(batch)
+        return {Columns.ACTION_DIST_INPUTS: inputs, **state_out}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """What the loss needs, all of it for the current parameters, without a gradient in what is made of `NEXT_OBS`.
@@ -121,17 +134,60 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
             Discrete actions: values are `[N, A]`, and the policy's `ACTION_PROBS`, `ACTION_LOG_PROBS`,
             `ACTION_PROBS_NEXT` and `ACTION_LOG_PROBS_NEXT` `[N, A]` take the place of drawn actions.
+
+            With a recurrent state, `[N, J, ...]` of sequences from replay: see `Timeline`.
         """
-        if isinstance(self.action_space, gym.spaces.Discrete):
-            return self._forward_train_discrete(batch)
-        return self._forward_train_continuous(batch)
+        is_discrete = isinstance(self.action_space, gym.spaces.Discrete)
+        if Columns.STATE_IN in batch:
+            return self._forward_train_sequences(batch, is_discrete)
+        return self._forward_train_discrete(batch) if is_discrete else self._forward_train_continuous(batch)
+
+    def _forward_train_sequences(self, batch: dict[str, Any], is_discrete: bool) -> dict[str, Any]:
+        """`_forward_train` of sequences: every network passes over observations and those after them at once."""
+        timeline = Timeline(batch, self.burn_in_len)
+        inputs, _ = self._policy(timeline.columns(states_of(self.pi_encoder)))
+        online = {Columns.OBS: timeline.obs, Columns.STATE_IN: self._critic_states(timeline)}
+        target = {Columns.OBS: timeline.obs, Columns.STATE_IN: self._critic_states(timeline, "target_")}
+        if is_discrete:
+            log_probs = jax.nn.log_softmax(inputs, axis=-1)
+            now = self._critics(online, squeeze=False)
+            now |= {ACTION_PROBS: jnp.exp(log_probs), ACTION_LOG_PROBS: log_probs}
+            after = {
+                ACTION_PROBS_NEXT: jnp.exp(log_probs),
+                ACTION_LOG_PROBS_NEXT: log_probs,
+                QF_TARGET_NEXT: self.forward_target(target, squeeze=False),
+            }
+        else:
+            # One draw for both: what the policy would do after a step is what it would do in the next one.
+            actions, logp = self.get_train_action_dist_cls().from_logits(inputs).rsample_and_logp(key=self.noise())
+            now = self._critics({**online, Columns.ACTIONS: timeline.steps(batch[Columns.ACTIONS])})
+            q_curr = self._with_constant_parameters().compute_q_values({**online, Columns.ACTIONS: actions})
+            now |= {"logp_resampled": logp, "q_curr": q_curr}
+            after = {
+                "logp_next_resampled": logp,
+                QF_TARGET_NEXT: self._target_critics({**target, Columns.ACTIONS: jax.lax.stop_gradient(actions)}),
+            }
+        return timeline.now({**now, Columns.ACTION_DIST_INPUTS: inputs}) | jax.lax.stop_gradient(
+            timeline.after({**after, ACTION_DIST_INPUTS_NEXT: inputs})
+        )
+
+    def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
+        """The recurrent state of each critic before the first step that counts; with a prefix, of their targets."""
+        number = jax.tree.leaves(timeline.obs)[0].shape[0]
+        return [
+            timeline.state_in(states_of(encoder), batched_initial_state(encoder, number))
+            for encoder in self._critic_encoders(prefix)
+        ]
+
+    def _critic_encoders(self, prefix: str) -> list[Any]:
+        return [getattr(self, f"{prefix}{name}_encoder") for name in self._critic_names]
 
     def _forward_train_continuous(self, batch: dict[str, Any]) -> dict[str, Any]:
         obs, next_obs = batch[Columns.OBS], batch[Columns.NEXT_OBS]
         outputs = self._critics({Columns.OBS: obs, Columns.ACTIONS: batch[Columns.ACTIONS]})
         # Two passes, not one over both: nothing flows back through the second one, which saves half the work of that.
-        inputs = self._action_dist_inputs(obs)
-        next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(next_obs))
+        inputs, _ = self._policy({Columns.OBS: obs})
+        next_inputs = jax.lax.stop_gradient(self._policy({Columns.OBS: next_obs})[0])
         dist_cls = self.get_train_action_dist_cls()
         actions, logp = dist_cls.from_logits(inputs).rsample_and_logp(key=self.noise())
         next_actions, next_logp = dist_cls.from_logits(next_inputs).sample_and_logp(key=self.noise())
@@ -149,8 +205,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
         this_batch, next_batch = {Columns.OBS: batch[Columns.OBS]}, {Columns.OBS: batch[Columns.NEXT_OBS]}
-        inputs = self._action_dist_inputs(this_batch[Columns.OBS])
-        next_inputs = jax.lax.stop_gradient(self._action_dist_inputs(next_batch[Columns.OBS]))
+        inputs, _ = self._policy(this_batch)
+        next_inputs = jax.lax.stop_gradient(self._policy(next_batch)[0])
         log_probs, next_log_probs = (jax.nn.log_softmax(inputs, axis=-1), jax.nn.log_softmax(next_inputs, axis=-1))
         return self._critics(this_batch, squeeze=False) | {
             Columns.ACTION_DIST_INPUTS: inputs,
@@ -166,7 +222,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """The lower one of the critics' values (of the only one, without a second).
 
         Args:
-            batch: `OBS` float `[N, d]`, for continuous actions also `ACTIONS` float `[N, n]`.
+            batch: `OBS` float `[N, d]`, for continuous actions also `ACTIONS` float `[N, n]`. With a recurrent state
+                sequences, `[N, T, ...]`, and `STATE_IN` may have a list of every critic's own; they start from their
+                initial ones without.
             squeeze: Drop a last axis of length 1.
 
         Returns:
@@ -188,20 +246,35 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
         """The values of each critic, `[N]` or `[N, A]`; with the prefix of target networks, theirs."""
         values, batch = [], split_action_mask(batch)[0]
-        for name in self._critic_names:
-            encoder, head = getattr(self, f"{prefix}{name}_encoder"), getattr(self, f"{prefix}{name}")
-            of_actions = head(encoder(batch)[ENCODER_OUT])
+        for i, (name, encoder) in enumerate(zip(self._critic_names, self._critic_encoders(prefix), strict=True)):
+            of_actions = getattr(self, f"{prefix}{name}")(encoder(of_critic(batch, encoder, i))[ENCODER_OUT])
             values.append(of_actions[..., 0] if squeeze and of_actions.shape[-1] == 1 else of_actions)
         return values
 
-    def _action_dist_inputs(self, obs: jax.Array) -> jax.Array:
-        batch, mask = split_action_mask({Columns.OBS: obs})
-        return masked_logits(self.pi(self.pi_encoder(batch)[ENCODER_OUT]), mask)
+    def _policy(self, batch: dict[str, Any]) -> tuple[jax.Array, dict[str, Any]]:
+        """``(action distribution inputs, {STATE_OUT: state} or {})``."""
+        batch, mask = split_action_mask(batch)
+        encoded = self.pi_encoder(batch)
+        state_out = {name: encoded[name] for name in (Columns.STATE_OUT,) if name in encoded}
+        return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out
 
     def _with_constant_parameters(self) -> DefaultSACRLModule:
         """This module, through whose own arrays no gradient flows."""
         graphdef, state = nnx.split(self)
         return nnx.merge(graphdef, jax.lax.stop_gradient(state))
+
+
+def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
+    """A batch with the recurrent state of one critic, if its encoder has one."""
+    if Columns.STATE_IN in batch:
+        return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}
+    state = batched_initial_state(encoder, jax.tree.leaves(batch[Columns.OBS])[0].shape[0])
+    return {**batch, Columns.STATE_IN: state} if state else batch
+
+
+def batched_initial_state(encoder: Any, number: int) -> Any:
+    """The state that an encoder starts from, `[number, ...]`; {} if it has none."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), initial_state_of(encoder))
 
 
 _ABSENT = {name: "`DefaultSACRLModule`" for name in ("SACTorchRLModule", "SACRLModule", "DefaultSACTorchRLModule")}

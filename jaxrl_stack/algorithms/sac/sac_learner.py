@@ -27,7 +27,8 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
-from jaxrl_stack.ops import q_learning, soft_actor_critic
+from jaxrl_stack.ops import q_learning, sequences, soft_actor_critic
+from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 from jaxrl_stack.utils.notices import notice_once
 
@@ -79,6 +80,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
     """
 
     loss_is_linear_in_means = True
+    learns_from_sequences = True
     result_names = (
         "qf_loss",
         "qf_twin_loss",
@@ -171,8 +173,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
         without_action = rows_without_valid_action(module.action_space, batch)
         means = self.masked_means(rows | without_action, batch)
 
-        self.metrics.log_value((module_id, TD_ERROR_KEY), rows[TD_ERROR_MEAN_KEY], reduce="item_series")
-        mask = batch[Columns.LOSS_MASK].reshape(-1, *(1,) * (shown.ndim - 1))
+        priorities = sequences.of_rows(batch)[2]
+        self.metrics.log_value((module_id, TD_ERROR_KEY), priorities(rows[TD_ERROR_MEAN_KEY]), reduce="item_series")
+        mask = expand(batch[Columns.LOSS_MASK], shown)
         for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
             over_rows = getattr(jnp, reduce)(jnp.where(mask, shown, worst))
             self.metrics.log_value((module_id, name), over_rows, reduce=reduce)
@@ -208,14 +211,15 @@ class SACLearner(TargetNetworkUpdates, Learner):
         is_discrete = isinstance(module.action_space, gym.spaces.Discrete)
         terms = _discrete_terms if is_discrete else _continuous_terms
         q, q_twin, next_values, rows, shown = terms(config, batch, fwd_out, log_alpha, target_entropy)
+        weights, at_ends, _ = sequences.of_rows(batch)
         targets = q_learning.n_step_targets(
             rewards=batch[Columns.REWARDS],
-            next_values=next_values,
+            next_values=at_ends(next_values),
             terminateds=batch[Columns.TERMINATEDS],
             n_step=batch["n_step"],
             gamma=config.gamma,
         )
-        critics = soft_actor_critic.critic_rows(q=q, q_twin=q_twin, targets=targets, weights=batch["weights"])
+        critics = soft_actor_critic.critic_rows(q=q, q_twin=q_twin, targets=targets, weights=weights)
         rows |= {"qf": critics.loss, TD_ERROR_MEAN_KEY: critics.td_error}
         if critics.twin_loss is not None:
             rows["qf_twin"] = critics.twin_loss

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxrl_stack.algorithms.sac.default_sac_rl_module import QF_PREDS, DefaultSACRLModule
+from jaxrl_stack.algorithms.sac.default_sac_rl_module import QF_PREDS, DefaultSACRLModule, of_critic
 from jaxrl_stack.algorithms.tqc.quantiles import truncated
 from jaxrl_stack.algorithms.tqc.tqc_catalog import TQC_MODEL_CONFIG, TQCCatalog
 from jaxrl_stack.core.models.base import ENCODER_OUT
@@ -48,6 +48,9 @@ class DefaultTQCRLModule(DefaultSACRLModule):
     def _critic_parts(self) -> list[str]:
         return ["qf_encoders", "qf_heads"]
 
+    def _critic_encoders(self, prefix: str) -> list[Any]:
+        return list(getattr(self, f"{prefix}qf_encoders"))
+
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
         """``[(critic's part, the copy that follows it)]``, encoders first."""
         return [pair for lists in super().get_target_network_pairs() for pair in zip(*lists, strict=True)]
@@ -84,7 +87,8 @@ class DefaultTQCRLModule(DefaultSACRLModule):
 
 def _quantiles(batch: dict[str, Any], encoders: nnx.List, heads: nnx.List) -> jax.Array:
     """Float `[N, n_critics, n_quantiles]`."""
-    each = [head(encoder(batch)[ENCODER_OUT]) for encoder, head in zip(encoders, heads, strict=True)]
+    pairs = zip(encoders, heads, strict=True)
+    each = [head(encoder(of_critic(batch, encoder, i))[ENCODER_OUT]) for i, (encoder, head) in enumerate(pairs)]
     return jnp.stack(each, axis=-2)
 
 

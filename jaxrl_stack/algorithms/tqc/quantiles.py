@@ -1,6 +1,7 @@
 """Truncation and loss of quantile critics. Rows in, rows out; means over rows are the caller's.
 
-``N`` counts transitions, ``C`` critics, ``K`` quantiles of each, ``M`` atoms of a target distribution.
+``N`` counts transitions, ``C`` critics, ``K`` quantiles of each, ``M`` atoms of a target distribution. In the place of
+``N`` may stand ``N, J``, sequences of steps.
 
 Sources: Kuznetsov et al., 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional
 Quantile Critics" (arXiv:2005.04269); Dabney et al., 2018, "Distributional Reinforcement Learning with Quantile
@@ -27,9 +28,9 @@ def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
     Returns:
         float32 ``[N, C * (K - num_dropped)]``, ascending.
     """
-    chex.assert_rank(quantiles, 3)
-    num_rows, num_critics, num_quantiles = quantiles.shape
-    pool = jnp.reshape(quantiles, (num_rows, num_critics * num_quantiles))
+    chex.assert_rank(quantiles, {3, 4})
+    *rows, num_critics, num_quantiles = quantiles.shape
+    pool = jnp.reshape(quantiles, (*rows, num_critics * num_quantiles))
     # Takes a CPU half as long as a sort of all.
     return -jax.lax.top_k(-pool, num_critics * (num_quantiles - num_dropped))[0]
 
@@ -48,9 +49,10 @@ def quantile_huber_rows(*, quantiles: jax.Array, targets: jax.Array) -> jax.Arra
     Returns:
         float32 ``[N]``.
     """
-    chex.assert_rank([quantiles, targets], [3, 2])
+    chex.assert_rank(quantiles, {3, 4})
+    chex.assert_rank(targets, quantiles.ndim - 1)
     num_quantiles = quantiles.shape[-1]
-    tau = ((jnp.arange(num_quantiles, dtype=jnp.float32) + 0.5) / num_quantiles).reshape(1, 1, num_quantiles, 1)
-    predicted, atoms = quantiles[..., None], jax.lax.stop_gradient(targets)[:, None, None, :]
+    tau = ((jnp.arange(num_quantiles, dtype=jnp.float32) + 0.5) / num_quantiles).reshape(num_quantiles, 1)
+    predicted, atoms = quantiles[..., None], jax.lax.stop_gradient(targets)[..., None, None, :]
     weight = jnp.where(atoms < predicted, 1.0 - tau, tau)
-    return jnp.sum(weight * td_loss(predicted, atoms), axis=(1, 2, 3))
+    return jnp.sum(weight * td_loss(predicted, atoms), axis=(-3, -2, -1))

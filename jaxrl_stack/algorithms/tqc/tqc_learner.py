@@ -21,7 +21,7 @@ from jaxrl_stack.algorithms.sac.sac_learner import (
 )
 from jaxrl_stack.algorithms.tqc.quantiles import quantile_huber_rows, truncated
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.ops import q_learning, soft_actor_critic
+from jaxrl_stack.ops import q_learning, sequences, soft_actor_critic
 
 __all__ = ["QF_LOSS_KEY", "QF_MAX_KEY", "QF_MEAN_KEY", "QF_MIN_KEY", "QUANTILES_KEY", "TD_ERROR_MEAN_KEY", "TQCLearner"]
 
@@ -57,17 +57,19 @@ class TQCLearner(SACLearner):
     ) -> tuple[dict[str, jax.Array], jax.Array]:
         quantiles = fwd_out[QF_PREDS]
         next_atoms = truncated(fwd_out[QF_TARGET_NEXT], config.top_quantiles_to_drop_per_net)
+        weights, at_ends, _ = sequences.of_rows(batch)
+        next_values = soft_actor_critic.soft_values(
+            q=next_atoms, logp=fwd_out["logp_next_resampled"][..., None], log_alpha=log_alpha
+        )
         targets = q_learning.n_step_targets(
-            rewards=batch[Columns.REWARDS][:, None],
-            next_values=soft_actor_critic.soft_values(
-                q=next_atoms, logp=fwd_out["logp_next_resampled"][:, None], log_alpha=log_alpha
-            ),
-            terminateds=batch[Columns.TERMINATEDS][:, None],
-            n_step=batch["n_step"][:, None],
+            rewards=batch[Columns.REWARDS][..., None],
+            next_values=at_ends(next_values),
+            terminateds=batch[Columns.TERMINATEDS][..., None],
+            n_step=batch["n_step"][..., None],
             gamma=config.gamma,
         )
-        loss = batch["weights"] * quantile_huber_rows(quantiles=quantiles, targets=targets)
-        q = jax.lax.stop_gradient(jnp.mean(quantiles, axis=(1, 2)))
+        loss = weights * quantile_huber_rows(quantiles=quantiles, targets=targets)
+        q = jax.lax.stop_gradient(jnp.mean(quantiles, axis=(-2, -1)))
         td_error = jnp.abs(q - jnp.mean(targets, axis=-1))
         rows = policy_rows(fwd_out, log_alpha, target_entropy)
         return rows | {QF_MEAN_KEY: q, "qf": loss, TD_ERROR_MEAN_KEY: td_error}, quantiles
