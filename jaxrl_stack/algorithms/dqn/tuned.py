@@ -5,6 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
+from jaxrl_stack.connectors.env_to_module import FrameStacking
+from jaxrl_stack.utils.class_paths import register_class
+
+
+@register_class
+def four_frames(env: Any, spaces: Any, device: Any) -> FrameStacking:
+    """Stacks the last four frames, of which the replay buffer keeps one per step."""
+    return FrameStacking(num_frames=4)
+
 
 # RLlib's own example.
 _CARTPOLE: dict[str, Any] = {
@@ -60,12 +69,42 @@ _MOUNTAIN_CAR = _LUNAR_LANDER | {
     "target_network_update_freq": 5_000,
     "epsilon": [(0, 1.0), (24_000, 0.07)],
 }
+# The network is that of Mnih et al., 2015.
+_ATARI: dict[str, Any] = {
+    "env_config": {"repeat_action_probability": 0.0, "episodic_life": True, "stack_num": 1},
+    "env_to_module_connector": four_frames,
+    "clip_rewards": True,
+    "num_env_runners": 0,
+    "num_envs_per_env_runner": 4,
+    "gym_env_vectorize_mode": "vector_entry_point",
+    "lr": 1e-4,
+    "train_batch_size_per_learner": 32,
+    # An update every 4 steps.
+    "training_intensity": 8,
+    "num_steps_sampled_before_learning_starts": 100_000,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 100_000},
+    "n_step": 1,
+    "double_q": False,
+    "dueling": False,
+    "gamma": 0.99,
+    "target_network_update_freq": 1_000,
+    "epsilon": [(0, 1.0), (1_000_000, 0.01)],
+    "model_config": {
+        "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+        "conv_activation": "relu",
+        "head_fcnet_hiddens": [512],
+        "head_fcnet_activation": "relu",
+    },
+}
+_ATARI_SOURCE = FromLiterature(_ZOO.format("atari, 10M steps; four environments instead of one"))
 
 RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(Measured(450.0, 200_000, (87_696, 199_584, 114_912, 87_696, None)), _DEVICE),
     "CartPole-v1": Tuned(Measured(450.0, 200_000, (81_000, 61_000, 72_000)), _CARTPOLE),
     "LunarLander-v3": Tuned(FromLiterature(_ZOO.format("150k steps of LunarLander-v2")), _LUNAR_LANDER),
     "MountainCar-v0": Tuned(FromLiterature(_ZOO.format("120k steps")), _MOUNTAIN_CAR),
+    "ALE/Breakout-v5": Tuned(_ATARI_SOURCE, _ATARI),
+    "ALE/Pong-v5": Tuned(_ATARI_SOURCE, _ATARI),
 }
 """Environment → settings, and how it is known that they learn."""
 TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}

@@ -110,6 +110,35 @@ _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, {}"
 _BIPEDAL = _MUJOCO | {"num_envs_per_env_runner": 32, "train_batch_size_per_learner": 65_536, "gamma": 0.999}
 _BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, "grad_clip": 0.5}
 
+# The network is that of Mnih et al., 2015.
+_ATARI: dict[str, Any] = {
+    "env_config": {"repeat_action_probability": 0.0, "episodic_life": True},
+    "clip_rewards": True,
+    "num_env_runners": 0,
+    "num_envs_per_env_runner": 8,
+    "gym_env_vectorize_mode": "vector_entry_point",
+    "train_batch_size_per_learner": 1024,
+    "minibatch_size": 256,
+    "num_epochs": 4,
+    "lr": [[0, 2.5e-4], [10_000_000, 1e-5]],
+    "gamma": 0.99,
+    "lambda_": 0.95,
+    "clip_param": 0.1,
+    "vf_clip_param": 1000.0,
+    "vf_loss_coeff": 0.5,
+    "use_kl_loss": False,
+    "entropy_coeff": 0.01,
+    "grad_clip": 0.5,
+    "model_config": {
+        "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+        "conv_activation": "relu",
+        "head_fcnet_hiddens": [512],
+        "head_fcnet_activation": "relu",
+        "vf_share_layers": True,
+    },
+}
+_ATARI_SOURCE = FromLiterature(_ZOO.format("atari, 10M steps; clip_param and lr do not fall to 0"))
+
 RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(
         Measured(475.0, 300_000, (180_224, 188_416, 221_184, 131_072, 122_880)), _DEVICE | _FALLING
@@ -186,6 +215,8 @@ RECORDS: dict[str, Tuned] = {
     "InvertedPendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
     "InvertedDoublePendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
     "BipedalWalker-v3": Tuned(FromLiterature(_ZOO.format("5M steps; without its scaling of rewards")), _BIPEDAL),
+    "ALE/Breakout-v5": Tuned(_ATARI_SOURCE, _ATARI),
+    "ALE/Pong-v5": Tuned(_ATARI_SOURCE, _ATARI),
 }
 """Environment → settings, and how it is known that they learn."""
 TUNED: dict[str, dict[str, Any]] = {env: record.settings for env, record in RECORDS.items()}
