@@ -2,7 +2,7 @@
 
     python -m bench.learning --env gymnax/CartPole-v1
     python -m bench.learning --env gymnax/CartPole-v1 --target 490 --within 500000 --seeds 3
-    python -m bench.learning --only DQN:CartPole-v1,SAC:Pendulum-v1,TQC:gymnax/Pendulum-v1
+    python -m bench.learning --only DQN:CartPole-v1,SAC:gymnax/Pendulum-v1,TQC:Pendulum-v1
     python -m bench.learning --rllib-settings --env Pendulum-v1
     python -m bench.learning --compare-drivers
 

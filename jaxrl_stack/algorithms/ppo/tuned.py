@@ -59,17 +59,6 @@ def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: 
     }
 
 
-# Grids of small numbers, each cell a few of them.
-_GRID: dict[str, Any] = {
-    "lr": 1e-3,
-    "model_config": {
-        "conv_filters": [[16, 2, 1], [32, 2, 1], [64, 2, 1]],
-        "conv_activation": "relu",
-        "head_fcnet_hiddens": [64],
-        "head_fcnet_activation": "tanh",
-    },
-}
-
 _WITHOUT = "without its scaling of rewards, rollouts as long as the batch, 2 layers of 256"
 _BRAX_NOTEBOOK = "google/brax, notebooks/training.ipynb, {} steps; " + _WITHOUT
 _PLAYGROUND = "mujoco_playground/config/dm_control_suite_params.py, 60M steps; " + _WITHOUT
