@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
-from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter, ReturnsSoFar
+from jaxrl_stack.connectors.learner import NormalizeRewards, ScaleRewards
 from jaxrl_stack.utils.class_paths import register_class
 
 
@@ -14,6 +16,36 @@ from jaxrl_stack.utils.class_paths import register_class
 def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
     """Normalises observations by running statistics."""
     return MeanStdFilter()
+
+
+@register_class
+def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[ConnectorV2]:
+    """As `mean_std_filter`, and what `normalized_rewards` needs."""
+    return [ReturnsSoFar(), MeanStdFilter()]
+
+
+@register_class
+def normalized_rewards(observation_space: Any, action_space: Any) -> NormalizeRewards:
+    """The learner reads rewards in units of the spread of discounted returns."""
+    return NormalizeRewards()
+
+
+@register_class
+def rewards_times_10(observation_space: Any, action_space: Any) -> ScaleRewards:
+    """The learner reads ten times the rewards."""
+    return ScaleRewards(factor=10.0)
+
+
+@register_class
+def rewards_times_5(observation_space: Any, action_space: Any) -> ScaleRewards:
+    """The learner reads five times the rewards."""
+    return ScaleRewards(factor=5.0)
+
+
+@register_class
+def rewards_over_10(observation_space: Any, action_space: Any) -> ScaleRewards:
+    """The learner reads a tenth of the rewards."""
+    return ScaleRewards(factor=0.1)
 
 
 # Value errors are far above the default vf_clip_param of 10 in many environments, which would stop the critic from
@@ -54,12 +86,13 @@ def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: 
         "use_kl_loss": False,
         "entropy_coeff": 1e-2,
         "model_config": {"fcnet_hiddens": [256, 256], "fcnet_activation": "swish"},
+        "learner_connector": rewards_times_10,
         **_FILTERED,
         **changed,
     }
 
 
-_WITHOUT = "without its scaling of rewards, rollouts as long as the batch, 2 layers of 256"
+_WITHOUT = "rollouts as long as the batch, 2 layers of 256"
 _BRAX_NOTEBOOK = "google/brax, notebooks/training.ipynb, {} steps; " + _WITHOUT
 _PLAYGROUND = "mujoco_playground/config/dm_control_suite_params.py, 60M steps; " + _WITHOUT
 _PLAYGROUND_SETTINGS = _brax_settings(2048, 30, 32, 1024, 16, gamma=0.995, lr=1e-3)
@@ -98,6 +131,7 @@ _MUJOCO: dict[str, Any] = {
 _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, {}"
 _BIPEDAL = _MUJOCO | {"num_envs_per_env_runner": 32, "train_batch_size_per_learner": 65_536, "gamma": 0.999}
 _BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, "grad_clip": 0.5}
+_BIPEDAL |= {"env_to_module_connector": returns_and_mean_std_filter, "learner_connector": normalized_rewards}
 
 # The network is that of Mnih et al., 2015.
 _ATARI: dict[str, Any] = {
@@ -178,17 +212,20 @@ RECORDS: dict[str, Tuned] = {
     ),
     "brax/ant": Tuned(FromLiterature(_BRAX_NOTEBOOK.format("50M")), _brax_settings(4096, 5, 32, 2048, 4)),
     "brax/humanoid": Tuned(
-        FromLiterature(_BRAX_NOTEBOOK.format("50M")), _brax_settings(2048, 10, 32, 1024, 8, entropy_coeff=1e-3)
+        FromLiterature(_BRAX_NOTEBOOK.format("50M")),
+        _brax_settings(2048, 10, 32, 1024, 8, entropy_coeff=1e-3, learner_connector=rewards_over_10),
     ),
     "brax/humanoidstandup": Tuned(
-        FromLiterature(_BRAX_NOTEBOOK.format("100M")), _brax_settings(2048, 15, 32, 1024, 8, lr=6e-4)
+        FromLiterature(_BRAX_NOTEBOOK.format("100M")),
+        _brax_settings(2048, 15, 32, 1024, 8, lr=6e-4, learner_connector=rewards_over_10),
     ),
     "brax/halfcheetah": Tuned(
         FromLiterature(_BRAX_NOTEBOOK.format("50M")),
-        _brax_settings(2048, 20, 32, 512, 8, gamma=0.95, entropy_coeff=1e-3),
+        _brax_settings(2048, 20, 32, 512, 8, gamma=0.95, entropy_coeff=1e-3, learner_connector=None),
     ),
     "brax/pusher": Tuned(
-        FromLiterature(_BRAX_NOTEBOOK.format("50M")), _brax_settings(2048, 30, 16, 512, 8, gamma=0.95)
+        FromLiterature(_BRAX_NOTEBOOK.format("50M")),
+        _brax_settings(2048, 30, 16, 512, 8, gamma=0.95, learner_connector=rewards_times_5),
     ),
     "playground/CartpoleBalance": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS),
     "playground/CheetahRun": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS),
@@ -203,7 +240,7 @@ RECORDS: dict[str, Tuned] = {
     "Reacher-v5": Tuned(_SCHULMAN, _MUJOCO),
     "InvertedPendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
     "InvertedDoublePendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
-    "BipedalWalker-v3": Tuned(FromLiterature(_ZOO.format("5M steps; without its scaling of rewards")), _BIPEDAL),
+    "BipedalWalker-v3": Tuned(FromLiterature(_ZOO.format("5M steps")), _BIPEDAL),
     "ALE/Breakout-v5": Tuned(_ATARI_SOURCE, _ATARI),
     "ALE/Pong-v5": Tuned(_ATARI_SOURCE, _ATARI),
 }
