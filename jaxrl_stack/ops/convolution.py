@@ -14,7 +14,10 @@ Margins = tuple[tuple[int, int], tuple[int, int]]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve(images: jax.Array, kernel: jax.Array, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """A convolution.
+    """A convolution, with derivatives in reverse: of any order, ``jax.jacrev(jax.jacrev(...))`` for example.
+
+    Forward derivatives are refused by JAX with a TypeError: ``jax.jvp``, ``jax.jacfwd``, ``jax.hessian``. They would
+    need a derivative that is transposed into fast gradients, and JAX has none that it can batch.
 
     Args:
         images: ``[N, H, W, C]``.

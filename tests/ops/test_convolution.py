@@ -35,6 +35,17 @@ def test_gradients_are_those_that_jax_derives(stride, margins):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, derived)
 
 
+def test_second_derivatives_come_in_reverse():
+    images, kernel = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, 5, 4, 2), (3, 2, 2, 1)])
+    )
+    losses = [lambda k, f=f: jnp.sum(jnp.sin(f(images, k, (2, 1), ((1, 0), (0, 1))))) for f in (convolve, plain)]
+    own = jax.jit(jax.jacrev(jax.jacrev(losses[0])))(kernel)
+    np.testing.assert_allclose(own, jax.jit(jax.hessian(losses[1]))(kernel), rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.eval_shape(jax.jacfwd(losses[0]), kernel)
+
+
 def test_in_a_loop_all_of_them_have_the_order_of_axes_that_fast_kernels_take():
     def step(kernel, images):
         return kernel - jax.grad(lambda k: jnp.sum(jnp.sin(convolve(images, k, (2, 2), VALID))))(kernel), None
