@@ -57,6 +57,11 @@ class Timing:
         return statistics.median(self.rates)
 
     @property
+    def rate_per_core(self) -> float:
+        """Median environment steps per CPU second, which other processes on the machine do not slow down as much."""
+        return statistics.median(rate / cores for rate, cores in zip(self.rates, self.cores, strict=True))
+
+    @property
     def seconds_per_iteration(self) -> float:
         return self.steps_per_iteration / self.rate
 
@@ -156,7 +161,10 @@ def report_of(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
-    """Print rows under column names; None becomes a dash, floats three significant digits."""
+    """Print rows under column names; None becomes a dash, floats three significant digits.
+
+    A column without any value is left out.
+    """
 
     def cell(value: Any) -> str:
         if value is None:
@@ -166,10 +174,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         return str(value)
 
     table = Table(title=title, caption=caption or None)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    shown = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
+    for index in shown:
+        table.add_column(columns[index], justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(cell, row))
+        table.add_row(*(cell(row[index]) for index in shown))
     # Piped into a file, a table must not be folded at 80 columns.
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)

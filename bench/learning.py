@@ -9,7 +9,8 @@
 Settings are the tuned ones of the algorithm, targets and steps those that stand beside them (``jaxrl list tuned``).
 With ``--json FILE`` every run is appended to FILE as a line of JSON, with its commit, as soon as it is done; runs
 that stand there already are not run again, so that a later day goes on where this one stopped. Those that the tuned
-settings' results come from are in ``bench/learning.jsonl``.
+settings' results come from are in ``bench/learning.jsonl``. With ``--checkpoints DIR`` a run of hours is kept in DIR
+while it lasts, and goes on from there when the same command is given again.
 
 A seed passes if ``env_runners/episode_return_mean`` (the last 100 finished episodes; for SAC and TQC the last 5, as in
 RLlib's example: all of its training is 100 episodes) reaches the target within that many env steps. Exits with 1
@@ -25,6 +26,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,6 +95,58 @@ class Journal:
         return {**run, **measured, "commit": self.commit}
 
 
+@dataclasses.dataclass(frozen=True)
+class Unfinished:
+    """Runs that are not done yet, a folder each: a checkpoint, and in ``progress.json`` how far it got.
+
+    Args:
+        path: Their folder; None keeps nothing.
+        every_s: Seconds from one checkpoint of a run to the next.
+    """
+
+    path: Path | None = None
+    every_s: float = 300.0
+
+    def resume(self, run: Mapping[str, Any], algo: Any) -> dict[str, Any]:
+        """How far a run got, from its start if it is not there; `algo` takes over its checkpoint.
+
+        Raises:
+            SystemExit: What is there is another run of this algorithm, environment and seed.
+        """
+        progress = {"run": dict(run), "best": float("-inf"), "steps": 0, "seconds": 0.0, "curve": []}
+        if not self.path or not (path := self._folder(run) / "progress.json").exists():
+            return progress
+        progress = json.loads(path.read_text())
+        if progress["run"] != run:
+            raise SystemExit(
+                f"--checkpoints {self.path}: {path} is of the run {progress['run']}; choose another folder."
+            )
+        algo.restore_from_path(path.parent / str(progress["steps"]))
+        return progress
+
+    def save(self, algo: Any, progress: Mapping[str, Any]) -> None:
+        """Keep a run as it is now. An interruption meanwhile leaves what was kept before."""
+        if not self.path:
+            return
+        folder = self._folder(progress["run"])
+        algo.save_to_path(folder / str(progress["steps"]))
+        (folder / "progress.new").write_text(json.dumps(progress))
+        (folder / "progress.new").replace(folder / "progress.json")
+        for old in folder.iterdir():
+            if old.is_dir() and old.name != str(progress["steps"]):
+                shutil.rmtree(old)
+        print({name: progress[name] for name in ("steps", "best", "seconds")}, flush=True)
+
+    def remove(self, run: Mapping[str, Any]) -> None:
+        """A run is done."""
+        if self.path:
+            shutil.rmtree(self._folder(run), ignore_errors=True)
+
+    def _folder(self, run: Mapping[str, Any]) -> Path:
+        assert self.path
+        return self.path / "-".join((run["algorithm"], run["env"].replace("/", "-"), str(run["seed"])))
+
+
 def rllib_settings() -> dict[str, dict[str, Any]]:
     """What RLlib's own examples train these environments with; everything else is PPO's default."""
     from jaxrl_stack.algorithms.ppo.tuned import mean_std_filter
@@ -152,22 +206,35 @@ def building(env: str, seed: int, settings: Mapping[str, Any], algorithm: str = 
 
 
 def run_seed(
-    env: str, seed: int, settings: Mapping[str, Any], target: float, within: int, algorithm: str = "PPO"
+    env: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    target: float,
+    within: int,
+    algorithm: str = "PPO",
+    unfinished: Unfinished = Unfinished(),
+    run: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """Train one seed until the target or the limit, whichever comes first."""
-    started, best, steps = time.perf_counter(), float("-inf"), 0
+    """Train one seed until the target or the limit, whichever comes first; `run` says which one, to `unfinished`."""
+    started = saved = time.perf_counter()
     with building(env, seed, settings, algorithm) as algo:
-        while best < target and steps < within:
+        progress = unfinished.resume(run, algo)
+        before = progress["seconds"]
+        while progress["best"] < target and progress["steps"] < within:
             result = algo.train()
-            mean = result["env_runners"]["episode_return_mean"]
-            best = max(best, mean) if mean == mean else best
-            steps = int(result["num_env_steps_sampled_lifetime"])
-        seconds = time.perf_counter() - started
+            mean = float(result["env_runners"]["episode_return_mean"])
+            progress["best"] = max(progress["best"], mean) if mean == mean else progress["best"]
+            progress["steps"] = int(result["num_env_steps_sampled_lifetime"])
+            progress["seconds"] = before + time.perf_counter() - started
+            if time.perf_counter() - saved > unfinished.every_s:
+                progress["curve"].append((progress["steps"], round(mean, 2)))
+                unfinished.save(algo, progress)
+                saved = time.perf_counter()
     return {
-        "reached": best >= target and steps <= within,
-        "best_return": round(best, 2),
-        "env_steps": steps,
-        "seconds": round(seconds, 2),
+        "reached": progress["best"] >= target and progress["steps"] <= within,
+        "best_return": round(progress["best"], 2),
+        "env_steps": progress["steps"],
+        "seconds": round(before + time.perf_counter() - started, 2),
     }
 
 
@@ -257,11 +324,13 @@ def run_all_seeds(
     within = args.within or (criterion.within if criterion else None)
     if target is None or within is None:
         raise SystemExit(f"--env {env}: give --target and --within.")
-    passed = 0
+    passed, unfinished = 0, Unfinished(args.checkpoints)
     for seed in range(args.seeds):
         run = {"algorithm": algorithm, "env": env, "seed": seed, "target": target, "within": within}
         run |= overrides(args) | ({"settings": "rllib"} if args.rllib_settings else {})
-        result = journal.once(run, functools.partial(run_seed, env, seed, settings, target, within, algorithm))
+        trained = functools.partial(run_seed, env, seed, settings, target, within, algorithm, unfinished, run)
+        result = journal.once(run, trained)
+        unfinished.remove(run)
         print(result, flush=True)
         passed += result["reached"]
     print(f"{algorithm} on {env}: {passed} of {args.seeds} seeds reach {target:g} within {within:,} steps")
@@ -332,6 +401,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--env-runners", type=int, metavar="N", help="override num_env_runners")
     parser.add_argument("--envs", type=int, metavar="N", help="override num_envs_per_env_runner")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it holds")
+    parser.add_argument(
+        "--checkpoints", type=Path, metavar="DIR", help="keep runs in DIR until they are done; go on there"
+    )
     args = parser.parse_args(arguments)
 
     journal = Journal(args.json, harness.commit())

@@ -1,26 +1,63 @@
-"""PPO training throughput on gymnax CartPole: the public API beside two hand-written loops, measured in turns.
+"""PPO training throughput on gymnax environments: the public API beside two hand-written loops, measured in turns.
 
     python -m bench.throughput --contenders sorting,tight,api --envs 4,64,512,2048 --devices 1,2 --json out.json
+    python -m bench.throughput --env Breakout-MinAtar --contenders sorting,api --envs 64,512 --devices 1
+    python -m bench.throughput --contenders unmasked,masked --envs 64 --devices 1
 
-All contenders train with the same settings (128 steps, 4 epochs, 4 minibatches, 64x64 tanh actor and critic). One
-process serves all device counts: a loop on one device is as fast beside a second, idle CPU device as without it.
+All contenders train with the same settings: 128 steps, 4 epochs, 4 minibatches; on CartPole a 64x64 tanh actor and
+critic, on MinAtar one convolution (16 channels, 3x3) and a dense layer of 128 for each, with relu. One process serves
+all device counts: a loop on one device is as fast beside a second, idle CPU device as without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench import harness
 
-NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS = 128, 4, 4, (64, 64)
+NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES = 128, 4, 4
 TOGETHER = 16
 """Training steps per call of the contenders "together" and "sorting_together"."""
 STAGES = ("rollout", "advantages", "update")
-BASELINE, TIGHTEST = "sorting", "tight"
+BASELINE, TIGHTEST, UNMASKED = "sorting", "tight", "unmasked"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    Args:
+        env: gymnax's name of the environment.
+        hiddens: Widths of the dense layers of actor and critic.
+        filters: Of the convolutions before these: (channels, kernel, stride) of each.
+    """
+
+    env: str
+    hiddens: tuple[int, ...]
+    filters: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def model_config(self) -> dict[str, Any]:
+        """Settings of the same networks."""
+        if not self.filters:
+            return {"fcnet_hiddens": list(self.hiddens), "fcnet_activation": "tanh", "vf_share_layers": False}
+        return {
+            "conv_filters": [list(each) for each in self.filters],
+            "conv_activation": "relu",
+            "head_fcnet_hiddens": list(self.hiddens),
+            "head_fcnet_activation": "relu",
+            "vf_share_layers": False,
+        }
+
+
+TASKS = {
+    task.env: task for task in (Task("CartPole-v1", (64, 64)), Task("Breakout-MinAtar", (128,), filters=((16, 3, 1),)))
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +65,14 @@ class Entry:
     """A contender that can be asked for by name.
 
     Args:
-        make: (num_envs, num_devices, until) -> a compiled loop with `step`, `steps_per_iteration`, `compile_s`.
+        make: (task, num_envs, num_devices, until) -> a compiled loop with `step`, `steps_per_iteration`, `compile_s`.
         multi_device: Whether it runs on more than one device.
+        has_images: Whether it trains on images.
     """
 
-    make: Callable[[int, int, str], Any]
+    make: Callable[[Task, int, int, str], Any]
     multi_device: bool
+    has_images: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,42 +84,52 @@ class ApiLoop:
     compile_s: float
 
 
-def make_sorting(num_envs: int, num_devices: int, until: str) -> Any:
-    from bench.baselines.sorting_loop import make_loop
+def make_sorting(task: Task, num_envs: int, num_devices: int, until: str, num_iterations: int = 1) -> Any:
+    from bench.baselines.sorting_loop import gymnax_environments, make_loop
 
-    return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices, until=until)
-
-
-def make_sorting_together(num_envs: int, num_devices: int, until: str) -> Any:
-    from bench.baselines.sorting_loop import make_loop
-
-    sizes = (num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices)
-    return make_loop(*sizes, until=until, num_iterations=TOGETHER)
+    sizes = (num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, task.hiddens, num_devices)
+    environments = gymnax_environments(task.env, num_envs)
+    return make_loop(
+        *sizes, environments=environments, filters=task.filters, until=until, num_iterations=num_iterations
+    )
 
 
-def make_tight(num_envs: int, num_devices: int, until: str) -> Any:
+def make_tight(task: Task, num_envs: int, num_devices: int, until: str) -> Any:
     from bench.baselines.tight_loop import make_loop
 
-    return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDENS, num_devices, until=until)
+    return make_loop(num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, task.hiddens, num_devices, until=until)
 
 
-def make_together(num_envs: int, num_devices: int, until: str) -> ApiLoop:
-    """The public API with several training steps per `train()`, as the public loops have all of theirs in one scan."""
-    return make_api(num_envs, num_devices, until, num_training_steps=TOGETHER)
+def make_masked(task: Task, num_envs: int, num_devices: int, until: str, *, has_mask: bool) -> ApiLoop:
+    """The public API, with a mask of actions beside the observations or without."""
+    from bench.masked_env import MaskedEnv
+
+    environment = {"env": MaskedEnv, "env_config": {"env": task.env, "has_mask": has_mask}}
+    return make_api(task, num_envs, num_devices, until, environment=environment)
 
 
-def make_api(num_envs: int, num_devices: int, until: str, *, num_training_steps: int = 1) -> ApiLoop:
-    """The public API with the settings that the hand-written loops have as defaults."""
+def make_api(
+    task: Task,
+    num_envs: int,
+    num_devices: int,
+    until: str,
+    *,
+    num_training_steps: int = 1,
+    environment: Mapping[str, Any] | None = None,
+) -> ApiLoop:
+    """The public API with the settings that the hand-written loops have as defaults.
+
+    Several training steps per `train()` are what the public loops do, which have all of theirs in one scan.
+    """
     import jax
 
     from jaxrl_stack.algorithms.ppo import PPOConfig
-    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
     on_cpu = jax.devices()[0].platform == "cpu"
     batch_size = num_envs * NUM_STEPS
     config = (
         PPOConfig()
-        .environment("gymnax/CartPole-v1")
+        .environment(**(environment or {"env": f"gymnax/{task.env}"}))
         .env_runners(num_envs_per_env_runner=num_envs)
         .learners(num_cpus_per_learner=num_devices if on_cpu else 1, num_gpus_per_learner=0 if on_cpu else num_devices)
         .training(
@@ -98,9 +147,7 @@ def make_api(num_envs: int, num_devices: int, until: str, *, num_training_steps:
             grad_clip=0.5,
             grad_clip_by="global_norm",
         )
-        .rl_module(
-            model_config=DefaultModelConfig(fcnet_hiddens=list(HIDDENS), fcnet_activation="tanh", vf_share_layers=False)
-        )
+        .rl_module(model_config=task.model_config)
         .reporting(min_sample_timesteps_per_iteration=num_training_steps * batch_size)
         .debugging(seed=0)
     )
@@ -151,10 +198,12 @@ def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
 
 ENTRIES = {
     "sorting": Entry(make_sorting, multi_device=False),
-    "tight": Entry(make_tight, multi_device=True),
+    "tight": Entry(make_tight, multi_device=True, has_images=False),
     "api": Entry(make_api, multi_device=True),
-    "sorting_together": Entry(make_sorting_together, multi_device=False),
-    "together": Entry(make_together, multi_device=True),
+    "sorting_together": Entry(functools.partial(make_sorting, num_iterations=TOGETHER), multi_device=False),
+    "together": Entry(functools.partial(make_api, num_training_steps=TOGETHER), multi_device=True),
+    "unmasked": Entry(functools.partial(make_masked, has_mask=False), multi_device=True),
+    "masked": Entry(functools.partial(make_masked, has_mask=True), multi_device=True),
 }
 
 
@@ -173,32 +222,38 @@ class Row:
     cores: float = 0.0
     ratio_to_sorting: float | None = None
     ratio_to_tight: float | None = None
+    ratio_to_unmasked: float | None = None
+    steps_per_cpu_s: float = 0.0
     stages_ms: dict[str, float] | None = None
 
 
 def measure(names: list[str], num_envs: int, device_counts: list[int], args: argparse.Namespace) -> list[Row]:
     """Build every contender for one number of environments, then time all of them in turns."""
+    task = TASKS[args.env]
     loops: dict[tuple[str, int, str], Any] = {}
     rows: dict[tuple[str, int], Row] = {}
     for name in names:
         entry = ENTRIES[name]
         for num_devices in device_counts if entry.multi_device else [1]:
-            loop = entry.make(num_envs, num_devices, STAGES[-1])
+            loop = entry.make(task, num_envs, num_devices, STAGES[-1])
             loops[name, num_devices, STAGES[-1]] = loop
             rows[name, num_devices] = Row(name, num_envs, num_devices, loop.compile_s)
             if args.stages:
                 for until in STAGES[:-1]:
-                    loops[name, num_devices, until] = entry.make(num_envs, num_devices, until)
+                    loops[name, num_devices, until] = entry.make(task, num_envs, num_devices, until)
 
     timings = harness.interleave(loops, args.rounds, args.seconds)
     for (name, num_devices), row in rows.items():
         timing = timings[name, num_devices, STAGES[-1]]
         row.steps_per_s, row.cores = timing.rate, sorted(timing.cores)[len(timing.cores) // 2]
         row.steps_per_s_min, row.steps_per_s_max = min(timing.rates), max(timing.rates)
+        row.steps_per_cpu_s = timing.rate_per_core
         if (BASELINE, 1) in rows:
             row.ratio_to_sorting = timing.ratio_to(timings[BASELINE, 1, STAGES[-1]])
         if (TIGHTEST, num_devices) in rows:
             row.ratio_to_tight = timing.ratio_to(timings[TIGHTEST, num_devices, STAGES[-1]])
+        if (UNMASKED, num_devices) in rows:
+            row.ratio_to_unmasked = timing.ratio_to(timings[UNMASKED, num_devices, STAGES[-1]])
         if args.stages:
             until = [timings[name, num_devices, stage].seconds_per_iteration * 1e3 for stage in STAGES]
             row.stages_ms = {
@@ -206,13 +261,13 @@ def measure(names: list[str], num_envs: int, device_counts: list[int], args: arg
             }
     if args.memory:
         for (name, num_devices), row in rows.items():
-            row.peak_mb = peak_mb(name, num_envs, num_devices)
+            row.peak_mb = peak_mb(args.env, name, num_envs, num_devices)
     return list(rows.values())
 
 
-def peak_mb(name: str, num_envs: int, num_devices: int) -> float:
+def peak_mb(env: str, name: str, num_envs: int, num_devices: int) -> float:
     """Peak memory of a process that runs one contender: of the accelerator if there is one, else of the host."""
-    arguments = ["--contenders", name, "--envs", str(num_envs), "--devices", str(num_devices)]
+    arguments = ["--env", env, "--contenders", name, "--envs", str(num_envs), "--devices", str(num_devices)]
     arguments += ["--rounds", "1", "--seconds", "0", "--no-stages"]
     report = harness.report_of("bench.throughput", *arguments)
     return (report["device_peak_bytes"] or report["host_peak_bytes"]) / 2**20
@@ -220,7 +275,7 @@ def peak_mb(name: str, num_envs: int, num_devices: int) -> float:
 
 def print_rows(rows: list[Row], args: argparse.Namespace) -> None:
     harness.print_table(
-        f"PPO training, gymnax CartPole-v1, {NUM_STEPS} steps, {NUM_EPOCHS} epochs, {NUM_MINIBATCHES} minibatches",
+        f"PPO training, gymnax {args.env}, {NUM_STEPS} steps, {NUM_EPOCHS} epochs, {NUM_MINIBATCHES} minibatches",
         [
             "contender",
             "envs",
@@ -230,6 +285,8 @@ def print_rows(rows: list[Row], args: argparse.Namespace) -> None:
             "max",
             "÷ sorting",
             "÷ tight",
+            "÷ unmasked",
+            "steps/CPU s",
             "cores used",
             "compile s",
             "peak MB",
@@ -245,6 +302,8 @@ def print_rows(rows: list[Row], args: argparse.Namespace) -> None:
                 row.steps_per_s_max,
                 row.ratio_to_sorting,
                 row.ratio_to_tight,
+                row.ratio_to_unmasked,
+                row.steps_per_cpu_s,
                 row.cores,
                 row.compile_s,
                 row.peak_mb,
@@ -264,6 +323,7 @@ def integers(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.throughput", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--contenders", default="sorting,tight,api", help="comma-separated: " + ", ".join(ENTRIES))
+    parser.add_argument("--env", choices=list(TASKS), default="CartPole-v1", help="gymnax's name")
     parser.add_argument("--envs", type=integers, default=[4, 64, 512, 2048], help="numbers of environments")
     parser.add_argument("--devices", type=integers, default=[1, 2], help="numbers of devices")
     parser.add_argument("--rounds", type=int, default=5, help="turns of every contender")
@@ -275,6 +335,9 @@ def main() -> None:
     names = args.contenders.split(",")
     if unknown := [name for name in names if name not in ENTRIES]:
         parser.error(f"unknown contender {unknown[0]!r}; choose from {', '.join(ENTRIES)}")
+
+    if TASKS[args.env].filters and (blind := [name for name in names if not ENTRIES[name].has_images]):
+        parser.error(f"--env {args.env}: {blind[0]!r} does not train on images; leave it out of --contenders")
 
     import jax
 

@@ -19,7 +19,9 @@ import pytest
 
 from bench import first_hour, harness, host_throughput, learning, off_policy_throughput, pong
 from bench.baselines import dqn_loop, sac_loop, sorting_loop, tight_loop
+from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
+from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
 BASELINES = Path(sorting_loop.__file__).parent
@@ -114,6 +116,32 @@ def test_loops_run_and_time_every_stage(module):
     assert all(map(math.isfinite, losses)) and loops["update"].steps_per_iteration == 32
 
 
+def test_the_sorting_loop_trains_on_images():
+    def seen(state):
+        return jnp.broadcast_to(state[:, None, None, None], (4, 5, 5, 1)) > 2
+
+    def step(key, state, action):
+        state = jnp.where(state > 4, 0, state + 1)
+        return seen(state), state, action.astype(jnp.float32), state == 0
+
+    environments = sorting_loop.Environments(2, lambda key: (seen(jnp.zeros(4)), jnp.zeros(4)), step)
+    loop = sorting_loop.make_loop(**SMALL, environments=environments, filters=((2, 3, 2),))
+    first, *_, last = (loop.step() for _ in range(6))
+    assert all(map(math.isfinite, (last["policy_loss"], last["vf_loss"]))) and last["entropy"] != first["entropy"]
+
+
+def test_masks_that_are_measured_change_nothing_else():
+    masked, plain = (MaskedEnv({"env": "CartPole-v1", "has_mask": has_mask}) for has_mask in (True, False))
+    check_jax_env(masked)
+    key = jax.random.key(0)
+    obs, state = jax.jit(masked.reset)(key, masked.params)
+    seen, same, expected = jax.jit(
+        lambda key, state: [env.step(key, state, 1, masked.params).obs for env in (masked, masked, plain)]
+    )(key, state)
+    np.testing.assert_array_equal(seen["observations"], expected)
+    np.testing.assert_array_equal([obs["action_mask"], same["action_mask"]], np.ones((2, 2), np.float32))
+
+
 def test_loops_refuse_what_they_cannot_run():
     with pytest.raises(ValueError, match="num_devices=2.*one device"):
         sorting_loop.make_loop(4, num_devices=2)
@@ -138,6 +166,9 @@ def test_unknown_contenders_are_named():
     command = [sys.executable, "-m", "bench.throughput", "--contenders", "quick"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2 and "unknown contender 'quick'" in result.stderr
+    command[-1:] = ["tight", "--env", "Breakout-MinAtar"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and "'tight' does not train on images" in result.stderr
 
 
 def test_report_can_be_written_to_a_file(tmp_path: Path):
@@ -482,6 +513,33 @@ def test_learning_goes_on_where_a_journal_ends(tmp_path: Path):
     assert len(measured) == 2
     learning.Journal().once({"seed": 0}, measure)
     assert len(measured) == 3
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, capsys):
+    settings = {"num_envs_per_env_runner": 8, "train_batch_size_per_learner": 256, "minibatch_size": 256}
+    settings |= {"num_epochs": 1, "model_config": {"fcnet_hiddens": [8]}}
+    run = {"algorithm": "PPO", "env": "gymnax/CartPole-v1", "seed": 0}
+    unfinished = learning.Unfinished(tmp_path, every_s=0.0)
+
+    def train(within: int) -> dict[str, Any]:
+        return learning.run_seed(run["env"], 0, settings, 501.0, within, unfinished=unfinished, run=run)
+
+    first = train(512)
+    folder = tmp_path / "PPO-gymnax-CartPole-v1-0"
+    assert {path.name for path in folder.iterdir()} == {"512", "progress.json"}
+    second = train(768)
+    assert (first["env_steps"], second["env_steps"]) == (512, 768)
+    # Two checkpoints of the first, one of the second.
+    assert [json.loads(line.replace("'", '"'))["steps"] for line in capsys.readouterr().out.splitlines()] == [
+        256,
+        512,
+        768,
+    ]
+    assert second["seconds"] > first["seconds"] and second["best_return"] >= first["best_return"]
+    with pytest.raises(SystemExit, match="choose another folder"):
+        unfinished.resume({**run, "target": 1.0}, None)
+    unfinished.remove(run)
+    assert not folder.exists()
 
 
 def test_learning_knows_the_criteria_of_every_algorithm(tmp_path: Path, capsys):

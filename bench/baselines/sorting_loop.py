@@ -91,6 +91,27 @@ class ActorCritic(nn.Module):
         return mlp(self.num_actions, 0.01), mlp(1, 1.0)[..., 0]
 
 
+class ConvActorCritic(nn.Module):
+    """The same of images, with relu: convolutions (channels, kernel, stride) come before the dense layers."""
+
+    num_actions: int
+    filters: tuple[tuple[int, int, int], ...]
+    hiddens: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def cnn(num_outputs: int, scale: float) -> jax.Array:
+            x = obs.astype(jnp.float32)
+            for channels, size, stride in self.filters:
+                x = nn.relu(nn.Conv(channels, (size, size), (stride, stride))(x))
+            x = x.reshape(x.shape[0], -1)
+            for width in self.hiddens:
+                x = nn.relu(nn.Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x))
+            return nn.Dense(num_outputs, kernel_init=nn.initializers.orthogonal(scale))(x)
+
+        return cnn(self.num_actions, 0.01), cnn(1, 1.0)[..., 0]
+
+
 class Transition(NamedTuple):
     obs: jax.Array
     action: jax.Array
@@ -115,6 +136,7 @@ def make_loop(
     seed: int = 0,
     *,
     environments: Environments | None = None,
+    filters: tuple[tuple[int, int, int], ...] = (),
     lr: float = 2.5e-4,
     gamma: float = 0.99,
     lambda_: float = 0.95,
@@ -137,6 +159,7 @@ def make_loop(
         num_devices: Must be 1.
         seed: Seed of networks, environments and shuffles.
         environments: `num_envs` of them; None: gymnax's CartPole.
+        filters: Of convolutions before the layers, for images: (channels, kernel, stride) of each.
         lr: Adam's step size.
         gamma: Discount per step.
         lambda_: GAE's lambda.
@@ -160,7 +183,10 @@ def make_loop(
         raise ValueError(f"num_minibatches={num_minibatches} does not divide the {num_rows} rows of a batch")
 
     environments = environments or gymnax_environments("CartPole-v1", num_envs)
-    network = ActorCritic(environments.num_actions, tuple(hiddens))
+    if filters:
+        network: nn.Module = ConvActorCritic(environments.num_actions, tuple(filters), tuple(hiddens))
+    else:
+        network = ActorCritic(environments.num_actions, tuple(hiddens))
     forward: Callable[..., Any] = network.apply
     key, init_key, reset_key = jax.random.split(jax.random.key(seed), 3)
     obs, env_state = environments.reset(reset_key)
