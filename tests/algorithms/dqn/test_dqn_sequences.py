@@ -8,10 +8,16 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.models.base import Encoder
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.ops.sequences import sequence_priorities
+from jaxrl_stack.replay.device_replay import DeviceReplay
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32), gym.spaces.Discrete(3)
 SETTINGS = {"fcnet_hiddens": [4], "head_fcnet_hiddens": [], "use_lstm": True, "lstm_cell_size": 3}
@@ -89,3 +95,92 @@ def test_no_gradient_flows_into_burn_in_nor_into_the_next_values():
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(of_now[1]))
     of_next = jax.jit(jax.grad(functools.partial(total, "qf_next_preds"), argnums=(0, 1)))(batch["obs"], state)
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(of_next))
+
+
+class WithUnusedState(Encoder):
+    """An encoder without memory that takes and returns a recurrent state: how many steps it has seen."""
+
+    def __init__(self, encoder):
+        self.encoder = encoder
+
+    def get_initial_state(self):
+        return {"seen": jnp.zeros(1)}
+
+    def __call__(self, inputs):
+        seen = inputs["state_in"]["seen"] + inputs["obs"].shape[1]
+        return {**self.encoder({"obs": inputs["obs"]}), "state_out": {"seen": seen}}
+
+
+class StatefulWithoutMemory(DefaultDQNRLModule):
+    def setup(self):
+        super().setup()
+        self.encoder = WithUnusedState(self.encoder)
+
+
+def drawn_sequences(n_step, alpha):
+    """Sequences of a store with episodes that end in both ways and one that goes on, of two environments."""
+    rng, (num_steps, num_envs) = np.random.default_rng(1), (12, 2)
+    kinds = rng.choice(3, p=[0.7, 0.15, 0.15], size=(num_steps, num_envs))
+    columns = {
+        "obs": rng.normal(size=(num_steps, num_envs, 2)).astype(np.float32),
+        "final_obs": rng.normal(size=(num_steps, num_envs, 2)).astype(np.float32),
+        "actions": rng.integers(3, size=(num_steps, num_envs)),
+        "rewards": rng.normal(size=(num_steps, num_envs)).astype(np.float32),
+        "terminateds": kinds == 1,
+        "truncateds": kinds == 2,
+        "state_in": {"seen": np.zeros((num_steps, num_envs, 1), np.float32)},
+    }
+    assert {0, 1, 2} == set(kinds[:-1].ravel()) and 0 in kinds[-1]
+    # What goes on leads to the next row.
+    goes_on = (kinds == 0)[:-1, :, None]
+    columns["final_obs"][:-1] = np.where(goes_on, columns["obs"][1:], columns["final_obs"][:-1])
+    settings = {"capacity": 24, "num_envs": num_envs, "alpha": alpha, "extra_columns": ("state_in",)}
+    replay = DeviceReplay(batch_size=16, n_step=n_step, gamma=0.5, **settings)
+
+    @jax.jit
+    def draw(columns):
+        return replay.sample_sequences(
+            replay.add(replay.init(columns), columns), jax.random.key(0), length=4, burn_in=1
+        )
+
+    return jax.tree.map(np.asarray, draw(columns)[0])
+
+
+@pytest.mark.parametrize(("n_step", "alpha", "double_q", "dueling"), [(1, None, False, False), (3, 0.6, True, True)])
+def test_an_update_from_sequences_is_that_from_their_windows(n_step, alpha, double_q, dueling):
+    batch = drawn_sequences(n_step, alpha)
+    batch["weights"] = np.linspace(0.2, 1.0, 16, dtype=np.float32)
+    config = DQNConfig().environment(observation_space=BOX, action_space=DISCRETE)
+    config.training(gamma=0.5, double_q=double_q, dueling=dueling, burn_in_len=1, grad_clip=None, adam_epsilon=1.0)
+    config.rl_module(model_config={"fcnet_hiddens": [4], "head_fcnet_hiddens": []})
+    stateless = config.build_learner()
+    stateful = config.copy().rl_module(rl_module_spec=RLModuleSpec(module_class=StatefulWithoutMemory)).build_learner()
+    # Other weights of the targets, the same for both.
+    own = {
+        name: x + 0.1 * name.startswith("_target")
+        for name, x in stateless.get_state()["rl_module"]["default_policy"].items()
+    }
+    stateless.set_state({"rl_module": {"default_policy": own}})
+    renamed = {name.replace("encoder/", "encoder/encoder/"): x for name, x in own.items()}
+    stateful.set_state({"rl_module": {"default_policy": renamed}})
+
+    # Every step that counts is a row, which leads to the observation after its window.
+    item, step = np.nonzero(batch["loss_mask"])
+    last = step + batch["n_step"][item, step].astype(int) - 1
+    columns = ("obs", "actions", "rewards", "terminateds", "truncateds", "n_step")
+    rows = {name: batch[name][item, step] for name in columns}
+    rows |= {"new_obs": batch["new_obs"][item, last], "weights": batch["weights"][item]}
+
+    priorities = stateful.update_rows(Experience.of_rows({"default_policy": batch}))[("default_policy", "td_error")]
+    errors = np.zeros(batch["loss_mask"].shape, np.float32)
+    found = stateless.update_rows(Experience.of_rows({"default_policy": rows}))
+    errors[item, step] = found[("default_policy", "td_error")]
+    np.testing.assert_allclose(priorities, sequence_priorities(errors, batch["loss_mask"]), rtol=1e-5)
+    results = [learner.row_results()["default_policy"] for learner in (stateful, stateless)]
+    for name in ("qf_loss", "qf_mean", "qf_min", "qf_max", "td_error_mean", "gradients_default_optimizer_global_norm"):
+        np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-5, err_msg=name)
+    after = [learner.get_state()["rl_module"]["default_policy"] for learner in (stateful, stateless)]
+    for name, weights in after[1].items():
+        other = after[0][name.replace("encoder/", "encoder/encoder/")]
+        np.testing.assert_allclose(other, weights, rtol=1e-5, atol=1e-7, err_msg=name)
+    assert any(not np.array_equal(weights, own[name]) for name, weights in after[1].items())
