@@ -43,6 +43,12 @@ def gymnasium_and_tune(environment, ray_session):
     return executed("02_gymnasium_and_tune.ipynb")
 
 
+@pytest.fixture(scope="module")
+def pixels_and_memory(environment):
+    del environment
+    return executed("03_pixels_and_memory.ipynb")
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -110,3 +116,20 @@ def test_tune_finds_the_best_trial(gymnasium_and_tune):
     shown = text(gymnasium_and_tune, "tune")
     assert "lr 0.001: " in shown
     assert "PPO(env='CartPole-v1', iteration=2" in shown
+
+
+def test_pixels_and_masks_are_shown(pixels_and_memory):
+    (live, _) = data(pixels_and_memory, "pixels", "text/html")
+    assert "Breakout-MinAtar" in live and "iteration 2" in live
+    assert text(pixels_and_memory, "planes").startswith("action: ")
+    assert "share of rows without a valid action: 0.0" in text(pixels_and_memory, "mask")
+    assert text(pixels_and_memory, "moves") == "with one match: [1.0, 0.0, 0.0]\n"
+    for cell in ("planes", "moves"):
+        assert len(data(pixels_and_memory, cell, "image/png")) == 1
+
+
+def test_a_network_with_memory_stands_beside_one_without_and_acts(pixels_and_memory):
+    assert len(data(pixels_and_memory, "memory", "text/html")) == 2
+    assert len(data(pixels_and_memory, "compare", "image/png")) == 1
+    (kept, dropped) = text(pixels_and_memory, "act").splitlines()
+    assert kept.startswith("the state goes from step to step: ") and dropped.startswith("every step starts anew: ")
