@@ -160,6 +160,31 @@ _ATARI: dict[str, Any] = {
         "vf_share_layers": True,
     },
 }
+_MINATAR = FromLiterature(
+    "luchris429/purejaxrl, examples/brax_minatar.ipynb, 10M steps; with the network of Young and Tian 2019, "
+    "arXiv:1903.03176, twice, and without its clipping of values"
+)
+_MINATAR_SETTINGS: dict[str, Any] = {
+    "num_envs_per_env_runner": 64,
+    "train_batch_size_per_learner": 8192,
+    "minibatch_size": 1024,
+    "num_epochs": 4,
+    "lr": [[0, 5e-3], [10_000_000, 0.0]],
+    "gamma": 0.99,
+    "lambda_": 0.95,
+    "clip_param": 0.2,
+    "vf_clip_param": math.inf,
+    "vf_loss_coeff": 0.5,
+    "use_kl_loss": False,
+    "entropy_coeff": 0.01,
+    "grad_clip": 0.5,
+    "model_config": {
+        "conv_filters": [[16, 3, 1]],
+        "conv_activation": "relu",
+        "head_fcnet_hiddens": [128],
+        "head_fcnet_activation": "relu",
+    },
+}
 _ATARI_SOURCE = FromLiterature(_ZOO.format("atari, 10M steps; clip_param and lr do not fall to 0"))
 
 RECORDS: dict[str, Tuned] = {
@@ -204,6 +229,8 @@ RECORDS: dict[str, Tuned] = {
     "gymnax/Catch-bsuite": Tuned(Measured(0.9, 300_000, (98_304, 98_304, 106_496)), _DEVICE),
     "gymnax/DeepSea-bsuite": Tuned(Measured(0.9, 300_000, (40_960, 40_960, 40_960)), _DEVICE),
     "gymnax/UmbrellaChain-bsuite": Tuned(Measured(0.9, 300_000, (73_728, 32_768, 98_304)), _DEVICE),
+    "gymnax/Breakout-MinAtar": Tuned(_MINATAR, _MINATAR_SETTINGS),
+    "gymnax/Asterix-MinAtar": Tuned(_MINATAR, _MINATAR_SETTINGS),
     "gymnax/Reacher-misc": Tuned(Measured(20.0, 500_000, (147_456, 40_960, 180_224)), _DEVICE),
     "gymnax/PointRobot-misc": Tuned(Measured(3.5, 1_000_000, (630_784, 442_368, 598_016)), _DEVICE),
     "brax/inverted_pendulum": Tuned(FromLiterature(_BRAX_NOTEBOOK.format("2M")), _brax_settings(2048, 5, 32, 1024, 4)),
