@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
-import jumanji
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from jumanji import specs
+from jumanji import registration, specs
 
 from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of, masked_space
 
@@ -30,12 +29,12 @@ class JumanjiEnv(SuiteEnv):
 
     @classmethod
     def ids(cls) -> Sequence[str]:
-        return sorted(jumanji.registered_environments())
+        return sorted(registration.registered_environments())
 
     def setup(self, env_id: str, config: dict[str, Any]) -> None:
-        env: Any = jumanji.make(env_id)
+        env: Any = registration.make(env_id)
         self.refuse_unknown(config, [name for name in arguments_of(type(env).__init__) if name != "viewer"])
-        self.env = jumanji.make(env_id, **config) if config else env
+        self.env: Any = registration.make(env_id, **config) if config else env
         if self.env.reward_spec.shape:
             raise ValueError(f"{self.name} gives a reward for each of its agents: this is for one agent only.")
         spec = self.env.observation_spec

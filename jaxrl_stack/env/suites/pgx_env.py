@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class PgxEnv(SuiteEnv):
         return list(pgx.available_envs())
 
     def setup(self, env_id: str, config: dict[str, Any]) -> None:
-        self.env: Any = pgx.make(env_id)
+        self.env: Any = pgx.make(cast(Any, env_id))
         self.refuse_unknown(config, ["opponent"] if self.env.num_players > 1 else [])
         self.opponent = config.get("opponent", "random")
         if self.opponent == "random":
