@@ -104,8 +104,9 @@ def draw(
         y_label: At the y axis.
         title: Above all; None for none.
         path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-        ax: matplotlib axes to draw into, such as those of a figure with several panels; None for a figure of its own.
-        has_legend: Whether the bands are named below a figure of its own.
+        ax: matplotlib axes to draw into, such as those of a figure with several panels, with colours that go on from
+            the curves that are there; None for a figure of its own.
+        has_legend: Whether the bands are named below a `RunFigure`.
         width, height: Of that, in inches.
 
     Returns:
@@ -118,7 +119,8 @@ def draw(
         checked_figure_path(path)
     figure = ax.figure if ax is not None else RunFigure(figsize=(width, height), layout="constrained")
     axes: Axes = ax if ax is not None else figure.subplots()
-    for place, band in enumerate(bands):
+    num_before = sum(not str(line.get_label()).startswith("_") for line in axes.lines)
+    for place, band in enumerate(bands, num_before):
         color, style = _COLORS[place % len(_COLORS)], _STYLES[place // len(_COLORS) % len(_STYLES)]
         if len(bands) == 1 and 1 < len(band.curves) <= _MAX_FAINT_CURVES:
             for curve in band.curves:
@@ -128,10 +130,12 @@ def draw(
         if len(band.curves) > 1:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     _dress(axes, x_label, y_label, title)
-    if ax is None and has_legend:
+    if has_legend and isinstance(figure, RunFigure):
         # Below the axes: it never hides a curve, however many there are.
-        longest = max((len(band.label) for band in bands), default=0)
-        columns = max(1, min(len(bands), 72 // (longest + 6)))
+        labels = [str(line.get_label()) for line in axes.lines if not str(line.get_label()).startswith("_")]
+        longest = max(map(len, labels), default=0)
+        columns = max(1, min(len(labels), 72 // (longest + 6)))
+        figure.legends.clear()
         figure.legend(loc="outside lower center", frameon=False, fontsize=9.5, ncols=columns)
     if path is not None:
         _save(figure, checked_figure_path(path))

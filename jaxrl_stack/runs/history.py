@@ -160,6 +160,7 @@ class History:
         path: str | os.PathLike[str] | None = None,
         ax: Any = None,
         title: str | None = None,
+        label: str | None = None,
     ) -> Any:
         """A figure of a column.
 
@@ -168,6 +169,7 @@ class History:
             path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
             ax: matplotlib axes to draw into; None for a figure of its own.
             title: Above it.
+            label: What a legend calls the curve; None for the column's name.
 
         Returns:
             The figure, which notebooks show.
@@ -179,7 +181,7 @@ class History:
         """
         from jaxrl_stack.runs.figures import draw
 
-        band = aggregated([self.curve(key, x)], key)
+        band = aggregated([self.curve(key, x)], key if label is None else label)
         return draw([band], x_label=axis_label(x), y_label=key_label(key), title=title, path=path, ax=ax)
 
     def sparkline(self, key: str = RETURN, width: int = 40) -> str:

@@ -119,6 +119,10 @@ def test_a_history_draws_itself_into_a_figure_of_its_own_or_of_the_users(folder,
     left, right = own.subplots(1, 2)
     assert history.plot(ax=left) is own
     assert len(left.lines) == 1 and len(right.lines) == 0
+    assert history.plot(ax=figure.axes[0], label="once more") is figure
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["env_runners/episode_return_mean", "once more"]
     with pytest.raises(KeyError, match="'env_runners/episode_return_mean'"):
         history.plot("episode_return_mean")
     with pytest.raises(ValueError, match="curve.bmp: the name of a figure ends in .png or .svg or .pdf"):
