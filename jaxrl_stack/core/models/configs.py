@@ -18,7 +18,7 @@ from jaxrl_stack.core.models.filters import Filter, parse_filters
 from jaxrl_stack.core.models.heads import CNNTransposeHead, FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
 from jaxrl_stack.core.models.mlp import MLP, Layer
-from jaxrl_stack.core.models.recurrent import CELL_TYPES, RecurrentEncoder, RecurrentLayer
+from jaxrl_stack.core.models.recurrent import CELLS, RecurrentEncoder, RecurrentLayer
 from jaxrl_stack.core.rl_module.default_model_config import Initializer
 
 COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
@@ -382,10 +382,9 @@ class RecurrentEncoderConfig(ModelConfig):
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> RecurrentEncoder:
         _check_framework(framework)
-        if self.recurrent_layer_type not in CELL_TYPES:
+        if self.recurrent_layer_type not in CELLS:
             raise ValueError(
-                f"RecurrentEncoderConfig(recurrent_layer_type={self.recurrent_layer_type!r}): use one of "
-                f"{list(CELL_TYPES)}."
+                f"RecurrentEncoderConfig(recurrent_layer_type={self.recurrent_layer_type!r}): use one of {list(CELLS)}."
             )
         hidden_dim, num_layers = self._at_least_one("hidden_dim"), self._at_least_one("num_layers")
         tokenizer = None if self.tokenizer_config is None else self.tokenizer_config.build(framework, rngs=rngs)
