@@ -153,7 +153,11 @@ def _values_of_chunks(columns: dict[str, Any], module: Any, bound: Callable[[], 
         return jnp.take_along_axis(values, at[:, None], axis=1)[:, 0]
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (obs, resets, states))
-    values = values_of(*flat).reshape(num_columns, len(starts), length + 1)
+    if can_be_split(module):
+        values = chunking.map_rows(lambda sequences: values_of(*sequences), flat, size=length)
+    else:
+        values = values_of(*flat)
+    values = values.reshape(num_columns, len(starts), length + 1)
     of_steps = values[:, :, :length].reshape(num_columns, -1)[:, :num_steps].T
     return of_steps, values[:, -1, after[-1]], (jnp.arange(num_steps * num_columns), values_after)
 

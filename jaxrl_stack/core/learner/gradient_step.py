@@ -277,7 +277,12 @@ def microbatches_per_minibatch(
     target = gradient_rows_per_microbatch(learner.devices)
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
         return 1
-    wanted = max(-(-size * lengths.get(mid, 1) * local_shards // target) for mid, size in sizes.items())
+    # A recurrent layer keeps several times as much of every row.
+    wanted = max(
+        -(-size * length * local_shards // (target // 2 if length > 1 else target))
+        for mid, size in sizes.items()
+        for length in (lengths.get(mid, 1),)
+    )
     for microbatches in range(wanted, 2 * wanted + 1):
         if all(size % microbatches == 0 for size in sizes.values()):
             return microbatches
