@@ -185,6 +185,21 @@ _MINATAR_SETTINGS: dict[str, Any] = {
         "head_fcnet_activation": "relu",
     },
 }
+# Velocities are in no observation: an LSTM has to tell them.
+_STATELESS: dict[str, Any] = {
+    "num_env_runners": 0,
+    "num_envs_per_env_runner": 16,
+    "train_batch_size_per_learner": 2048,
+    "minibatch_size": 256,
+    "num_epochs": 10,
+    "lr": 1e-3,
+    "lambda_": 0.95,
+    "clip_param": 0.2,
+    "vf_clip_param": 1e6,
+    "use_kl_loss": False,
+    "model_config": {"fcnet_hiddens": [32], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 20},
+    **_FILTERED,
+}
 _ATARI_SOURCE = FromLiterature(_ZOO.format("atari, 10M steps; clip_param and lr do not fall to 0"))
 
 RECORDS: dict[str, Tuned] = {
@@ -225,6 +240,13 @@ RECORDS: dict[str, Tuned] = {
         _HOST
         | {"train_batch_size_per_learner": 8192, "minibatch_size": 512, "num_epochs": 6}
         | {"lr": [[0, 1.5e-3], [800_000, 1e-4]], "gamma": 0.999, "lambda_": 0.98},
+    ),
+    "jaxrl_stack.examples.envs.classes.stateless_cartpole:StatelessCartPole": Tuned(
+        Measured(350.0, 300_000, (81_920, 69_632, 67_584, 63_488, 71_680)), _STATELESS
+    ),
+    # Its twin on the device, from a checkout.
+    "envs.memory:StatelessCartPole": Tuned(
+        Measured(350.0, 300_000, (102_400, 108_544, 77_824, 69_632, 106_496)), _STATELESS
     ),
     "gymnax/Catch-bsuite": Tuned(Measured(0.9, 300_000, (98_304, 98_304, 106_496)), _DEVICE),
     "gymnax/DeepSea-bsuite": Tuned(Measured(0.9, 300_000, (40_960, 40_960, 40_960)), _DEVICE),
