@@ -317,7 +317,7 @@ def print_rows(rows: list[Row], args: argparse.Namespace) -> None:
 
 
 def integers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    return [int(part) for part in text.split(",") if part]
 
 
 def main() -> None:

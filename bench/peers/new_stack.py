@@ -8,6 +8,7 @@ arguments of ``environment`` (may be left out), ``env_runners``, ``training``, `
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,13 +52,19 @@ def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
     """The algorithm's config."""
     return (
         api.ppo_config()
-        .environment(settings["env"], **settings.get("environment", {}))
+        .environment(env_of(settings["env"]), **settings.get("environment", {}))
         .env_runners(**settings["env_runners"])
         .training(**settings["training"])
         .reporting(**settings["reporting"])
         .rl_module(model_config=api.model_config(**settings["model"]))
         .debugging(seed=settings["seed"])
     )
+
+
+def env_of(name: str) -> Any:
+    """The class that "module:Class" names, and other names as they are."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute) if attribute else name
 
 
 def train(api: Api, settings: Mapping[str, Any]) -> Work:
