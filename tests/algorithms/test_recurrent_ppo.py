@@ -9,6 +9,8 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.policy import load_exported
+from jaxrl_stack.utils.compile_clock import CompileClock
 
 HIDDEN = 4
 OBS = np.float32([[0.1, 0.2, -0.1, 0.0], [0.0, 0.3, 0.1, 0.2]])
@@ -40,6 +42,9 @@ def weights_of(algo):
 
 def test_a_run_goes_on_bit_for_bit(algo, tmp_path):
     result = algo.train()
+    clock = CompileClock()
+    algo.train()
+    assert clock.compiles == 0, "nothing compiles after the first iteration"
     # 12 chunks, 4 in each gradient step, twice: 6 steps over 60 of the 72 rows in chunks.
     assert result["learners"]["default_policy"]["num_module_steps_trained"] == 120
     path = algo.save_to_path(tmp_path / "checkpoint")
@@ -69,3 +74,19 @@ def test_a_state_goes_from_one_single_action_to_the_next(algo):
     assert isinstance(algo.compute_single_action(OBS[0]), np.integer | np.ndarray | int)
     with pytest.raises(ValueError, match="shapes.*pass the second value"):
         algo.compute_single_action(OBS[0], {"h": np.zeros(3)})
+
+
+def test_an_exported_program_takes_and_returns_the_state(algo, tmp_path):
+    policy = algo.get_policy()
+    exported = load_exported(policy.export(tmp_path / "policy"))
+    states, resets = [None, None], [[True, True], [False, False], [True, False]]
+    for reset in resets:
+        both = []
+        for i, one in enumerate((policy, exported)):
+            _, states[i], outputs = one.compute_actions(OBS, states[i], explore=False, reset=reset)
+            both.append(outputs)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), *both)
+    lasting, renewed = (both[1][Columns.STATE_OUT]["actor"]["h"][i] for i in (1, 0))
+    _, _, first = exported.compute_actions(OBS, None, explore=False)
+    np.testing.assert_allclose(first[Columns.STATE_OUT]["actor"]["h"][0], renewed, rtol=0, atol=1e-6)
+    assert np.abs(first[Columns.STATE_OUT]["actor"]["h"][1] - lasting).max() > 0
