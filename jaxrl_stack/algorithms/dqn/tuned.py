@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxrl_stack.algorithms.ppo.tuned import mean_std_filter
 from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
 from jaxrl_stack.connectors.env_to_module import FrameStacking
 from jaxrl_stack.utils.class_paths import register_class
@@ -44,6 +45,24 @@ _DEVICE: dict[str, Any] = {
     "dueling": True,
     "epsilon": [(0, 1.0), (25_000, 0.02)],
     "model_config": {"fcnet_hiddens": [120, 84], "fcnet_activation": "relu"},
+}
+# An LSTM tells the velocities from differences of angles below 0.2: without the filter all Q-values stay alike.
+_STATELESS: dict[str, Any] = {
+    "num_envs_per_env_runner": 16,
+    "env_to_module_connector": mean_std_filter,
+    "lr": 5e-4,
+    # 32 sequences.
+    "train_batch_size_per_learner": 640,
+    "burn_in_len": 4,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 50_000},
+    # A round of sampling is 16 * 3 steps: 6 updates after each.
+    "n_step": 3,
+    "training_intensity": 80,
+    "num_steps_sampled_before_learning_starts": 2_000,
+    "target_network_update_freq": 1_000,
+    "td_error_loss_fn": "mse",
+    "epsilon": [(0, 1.0), (30_000, 0.02)],
+    "model_config": {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 20},
 }
 _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/dqn.yml, {}"
 _LUNAR_LANDER: dict[str, Any] = {
@@ -101,6 +120,9 @@ _ATARI_SOURCE = FromLiterature(_ZOO.format("atari, 10M steps; four environments 
 RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(Measured(450.0, 200_000, (87_696, 199_584, 114_912, 87_696, None)), _DEVICE),
     "CartPole-v1": Tuned(Measured(450.0, 200_000, (81_000, 61_000, 72_000)), _CARTPOLE),
+    "envs.memory:StatelessCartPole": Tuned(
+        Measured(300.0, 300_000, (61_488, 49_392, 51_408, 53_424, 53_424)), _STATELESS
+    ),
     "LunarLander-v3": Tuned(FromLiterature(_ZOO.format("150k steps of LunarLander-v2")), _LUNAR_LANDER),
     "MountainCar-v0": Tuned(FromLiterature(_ZOO.format("120k steps")), _MOUNTAIN_CAR),
     "ALE/Breakout-v5": Tuned(_ATARI_SOURCE, _ATARI),
