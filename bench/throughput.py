@@ -242,7 +242,7 @@ def measure(names: list[str], num_envs: int, device_counts: list[int], args: arg
                 for until in STAGES[:-1]:
                     loops[name, num_devices, until] = entry.make(task, num_envs, num_devices, until)
 
-    timings = harness.interleave(loops, args.rounds, args.seconds)
+    timings = harness.interleave(loops, args.rounds, args.seconds, args.warmup)
     for (name, num_devices), row in rows.items():
         timing = timings[name, num_devices, STAGES[-1]]
         row.steps_per_s, row.cores = timing.rate, sorted(timing.cores)[len(timing.cores) // 2]
@@ -328,6 +328,7 @@ def main() -> None:
     parser.add_argument("--devices", type=integers, default=[1, 2], help="numbers of devices")
     parser.add_argument("--rounds", type=int, default=5, help="turns of every contender")
     parser.add_argument("--seconds", type=float, default=0.5, help="least length of a turn")
+    parser.add_argument("--warmup", type=int, default=2, help="iterations of every contender before the first turn")
     parser.add_argument("--stages", action=argparse.BooleanOptionalAction, default=True, help="time the stages too")
     parser.add_argument("--memory", action="store_true", help="measure peak memory, each contender in its own process")
     parser.add_argument("--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the table)')
