@@ -21,8 +21,8 @@ from jaxrl_stack.utils.spaces import with_parts
 class MeanStdFilter(ConnectorV2):
     """Normalises observations by the mean and standard deviation of all observations so far, these included.
 
-    With both switched off it keeps no statistics, and only clips: ``MeanStdFilter(de_mean_to_zero=False,
-    de_std_to_one=False, clip_by_value=5.0)``.
+    With all of them switched off it only clips: ``MeanStdFilter(de_mean_to_zero=False, de_std_to_one=False,
+    update_stats=False, clip_by_value=5.0)``.
 
     Works on every Box of a nested space (integers become float32); Discrete, MultiDiscrete and MultiBinary
     parts stay as they are. Rows with LOSS_MASK False are normalised, but not counted.
@@ -86,8 +86,7 @@ class MeanStdFilter(ConnectorV2):
         """Replaces OBS, leaves ``[B, ...]``. The batch is counted before it is normalised."""
         spaces = self._observation_spaces()
         state, batch = dict(state), dict(batch)
-        is_normalized = self.de_mean_to_zero or self.de_std_to_one
-        is_counted = is_normalized and self.update_stats and ctx.update_statistics
+        is_counted = self.update_stats and ctx.update_statistics
         for key, module_id in self._state_keys(batch):
             columns = batch[module_id]
             mask = columns.get(Columns.LOSS_MASK)
