@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from bench import first_hour, harness, host_throughput, learning, off_policy_throughput, pong
-from bench.baselines import dqn_loop, sac_loop, sorting_loop, tight_loop
+from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop
 from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.jax_env import check_jax_env
@@ -143,6 +143,8 @@ def test_masks_that_are_measured_change_nothing_else():
 
 
 def test_loops_refuse_what_they_cannot_run():
+    with pytest.raises(ValueError, match="num_minibatches=3 does not divide the 4 environments"):
+        recurrent_loop.make_loop(4, num_minibatches=3)
     with pytest.raises(ValueError, match="num_devices=2.*one device"):
         sorting_loop.make_loop(4, num_devices=2)
     with pytest.raises(ValueError, match="num_devices=99: the backend has"):
