@@ -164,6 +164,31 @@ def test_a_module_that_knows_no_resets_learns_the_same(block):
     assert results["num_module_steps_trained"] == round(2 * 3 * 2 * NUM_ENVS * NUM_STEPS / 6)
 
 
+def test_two_devices_make_the_update_of_one(block):
+    one, two = (
+        weights_after_update(
+            config_of().learners(num_cpus_per_learner=number, num_shuffle_shards=2).build_learner(),
+            block,
+            minibatch_size=8,
+        )
+        for number in (1, 2)
+    )
+    for ref, value in one.items():
+        np.testing.assert_allclose(two[ref], value, atol=1e-5, err_msg=ref)
+
+
+def test_a_runner_that_takes_the_place_of_another_starts_without_its_memory(block):
+    first, second = (SingleAgentEnvRunner(config=config_of()) for _ in range(2))
+    first.sample_block(num_steps=3)
+    second.set_state(first.get_state())
+    columns = second.sample_block(num_steps=NUM_STEPS).experience.modules[DEFAULT_MODULE_ID]
+    assert columns[Columns.RESETS][0].all() and not block[Columns.RESETS][0].all()
+    for new, old in zip(*(jax.tree.leaves(own[Columns.STATE_IN]) for own in (columns, block)), strict=True):
+        assert not new[0].any() and old[0].any()
+    for runner in (first, second):
+        runner.stop()
+
+
 def test_state_of_the_module_changes_as_in_the_steps():
     class Counts(Unaware):
         def setup(self):
