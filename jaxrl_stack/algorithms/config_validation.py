@@ -170,12 +170,6 @@ class ConfigValidation(ConfigStore):
                     f"rl_module(model_config=...): {key}=True is not what puts the last action or reward before the "
                     f"LSTM: leave it out, and add PrevActionsPrevRewards() to env_runners(env_to_module_connector=...)."
                 )
-        learner_class = self.learner_class
-        if settings.get("use_lstm") and not learner_class.learns_from_sequences:
-            raise NotImplementedError(
-                f"rl_module(model_config=...): use_lstm=True comes later: {learner_class.__name__} does not learn from "
-                f"sequences. Leave it out, or use PPO."
-            )
 
     def _validate_connectors(self) -> None:
         if not (self.add_default_connectors_to_module_to_env_pipeline or self._module_to_env_connector):

@@ -193,9 +193,9 @@ class LearnerBase:
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
                 f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
-                f"empty), and {type(self).__name__} trains none yet: its batches are rows of single steps. Use PPO, or "
-                f"a module without get_initial_state(), with FrameStackingEnvToModule before it where one observation "
-                f"says too little."
+                f"empty), and {type(self).__name__} does not say that it learns from sequences. If its loss takes "
+                f"[N, L, ...], set learns_from_sequences = True in it; else derive it from the learner of PPO, DQN, "
+                f"SAC or TQC, or use a module without a state."
             )
         if module.observation_space is not None:
             # Connectors of the user's may add what the module does not return.

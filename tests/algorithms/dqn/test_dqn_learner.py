@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
+from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.core.experience import Experience
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.utils import counters
 
 MID = "default_policy"
@@ -262,11 +261,10 @@ def test_adam_has_that_epsilon_and_one_vector_of_parameters():
     np.testing.assert_allclose(moved, [[0.1 * 0.25 / 0.75, 0.0, 0.0], [0.0, 0.0, 0.0]], rtol=1e-4, atol=1e-7)
 
 
-def test_modules_with_a_recurrent_state_are_refused():
-    class Recurrent(DefaultDQNRLModule):
-        def get_initial_state(self):
-            return {"h": np.zeros(3, np.float32)}
+def test_modules_with_a_recurrent_state_need_a_learner_that_takes_sequences():
+    class OfRows(DQNLearner):
+        learns_from_sequences = False
 
-    config = config_of().rl_module(rl_module_spec=RLModuleSpec(module_class=Recurrent))
-    with pytest.raises(NotImplementedError, match="Recurrent, has a recurrent state"):
+    config = config_of().learners(learner_class=OfRows).rl_module(model_config={"use_lstm": True})
+    with pytest.raises(NotImplementedError, match="recurrent state.*OfRows does not say that"):
         config.build_learner()
