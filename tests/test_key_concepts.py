@@ -19,7 +19,8 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "host_environments.md"
 
 
 def test_actors_of_runners_and_a_learner_by_hand_as_the_page_shows_it(ray_session):
-    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    frames, example = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    exec(compile(frames, str(PAGE), "exec"), {})
     assert "num_env_runners=2" in example
     # A second actor shows nothing new, and takes seconds to start.
     names = {"__name__": "__main__"}
