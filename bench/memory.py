@@ -16,14 +16,13 @@ import argparse
 import dataclasses
 import functools
 import sys
-import time
 from typing import Any
 
 from bench import harness
 from bench.host_throughput import OURS, RLLIB, Comparison, compare, per_core
-from bench.throughput import ApiLoop, integers
+from bench.throughput import NUM_EPOCHS, NUM_MINIBATCHES, NUM_STEPS, STAGES, Task, integers, make_api
 
-NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, WIDTH = 128, 4, 4, 64
+WIDTH = 64
 LENGTHS = (128, 32)
 BASELINE = "recurrent loop"
 DEVICE_BAR, HOST_BAR = 1.3, 10.0
@@ -31,50 +30,9 @@ STATELESS = "{}.examples.envs.classes.stateless_cartpole:StatelessCartPole"
 HOST = Comparison("training", 4000, lambda name, size: HOST_BAR if name == RLLIB else None)
 
 
-def make_api(num_envs: int, max_seq_len: int) -> ApiLoop:
-    """The public API with the settings that the hand-written loop has as defaults."""
-    from jaxrl_stack.algorithms.ppo import PPOConfig
-
-    batch_size = num_envs * NUM_STEPS
-    config = (
-        PPOConfig()
-        .environment("gymnax/CartPole-v1")
-        .env_runners(num_envs_per_env_runner=num_envs)
-        .training(
-            train_batch_size_per_learner=batch_size,
-            minibatch_size=batch_size // NUM_MINIBATCHES,
-            num_epochs=NUM_EPOCHS,
-            lr=2.5e-4,
-            gamma=0.99,
-            lambda_=0.95,
-            clip_param=0.2,
-            vf_clip_param=0.2,
-            vf_loss_coeff=0.5,
-            entropy_coeff=0.01,
-            use_kl_loss=False,
-            grad_clip=0.5,
-            grad_clip_by="global_norm",
-        )
-        .rl_module(model_config=model(max_seq_len))
-        .reporting(min_sample_timesteps_per_iteration=batch_size)
-        .debugging(seed=0)
-    )
-    algo = config.build_algo()
-    started = time.perf_counter()
-    algo.train()
-    return ApiLoop(algo.train, batch_size, time.perf_counter() - started)
-
-
-def model(max_seq_len: int) -> dict[str, Any]:
-    """One dense layer and an LSTM, shared."""
-    return {
-        "fcnet_hiddens": [WIDTH],
-        "fcnet_activation": "tanh",
-        "vf_share_layers": True,
-        "use_lstm": True,
-        "lstm_cell_size": WIDTH,
-        "max_seq_len": max_seq_len,
-    }
+def task(max_seq_len: int) -> Task:
+    """CartPole with one dense layer and an LSTM, shared."""
+    return Task("CartPole-v1", (WIDTH,), max_seq_len=max_seq_len)
 
 
 def measure_device(num_envs: int, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -82,7 +40,9 @@ def measure_device(num_envs: int, args: argparse.Namespace) -> list[dict[str, An
     from bench.baselines.recurrent_loop import make_loop
 
     makers = {BASELINE: functools.partial(make_loop, num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, WIDTH)}
-    makers |= {f"api {length}": functools.partial(make_api, num_envs, length) for length in args.lengths}
+    makers |= {
+        f"api {length}": functools.partial(make_api, task(length), num_envs, 1, STAGES[-1]) for length in args.lengths
+    }
     loops: dict[str, Any] = {name: make() for name, make in makers.items()}
     timings = harness.interleave(loops, args.rounds, args.seconds)
     return [
@@ -110,7 +70,7 @@ def measure_host(args: argparse.Namespace) -> list[dict[str, Any]]:
         "env_runners": {"num_env_runners": 0, "num_envs_per_env_runner": 8},
         "training": {"train_batch_size_per_learner": 4000, "minibatch_size": 128, "num_epochs": 4, "lr": 3e-4},
         "reporting": {},
-        "model": model(20),
+        "model": task(20).model_config,
         "seed": 0,
         "torch_threads": args.torch_threads,
     }

@@ -35,17 +35,24 @@ class Task:
         env: gymnax's name of the environment.
         hiddens: Widths of the dense layers of actor and critic.
         filters: Of the convolutions before these: (channels, kernel, stride) of each.
+        max_seq_len: Steps of a chunk, with an LSTM as wide as the last layer after the dense ones, which policy and
+            value share; None for networks without a memory.
     """
 
     env: str
     hiddens: tuple[int, ...]
     filters: tuple[tuple[int, int, int], ...] = ()
+    max_seq_len: int | None = None
 
     @property
     def model_config(self) -> dict[str, Any]:
         """Settings of the same networks."""
         if not self.filters:
-            return {"fcnet_hiddens": list(self.hiddens), "fcnet_activation": "tanh", "vf_share_layers": False}
+            dense = {"fcnet_hiddens": list(self.hiddens), "fcnet_activation": "tanh"}
+            if self.max_seq_len is None:
+                return {**dense, "vf_share_layers": False}
+            memory = {"use_lstm": True, "lstm_cell_size": self.hiddens[-1], "max_seq_len": self.max_seq_len}
+            return {**dense, "vf_share_layers": True, **memory}
         return {
             "conv_filters": [list(each) for each in self.filters],
             "conv_activation": "relu",

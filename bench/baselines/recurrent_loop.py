@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
 
-from bench.baselines.sorting_loop import Loop, gymnax_environments, log_prob_of
+from bench.baselines.sorting_loop import Loop, gae, gymnax_environments, log_prob_of, ppo_loss
 
 
 class Memory(nn.Module):
@@ -129,30 +129,21 @@ def make_loop(
         transition = Transition(obs, begins, action, log_prob, value, reward, ended, episode_return)
         return (params, memory, env_state, next_obs, ended, jnp.where(ended, 0.0, running_return), key), transition
 
-    def gae(batch: Transition, last_value: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def backward(carry: Any, t: Transition) -> tuple[Any, jax.Array]:
-            advantage, next_value = carry
-            alive = 1.0 - t.ended
-            delta = t.reward + gamma * next_value * alive - t.value
-            advantage = delta + gamma * lambda_ * alive * advantage
-            return (advantage, t.value), advantage
-
-        _, advantages = jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), batch, reverse=True, unroll=16)
-        return advantages, advantages + batch.value
-
     def loss_fn(
         params: Any, memory: Any, batch: Transition, advantages: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, Any]:
         _, logits, value = forward(params, jax.tree.map(lambda x: x[0], memory), batch.obs, batch.begins)
-        log_probs = jax.nn.log_softmax(logits)
-        ratio = jnp.exp(log_prob_of(log_probs, batch.action) - batch.log_prob)
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = jnp.clip(ratio, 1.0 - clip_param, 1.0 + clip_param)
-        policy_loss = -jnp.minimum(ratio * advantages, clipped_ratio * advantages).mean()
-        clipped_value = batch.value + jnp.clip(value - batch.value, -vf_clip_param, vf_clip_param)
-        vf_loss = 0.5 * jnp.maximum((value - targets) ** 2, (clipped_value - targets) ** 2).mean()
-        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
-        return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (policy_loss, vf_loss, entropy)
+        return ppo_loss(
+            logits,
+            value,
+            batch,
+            advantages,
+            targets,
+            clip_param=clip_param,
+            vf_clip_param=vf_clip_param,
+            vf_loss_coeff=vf_loss_coeff,
+            entropy_coeff=entropy_coeff,
+        )
 
     def update_minibatch(train_state: TrainState, minibatch: Any) -> tuple[TrainState, Any]:
         (_, losses), grads = jax.value_and_grad(loss_fn, has_aux=True)(train_state.params, *minibatch)
@@ -168,7 +159,7 @@ def make_loop(
         }
         memory, _, obs, begins, _, key = runner
         _, _, last_value = forward(train_state.params, memory, obs[None], begins[None])
-        columns = (jax.tree.map(lambda x: x[None], before), batch, *gae(batch, last_value[0]))
+        columns = (jax.tree.map(lambda x: x[None], before), batch, *gae(batch, last_value[0], gamma, lambda_))
 
         def epoch(train_state: TrainState, key: jax.Array) -> tuple[TrainState, Any]:
             permutation = jax.random.permutation(key, num_envs)

@@ -126,6 +126,44 @@ def log_prob_of(log_probs: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
 
 
+def gae(batch: Any, last_value: jax.Array, gamma: float, lambda_: float) -> tuple[jax.Array, jax.Array]:
+    """Advantages and value targets ``[T, B]`` of transitions with reward, ended and value ``[T, B]``."""
+
+    def backward(carry: Any, t: Any) -> tuple[Any, jax.Array]:
+        advantage, next_value = carry
+        alive = 1.0 - t.ended
+        delta = t.reward + gamma * next_value * alive - t.value
+        advantage = delta + gamma * lambda_ * alive * advantage
+        return (advantage, t.value), advantage
+
+    _, advantages = jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), batch, reverse=True, unroll=16)
+    return advantages, advantages + batch.value
+
+
+def ppo_loss(
+    logits: jax.Array,
+    value: jax.Array,
+    batch: Any,
+    advantages: jax.Array,
+    targets: jax.Array,
+    *,
+    clip_param: float,
+    vf_clip_param: float,
+    vf_loss_coeff: float,
+    entropy_coeff: float,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    """The clipped surrogate loss of a minibatch, and its parts: policy, value and entropy."""
+    log_probs = jax.nn.log_softmax(logits)
+    ratio = jnp.exp(log_prob_of(log_probs, batch.action) - batch.log_prob)
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    clipped_ratio = jnp.clip(ratio, 1.0 - clip_param, 1.0 + clip_param)
+    policy_loss = -jnp.minimum(ratio * advantages, clipped_ratio * advantages).mean()
+    clipped_value = batch.value + jnp.clip(value - batch.value, -vf_clip_param, vf_clip_param)
+    vf_loss = 0.5 * jnp.maximum((value - targets) ** 2, (clipped_value - targets) ** 2).mean()
+    entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
+    return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (policy_loss, vf_loss, entropy)
+
+
 def make_loop(
     num_envs: int,
     num_steps: int = 128,
@@ -207,28 +245,19 @@ def make_loop(
         transition = Transition(obs, action, log_prob, value, reward, ended, jnp.where(ended, running_return, 0.0))
         return (params, env_state, next_obs, jnp.where(ended, 0.0, running_return), key), transition
 
-    def gae(batch: Transition, last_value: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def backward(carry: Any, t: Transition) -> tuple[Any, jax.Array]:
-            advantage, next_value = carry
-            alive = 1.0 - t.ended
-            delta = t.reward + gamma * next_value * alive - t.value
-            advantage = delta + gamma * lambda_ * alive * advantage
-            return (advantage, t.value), advantage
-
-        _, advantages = jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), batch, reverse=True, unroll=16)
-        return advantages, advantages + batch.value
-
     def loss_fn(params: Any, batch: Transition, advantages: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
         logits, value = forward(params, batch.obs)
-        log_probs = jax.nn.log_softmax(logits)
-        ratio = jnp.exp(log_prob_of(log_probs, batch.action) - batch.log_prob)
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = jnp.clip(ratio, 1.0 - clip_param, 1.0 + clip_param)
-        policy_loss = -jnp.minimum(ratio * advantages, clipped_ratio * advantages).mean()
-        clipped_value = batch.value + jnp.clip(value - batch.value, -vf_clip_param, vf_clip_param)
-        vf_loss = 0.5 * jnp.maximum((value - targets) ** 2, (clipped_value - targets) ** 2).mean()
-        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
-        return policy_loss + vf_loss_coeff * vf_loss - entropy_coeff * entropy, (policy_loss, vf_loss, entropy)
+        return ppo_loss(
+            logits,
+            value,
+            batch,
+            advantages,
+            targets,
+            clip_param=clip_param,
+            vf_clip_param=vf_clip_param,
+            vf_loss_coeff=vf_loss_coeff,
+            entropy_coeff=entropy_coeff,
+        )
 
     def update_minibatch(train_state: TrainState, minibatch: Any) -> tuple[TrainState, Any]:
         (_, losses), grads = jax.value_and_grad(loss_fn, has_aux=True)(train_state.params, *minibatch)
@@ -245,7 +274,7 @@ def make_loop(
             # Sums over what was computed keep XLA from dropping it.
             metrics["checksum"] = sum(jnp.sum(column) for column in batch)
             return train_state, tuple(runner), metrics
-        advantages, targets = gae(batch, forward(train_state.params, runner[1])[1])
+        advantages, targets = gae(batch, forward(train_state.params, runner[1])[1], gamma, lambda_)
         if until == "advantages":
             metrics["checksum"] = sum(jnp.sum(column) for column in batch) + advantages.sum() + targets.sum()
             return train_state, tuple(runner), metrics
