@@ -15,6 +15,7 @@ from flax import struct
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, sample_valid
+from jaxrl_stack.core.models.base import batched_state
 from jaxrl_stack.ops.masks import expand, zero_where
 from jaxrl_stack.utils import spaces, streams
 
@@ -98,8 +99,7 @@ class PolicyStep:
 
     def initial_recurrent(self, num_envs: Any) -> Any:
         """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
-        own = self.pure.template[self.module_id].get_initial_state()
-        return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), own)
+        return batched_state(self.pure.template[self.module_id].get_initial_state(), num_envs)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
         """What is acted with, the same at every step of a rollout; `step` adds what varies.

@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.memory import require_device_memory
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
@@ -71,7 +72,7 @@ class Sequences:
                     f"rl_module(model_config={{'use_lstm': True}})."
                 )
             return None
-        length = module.model_config.get("max_seq_len") or DefaultModelConfig().max_seq_len
+        length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
         if length <= config.burn_in_len:
             raise ValueError(
                 f"training(burn_in_len={config.burn_in_len}) leaves nothing to learn from of sequences of "

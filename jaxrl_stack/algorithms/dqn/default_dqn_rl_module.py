@@ -11,7 +11,7 @@ from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog,
 from jaxrl_stack.algorithms.dqn.noisy import draw_noise
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, split_action_mask
-from jaxrl_stack.core.models.base import ENCODER_OUT, initial_state_of
+from jaxrl_stack.core.models.base import ENCODER_OUT, initial_state_of, state_out_of
 from jaxrl_stack.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
 from jaxrl_stack.core.rl_module.rl_module import RLModule
@@ -98,7 +98,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: those of the highest Q-values, without noise."""
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
-        return {Columns.ACTIONS: actions, **_state_out(outputs)}
+        return {Columns.ACTIONS: actions, **state_out_of(outputs)}
 
     def _forward_exploration(
         self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
@@ -120,7 +120,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             noise = draw_noise(noise_key, (*self._leading_axes(batch[Columns.OBS]), self._noise_dim()))
         outputs = self._with_noise(self.compute_q_values, batch, noise)
         actions = q_learning.epsilon_greedy(key, outputs[QF_PREDS], epsilon, mask_of(batch[Columns.OBS]))
-        return {Columns.ACTIONS: actions, **_state_out(outputs)}
+        return {Columns.ACTIONS: actions, **state_out_of(outputs)}
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -202,7 +202,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """Q-values out of an encoder and a head, or with dueling a dict of both heads."""
         batch, mask = split_action_mask(batch)
         encoded = encoder(batch)
-        latent, state_out = encoded[ENCODER_OUT], _state_out(encoded)
+        latent, state_out = encoded[ENCODER_OUT], state_out_of(encoded)
         if not self.uses_dueling:
             outputs = self._with_noise(head, latent, noise)
         else:
@@ -237,10 +237,6 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
         """``function(inputs)``; only noisy networks have to take an argument `noise`."""
         return function(inputs) if noise is None else function(inputs, noise=noise)
-
-
-def _state_out(outputs: dict[str, Any]) -> dict[str, Any]:
-    return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
 
 
 def _as_counter(t: Any) -> jax.Array:

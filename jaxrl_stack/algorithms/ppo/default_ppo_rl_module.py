@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
-from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, initial_state_of
+from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, initial_state_of, state_out_of
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import check_model_config
@@ -73,7 +73,7 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         encoded = self.encoder(batch, critic=False)
         return {
             Columns.ACTION_DIST_INPUTS: masked_logits(self.pi(encoded[ENCODER_OUT][ACTOR]), mask),
-            **_state_out(encoded),
+            **state_out_of(encoded),
         }
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -82,17 +82,13 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         encoded = self.encoder(batch)
         latents = encoded[ENCODER_OUT]
         inputs = masked_logits(self.pi(latents[ACTOR]), mask)
-        return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: latents[CRITIC], **_state_out(encoded)}
+        return {Columns.ACTION_DIST_INPUTS: inputs, Columns.EMBEDDINGS: latents[CRITIC], **state_out_of(encoded)}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
         """State values, float `[...]` (the leading axes of `OBS`)."""
         if embeddings is None:
             embeddings = self.encoder.critic_latent(split_action_mask(batch)[0])
         return self.vf(embeddings)[..., 0]
-
-
-def _state_out(encoded: dict[str, Any]) -> dict[str, Any]:
-    return {Columns.STATE_OUT: encoded[Columns.STATE_OUT]} if Columns.STATE_OUT in encoded else {}
 
 
 _ABSENT = {

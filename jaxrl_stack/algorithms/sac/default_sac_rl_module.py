@@ -14,7 +14,7 @@ from flax import nnx
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import masked_logits, split_action_mask
-from jaxrl_stack.core.models.base import ENCODER_OUT, initial_state_of
+from jaxrl_stack.core.models.base import ENCODER_OUT, batched_state, initial_state_of, state_out_of
 from jaxrl_stack.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
 from jaxrl_stack.core.rl_module.apis.q_net_api import QNetAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TargetNetworkAPI
@@ -255,8 +255,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         """``(action distribution inputs, {STATE_OUT: state} or {})``."""
         batch, mask = split_action_mask(batch)
         encoded = self.pi_encoder(batch)
-        state_out = {name: encoded[name] for name in (Columns.STATE_OUT,) if name in encoded}
-        return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out
+        return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out_of(encoded)
 
     def _with_constant_parameters(self) -> DefaultSACRLModule:
         """This module, through whose own arrays no gradient flows."""
@@ -274,7 +273,7 @@ def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]
 
 def batched_initial_state(encoder: Any, number: int) -> Any:
     """The state that an encoder starts from, `[number, ...]`; {} if it has none."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), initial_state_of(encoder))
+    return batched_state(initial_state_of(encoder), number)
 
 
 _ABSENT = {name: "`DefaultSACRLModule`" for name in ("SACTorchRLModule", "SACRLModule", "DefaultSACTorchRLModule")}

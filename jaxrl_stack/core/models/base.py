@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
+
+from jaxrl_stack.core.columns import Columns
 
 ENCODER_OUT = "encoder_out"
 ACTOR = "actor"
@@ -33,6 +38,16 @@ class Encoder(nnx.Module):
 def initial_state_of(encoder: Any) -> Any:
     """`Encoder.get_initial_state` of any module that serves as an encoder."""
     return encoder.get_initial_state() if isinstance(encoder, Encoder) else {}
+
+
+def batched_state(state: Any, number: int) -> Any:
+    """A state without batch axis for so many environments or sequences, ``[number, ...]``."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (number, *jnp.shape(x))), state)
+
+
+def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``{STATE_OUT: state}`` of what an encoder or module returned; {} if that has none."""
+    return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
 
 
 def handles_resets(encoder: Any) -> bool:
