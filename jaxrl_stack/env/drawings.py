@@ -165,7 +165,7 @@ def bodies(model: Any, positions: Any) -> np.ndarray | None:
     data.qpos[:] = positions
     mujoco.mj_kinematics(model, data)
     scene = _Scene(seen(data.geom_xpos[moving].mean(0)), width)
-    for i in sorted(shown, key=lambda i: -data.geom_xpos[i][1]):  # what is behind comes first
+    for i in sorted(shown, key=lambda i: -data.geom_xpos[i][1]):  # from the farthest to the nearest
         (a, b, c), kind = model.geom_size[i], int(model.geom_type[i])
         half = np.array([a, a, a] if kind == sphere else [a, a, b] if kind in (capsule, cylinder) else [a, b, c])
         axis, radius = int(half.argmax()), np.sort(half)[1]

@@ -1,4 +1,4 @@
-"""Packages behind gymnasium ids: what registers the ids, and what installs a package that is missing."""
+"""Packages of gymnasium ids: what registers the ids, and what installs a package that is missing."""
 
 from __future__ import annotations
 

@@ -85,10 +85,11 @@ class FrameRing:
     """The newest frame of every row's observation, which is n frames side by side.
 
     The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
-    one and after a cut, they are written down in front of it.
+    one and after a cut, they are written down before it.
 
     Attributes:
-        pixels: ``[B, L + 2 (n - 1), ...]``: those of L rows, and what is in front of the oldest one and after a cut.
+        pixels: ``[B, L + 2 (n - 1), ...]``: those of L rows, and what comes before the oldest one and after
+            a cut.
         head: int32, place of the frame that is written next.
         num_before: int32 ``[B]``, of how many frames before the next one its episode knows, at most n - 1.
         since_cut: int32, rows since the last cut, at most L.
@@ -435,9 +436,9 @@ class DeviceReplay:
         num_steps, most = ended.shape[0], self.num_frames - 1
         is_cut = frames.since_cut == 0
         head = jnp.where(is_cut, frames.head + most, frames.head)
-        # Without a cut, what is in front of the first one is there already, and written nowhere.
-        in_front = jnp.where(is_cut, (frames.head + jnp.arange(most)) % self._num_places, self._num_places)
-        places = jnp.concatenate([in_front, (head + jnp.arange(num_steps)) % self._num_places])
+        # Without a cut, what comes before the first one is there already, and written nowhere.
+        before = jnp.where(is_cut, (frames.head + jnp.arange(most)) % self._num_places, self._num_places)
+        places = jnp.concatenate([before, (head + jnp.arange(num_steps)) % self._num_places])
 
         def of_leaf(pixels: jax.Array, obs: jax.Array, newest: jax.Array) -> jax.Array:
             first = jnp.moveaxis(obs[0].reshape(*obs.shape[1:-1], self.num_frames, -1), -2, 1)[:, :most]
@@ -477,7 +478,7 @@ class DeviceReplay:
         ring = jax.tree.map(lambda kept, row: kept.at[:, place].set(row), state.ring, packed)
         frames = state.frames
         if frames is not None:
-            # There is room for what is in front of the rows after one cut.
+            # There is room for what comes before the rows after one cut.
             size = jnp.where(frames.since_cut > 0, jnp.minimum(size, frames.since_cut), size)
             frames = dataclasses.replace(frames, since_cut=jnp.zeros_like(frames.since_cut))
         levels = state.priorities

@@ -688,9 +688,9 @@ class EpisodeReplayBuffer(Checkpointable):
         if state_column == Columns.STATE_IN:
             out[Columns.STATE_IN] = take(store.extra(state_column), heads)
         elif state_column is not None:
-            in_front = store.prev[heads]
-            state = take(store.extra(state_column), in_front)
-            map_arrays(lambda leaf: leaf.__setitem__(in_front < 0, 0), state)
+            before = store.prev[heads]
+            state = take(store.extra(state_column), before)
+            map_arrays(lambda leaf: leaf.__setitem__(before < 0, 0), state)
             out[Columns.STATE_IN] = state
         return {
             **out,

@@ -56,7 +56,7 @@ class FrameStore:
     its next observation is that of row `next`. The last row of a chain holds an observation only.
 
     Of observations that are n frames side by side, a row has the newest one. The others are those of the rows before
-    it, or, in front of a chain that does not begin where its episode does, kept apart.
+    it, or, before a chain that does not begin where its episode does, kept apart.
 
     Args:
         capacity: Steps that are expected; there are rows for some more, and more are made when they run out.
@@ -85,7 +85,7 @@ class FrameStore:
         self.capacity = capacity
         self.num_frames = num_frames
         # By the first row of a chain, the frames before it, oldest first, where these are not all zeros.
-        self._in_front: dict[int, Any] = {}
+        self._earlier: dict[int, Any] = {}
         self.columns: dict[str, Any] = {}
         self.extras: dict[str, Any] = {}
         self.num_rows = 0
@@ -136,13 +136,13 @@ class FrameStore:
         """What a row has of an observation."""
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
-    def _put_in_front(self, rows: np.ndarray, obs: Any) -> None:
+    def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
         """Keep what is before the newest frame of the observations in the first rows of chains."""
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
             mine = map_arrays(lambda leaf, place=place: leaf[place].copy(), older)
             if any(leaf.any() for leaf in tree_leaves(mine)):
-                self._in_front[row] = mine
+                self._earlier[row] = mine
 
     def insert(
         self,
@@ -192,7 +192,7 @@ class FrameStore:
         self.owner[after] = owners.repeat(lengths)
         if self.num_frames > 1:
             obs, tails = steps[Columns.OBS], self._newest(tails)
-            self._put_in_front(rows[starts[is_new]], take(obs, starts[is_new]))
+            self._keep_earlier(rows[starts[is_new]], take(obs, starts[is_new]))
             steps = {**steps, Columns.OBS: self._newest(obs)}
         for name, value in steps.items():
             _put(self.columns[name], rows, value)
@@ -205,14 +205,14 @@ class FrameStore:
         """Let a chain begin at one of its rows; those before it are given back next."""
         if self.num_frames > 1:
             rows = np.array([row])
-            self._put_in_front(rows, self.take(Columns.OBS, rows))
+            self._keep_earlier(rows, self.take(Columns.OBS, rows))
         self.prev[row] = -1
 
     def free(self, rows: np.ndarray) -> None:
         """Give rows back."""
-        if self._in_front:
+        if self._earlier:
             for row in rows.tolist():
-                self._in_front.pop(row, None)
+                self._earlier.pop(row, None)
         self.owner[rows] = 0
         self.generation[rows] += 1
         self._free[self._num_free : self._num_free + len(rows)] = rows
@@ -244,9 +244,9 @@ class FrameStore:
         frames, num_before = self.chain(flat, num_frames - 1, backwards=True)
         (short,) = (num_before < num_frames - 1).nonzero()
         first = frames[short, num_before[short]].tolist()
-        kept = [(i, self._in_front[row]) for i, row in zip(short.tolist(), first, strict=True) if row in self._in_front]
+        kept = [(i, self._earlier[row]) for i, row in zip(short.tolist(), first, strict=True) if row in self._earlier]
 
-        def of_leaf(leaf: np.ndarray, *in_front: np.ndarray) -> np.ndarray:
+        def of_leaf(leaf: np.ndarray, *earlier: np.ndarray) -> np.ndarray:
             *rest, width = leaf.shape[1:]
             out = np.empty((len(flat), *rest, num_frames, width), leaf.dtype)
             for back in range(num_frames):
@@ -254,7 +254,7 @@ class FrameStore:
             for i in short.tolist():
                 out[i, ..., : num_frames - 1 - num_before[i], :] = 0
             out = out.reshape(len(flat), *rest, num_frames * width)
-            for (i, _), older in zip(kept, in_front, strict=True):
+            for (i, _), older in zip(kept, earlier, strict=True):
                 known = num_before[i] * width
                 out[i, ..., : older.shape[-1] - known] = older[..., known:]
             return out.reshape(*rows.shape, *out.shape[1:])
@@ -356,8 +356,8 @@ class FrameStore:
         self._is_shared = True
         state = {"num_rows": self.num_rows, "parts": parts, "links": links, "free": self._free[: self._num_free].copy()}
         if self.num_frames > 1:
-            in_front = {"row": list(self._in_front), "frames": list(self._in_front.values())}
-            state |= {"num_frames": self.num_frames, "in_front": in_front}
+            earlier = {"row": list(self._earlier), "frames": list(self._earlier.values())}
+            state |= {"num_frames": self.num_frames, "earlier": earlier}
         return state
 
     @classmethod
@@ -383,8 +383,8 @@ class FrameStore:
         # A state without that number has whole observations, and so has the store then.
         store = cls(capacity, int(state.get("num_frames", 1)))
         if store.num_frames > 1:
-            in_front = state["in_front"]
-            store._in_front = dict(zip(map(int, in_front["row"]), in_front["frames"], strict=True))
+            earlier = state["earlier"]
+            store._earlier = dict(zip(map(int, earlier["row"]), earlier["frames"], strict=True))
         num_rows, free, links = int(state["num_rows"]), np.asarray(state["free"], np.int32), _checked_links(state)
         kinds = ("columns", "extras")
         parts = [{kind: map_arrays(np.asarray, dict(part[kind])) for kind in kinds} for part in state["parts"]]

@@ -124,7 +124,7 @@ def test_order_after_insertions_and_removals():
     assert pipeline.names == ["Scale10", "HostCounter", "Scale_1", "CountSteps"]
 
 
-def test_a_name_stays_with_its_connector_when_a_namesake_is_inserted_in_front():
+def test_a_name_stays_with_its_connector_when_a_namesake_is_inserted_before_it():
     pipeline = pipeline_of(CountSteps())
     state, _ = run(pipeline)
     pipeline.prepend(CountSteps())

@@ -149,7 +149,7 @@ def rollout(envs, pipeline, num_steps):
 
 
 @pytest.mark.parametrize("decoder", [DecodeMessage, DecodeInPlace])
-def test_decoding_in_front_equals_an_environment_that_needs_none(decoder):
+def test_decoding_first_equals_an_environment_that_needs_none(decoder):
     def connectors():
         return [PrevActionsPrevRewards(n_prev_actions=2), MeanStdFilter()]
 

@@ -317,7 +317,7 @@ class Doubled(ConnectorV2):
         return batch
 
 
-def test_host_connectors_run_once_per_observation_and_in_front_of_the_pure_ones():
+def test_host_connectors_run_once_per_observation_and_before_the_pure_ones():
     def connectors(env, spaces, device):
         return [Doubled(), MeanStdFilter()]
 

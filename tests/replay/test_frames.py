@@ -71,7 +71,7 @@ def test_the_device_draws_the_same_from_frames_as_from_stacks(settings):
         functions.append((add, sample, sequences, jax.jit(replay.cut)))
         states.append(replay.init(source.rollout(1)))
     for i in range(16):
-        # Shorter and longer than what is in front of a row, and all that the ring holds.
+        # Shorter and longer than what comes before a row, and all that the ring holds.
         columns = source.rollout(11 if i % 4 == 3 else 1)
         is_cut = i in (0, 9, 14)
         key = jax.random.key(i)
@@ -167,7 +167,7 @@ def test_episodes_in_chunks_and_a_state_are_the_same_from_frames_as_from_stacks(
     loaded.restore_from_path(frames.save_to_path(tmp_path / "frames"))
     assert_same(draws(loaded), draws(whole))
     # Steps of the oldest episode were evicted, which begins with frames that are no row's.
-    assert len(loaded._store._in_front) == 1
+    assert len(loaded._store._earlier) == 1
     # What was saved as whole stacks stays so.
     loaded.set_state(whole.get_state())
     assert loaded._store.columns["obs"].shape[1:] == (2, 6)

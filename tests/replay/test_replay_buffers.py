@@ -227,7 +227,7 @@ def test_an_episode_longer_than_the_buffer_keeps_its_last_steps(cls):
 
 
 @both
-def test_nothing_is_in_front_of_what_is_left_of_an_episode(cls):
+def test_nothing_comes_before_what_is_left_of_an_episode(cls):
     """Its first steps were evicted, and others stand in their rows."""
     buffer, truth = full(cls, lengths=(15,), running=(0,), capacity=20)
     truth.lengths[0] = 40

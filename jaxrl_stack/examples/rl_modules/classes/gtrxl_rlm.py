@@ -101,7 +101,7 @@ class GTrXL(RLModule, ValueFunctionAPI):
 
 
 class GatedTransformerLayer(nnx.Module):
-    """Attention, then a network of each step by itself; layer norm before and a gate behind both."""
+    """Attention, then a network of each step by itself; layer norm before and a gate after both."""
 
     def __init__(self, width: int, *, num_heads: int, gate_bias: float, rngs: nnx.Rngs):
         self.attention_norm = nnx.LayerNorm(width, rngs=rngs)
