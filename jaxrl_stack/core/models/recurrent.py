@@ -28,8 +28,10 @@ class Cell:
     Attributes:
         num_gates: ``k``, how many times as wide as its state what goes into it is.
         state: Names of the parts of its state, that of the output, h, first.
-        step: ``(what the input gives [B, k H], what h gives [B, k H], *state [B, H]) -> (state, residuals)``.
-        pull_back: ``(residuals, *gradients of the new state) -> (gradients of: what the input gives, what h gives, the
+        step: ``(what the input gives [B, k H], what h gives [B, k H], *state [B, H]) -> (state, factors)``. The factors
+            of the gradients are computed here, where all that they are made of is at hand: kept in its place it would
+            be read several times, of which a CPU's backward pass would take half as long again.
+        pull_back: ``(factors, *gradients of the new state) -> (gradients of: what the input gives, what h gives, the
             state)``; h here is what goes past its product. Where the first two are the same they are one object.
     """
 
@@ -44,11 +46,6 @@ def _side_by_side(*parts: Any) -> jax.Array:
     return jnp.concatenate(jax.lax.optimization_barrier(parts), axis=-1)
 
 
-def _lstm_gates(activated: jax.Array) -> list[jax.Array]:
-    i, f, g, o = jnp.split(activated, 4, axis=-1)
-    return [0.5 * i + 0.5, 0.5 * f + 0.5, g, 0.5 * o + 0.5]
-
-
 def _lstm_step(from_input: Any, from_state: Any, h: Any, c: Any) -> tuple[State, Any]:
     """The gates stand side by side in PyTorch's order: input, forget, cell, output.
 
@@ -56,21 +53,19 @@ def _lstm_step(from_input: Any, from_state: Any, h: Any, c: Any) -> tuple[State,
     """
     del h
     halves = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), c.shape[-1])
-    activated = jnp.tanh((from_input + from_state) * halves)
-    i, f, g, o = _lstm_gates(activated)
+    i, f, g, o = jnp.split(jnp.tanh((from_input + from_state) * halves), 4, axis=-1)
+    i, f, o = (0.5 * gate + 0.5 for gate in (i, f, o))
     after = f * c + i * g
     shown = jnp.tanh(after)
-    return (o * shown, after), (activated, c, shown)
+    of_gates = (g * i * (1.0 - i), c * f * (1.0 - f), i * (1.0 - g * g), shown * o * (1.0 - o))
+    return (o * shown, after), (of_gates, f, o * (1.0 - shown * shown))
 
 
-def _lstm_pull_back(residuals: Any, of_h: Any, of_c: Any) -> Any:
-    activated, c, shown = residuals
-    i, f, g, o = _lstm_gates(activated)
-    of_c = of_c + of_h * o * (1.0 - shown * shown)
-    products = _side_by_side(
-        of_c * g * i * (1.0 - i), of_c * c * f * (1.0 - f), of_c * i * (1.0 - g * g), of_h * shown * o * (1.0 - o)
-    )
-    return products, products, (0.0, of_c * f)
+def _lstm_pull_back(factors: Any, of_h: Any, of_c: Any) -> Any:
+    (i, f, g, o), of_before, of_shown = factors
+    of_c = of_c + of_h * of_shown
+    products = _side_by_side(of_c * i, of_c * f, of_c * g, of_h * o)
+    return products, products, (0.0, of_c * of_before)
 
 
 def _gru_step(from_input: Any, from_state: Any, h: Any) -> tuple[State, Any]:
@@ -78,14 +73,15 @@ def _gru_step(from_input: Any, from_state: Any, h: Any) -> tuple[State, Any]:
     (r, z, n), (state_r, state_z, state_n) = (jnp.split(x, 3, axis=-1) for x in (from_input, from_state))
     reset, update = (0.5 * jnp.tanh(0.5 * x) + 0.5 for x in (r + state_r, z + state_z))
     new = jnp.tanh(n + reset * state_n)
-    return (new + update * (h - new),), (reset, update, new, state_n, h)
+    of_new, of_update = (1.0 - update) * (1.0 - new * new), (h - new) * update * (1.0 - update)
+    return (new + update * (h - new),), (of_new, state_n * reset * (1.0 - reset), of_update, reset, update)
 
 
-def _gru_pull_back(residuals: Any, of_h: Any) -> Any:
-    reset, update, new, state_n, h = residuals
-    of_new = of_h * (1.0 - update) * (1.0 - new * new)
-    gates = (of_new * state_n * reset * (1.0 - reset), of_h * (h - new) * update * (1.0 - update))
-    return _side_by_side(*gates, of_new), _side_by_side(*gates, of_new * reset), (of_h * update,)
+def _gru_pull_back(factors: Any, of_h: Any) -> Any:
+    of_new, of_reset, of_update, reset, update = factors
+    new = of_h * of_new
+    gates = (new * of_reset, of_h * of_update)
+    return _side_by_side(*gates, new), _side_by_side(*gates, new * reset), (of_h * update,)
 
 
 CELLS = {"lstm": Cell(4, ("h", "c"), _lstm_step, _lstm_pull_back), "gru": Cell(3, ("h",), _gru_step, _gru_pull_back)}
@@ -120,26 +116,26 @@ def _unroll_forward(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any,
         from_input, reset = inputs
         state = _zero_where(reset, state)
         from_state = state[0] @ kernel
-        after, residuals = cell.step(from_input, from_state if bias is None else from_state + bias, *state)
-        return after, (after[0], state[0], residuals)
+        after, factors = cell.step(from_input, from_state if bias is None else from_state + bias, *state)
+        return after, (after[0], state[0], factors)
 
-    state, (out, before, residuals) = jax.lax.scan(step, state, (inputs, resets))
-    return (out, state), (residuals, before, kernel, bias is None, resets)
+    state, (out, before, factors) = jax.lax.scan(step, state, (inputs, resets))
+    return (out, state), (factors, before, kernel, bias is None, resets)
 
 
 def _unroll_backward(cell: Cell, kept: Any, gradients: Any) -> Any:
-    residuals, before, kernel, has_no_bias, resets = kept
+    factors, before, kernel, has_no_bias, resets = kept
     of_out, of_state = gradients
     # The barriers keep a CPU from reading transposed matrices in place, with strides: see `ops.dense`.
     transposed = jax.lax.optimization_barrier(kernel.T)
 
     def step(of_state: State, inputs: Any) -> Any:
-        of_out, residuals, reset = inputs
-        of_input, of_product, (of_h, *of_rest) = cell.pull_back(residuals, of_state[0] + of_out, *of_state[1:])
+        of_out, factors, reset = inputs
+        of_input, of_product, (of_h, *of_rest) = cell.pull_back(factors, of_state[0] + of_out, *of_state[1:])
         of_state = _zero_where(reset, (of_h + of_product @ transposed, *of_rest))
         return of_state, (of_input,) if of_input is of_product else (of_input, of_product)
 
-    of_state, stacked = jax.lax.scan(step, of_state, (of_out, residuals, resets), reverse=True)
+    of_state, stacked = jax.lax.scan(step, of_state, (of_out, factors, resets), reverse=True)
     h, products = (x.reshape(-1, x.shape[-1]) for x in (before, stacked[-1]))
     of_kernel = jax.lax.optimization_barrier(h.T) @ products
     return stacked[0], of_kernel, None if has_no_bias else jnp.sum(products, axis=0), of_state, None
