@@ -14,6 +14,7 @@ from flax import struct
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
+from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import at_chunk_starts
 
@@ -127,6 +128,15 @@ class DeviceRollout(PolicyStep):
         state = dataclasses.replace(state.after(after.reward, ended), env_state=after.state, obs=after.obs)
         return state, (columns, ended)
 
+    def step_frames(
+        self, state: RunnerState, keys: StepKeys, context: Any
+    ) -> tuple[RunnerState, tuple[dict[str, Any], jax.Array]]:
+        """`step_envs`, of whose observations the columns have the newest frame, and ``RESETS``."""
+        reset = state.reset
+        state, (columns, ended) = self.step_envs(state, keys, context)
+        columns = frames.newest(columns, self.env_to_module.num_stacked_frames)
+        return state, ({**columns, Columns.RESETS: reset}, ended)
+
     def unroll(
         self, state: RunnerState, context: Any, *, num_steps: int
     ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
@@ -167,17 +177,23 @@ class DeviceRollout(PolicyStep):
             module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
         )
 
-    def side_by_side(self, columns: dict[str, Any], num_fragments: int, *, for_replay: bool = False) -> dict[str, Any]:
+    def side_by_side(
+        self, columns: dict[str, Any], num_fragments: int, *, earlier: Any = None, for_replay: bool = False
+    ) -> dict[str, Any]:
         """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
 
         Args:
             columns: ``[R * T, B, ...]``.
             num_fragments: ``R``.
+            earlier: State of the env-to-module pipeline before the first of `step_frames`; None after `step_envs`.
             for_replay: Whether chunks are cut when they are drawn, and every step may be the first one of its chunk.
 
         Returns:
             Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
         """
+        before = {}
+        if earlier is not None:
+            columns, before = frames.of_rollout(columns, self.env_to_module.earlier_frames(earlier), num_fragments)
         if num_fragments > 1:
             columns = jax.tree.map(
                 lambda x: jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1).reshape(
@@ -185,4 +201,5 @@ class DeviceRollout(PolicyStep):
                 ),
                 columns,
             )
+        columns = {**columns, **before}
         return columns if for_replay else at_chunk_starts(columns, self.pure.template[self.module_id])

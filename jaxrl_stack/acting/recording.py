@@ -98,13 +98,15 @@ class Recording:
         starts: bool ``[B]``, whether row 0 is the first of an episode; it is copied.
 
     Attributes:
+        resets: bool ``[T + 1, B]``, whether a row is the first of an episode.
         num_steps: Rows so far.
         num_failures: Environments that failed in them.
     """
 
     def __init__(self, num_steps: int, num_envs: int, layout: Layout, obs: Any, *, starts: np.ndarray):
         shape = (num_steps, num_envs)
-        self.starts = np.array(starts)
+        self.resets = np.zeros((num_steps + 1, num_envs), bool)
+        self.resets[0] = starts
         self._layout = layout
         self._matrix = np.empty((*shape, layout.width), np.uint32)
         self._loose = tuple(np.empty((num_steps, *rest), dtype) for rest, dtype in layout.loose)
@@ -139,6 +141,10 @@ class Recording:
         self.num_steps = t + 1
         for index in step.failed:
             self.drop_running(index)
+
+    def begin(self, where: np.ndarray) -> None:
+        """The next row is the first of an episode, for the environments of a mask ``[B]``."""
+        self.resets[self.num_steps] = where
 
     def drop_running(self, index: int) -> None:
         """Leave out what there is of the episode of an environment that failed in the last step."""

@@ -279,6 +279,16 @@ class ConnectorPipelineV2(PureConnector):
         is_own = type(self).apply is ConnectorPipelineV2.apply
         return self._members[-1][1].num_stacked_frames if is_own and self._members else 1
 
+    def earlier_frames(self, state: Any) -> Any:
+        """Those of the last connector."""
+        name, connector = self._members[-1]
+        return connector.earlier_frames(state[name])
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether all connectors do."""
+        return type(self).apply is ConnectorPipelineV2.apply and all(own.takes_frames for own in self)
+
     def _flat_members(self) -> Iterator[tuple[str, ConnectorV2]]:
         """``(name, connector)`` without the pipelines around them; ``"outer/inner"`` in a pipeline inside."""
         for name, connector in self._members:

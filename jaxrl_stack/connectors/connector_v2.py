@@ -311,6 +311,17 @@ class ConnectorV2(Checkpointable, Constructible):
         replay buffer needs to keep the newest one only. 1 if the connector stacks none."""
         return 1
 
+    @property
+    def takes_frames(self) -> bool:
+        """Whether, in a learner pipeline, it takes blocks of frames (`core.frames`) for whole observations; before
+        one that does not, these are made of all steps at once."""
+        return False
+
+    def earlier_frames(self, state: Any) -> Any:
+        """The frames that come before those of the next observations, side by side, ``[B, ..., (n - 1) * C]``, where
+        `num_stacked_frames` is n > 1; of the one module that there is."""
+        raise NotImplementedError
+
     def init(self, num_envs: int) -> Any:
         """Fresh state: a pytree of arrays, ``()`` for a connector without state.
 

@@ -158,6 +158,7 @@ class HostRollout:
         if any_ended:
             self._note_ended(ended)
         if (any_ended or step.valid is not None) and step.resets.any():
+            recording.begin(step.resets)
             self._begin(step.resets)
 
     def _new_recording(self, num_steps: int, layout: Layout, batch: dict[str, Any]) -> Recording:

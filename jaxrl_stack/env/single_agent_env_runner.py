@@ -19,7 +19,7 @@ from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
-from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, at_chunk_starts
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -363,6 +363,7 @@ class SingleAgentEnvRunner(EnvRunner):
         keeps_all_final_obs: bool = False,
         takes_metrics: bool = True,
         for_replay: bool = False,
+        in_frames: bool = False,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
@@ -373,6 +374,8 @@ class SingleAgentEnvRunner(EnvRunner):
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
                 those of several then.
             for_replay: Whether recurrent states are those of all steps, not of chunk starts alone.
+            in_frames: Whether observations that are frames side by side have one of them in every row; see
+                `core.frames`.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -408,6 +411,9 @@ class SingleAgentEnvRunner(EnvRunner):
             columns.pop(Columns.STATE_OUT, None)
         else:
             columns = at_chunk_starts(columns, self._policy.modules[self.module_id])
+        num_frames = self.acting_parts()[1].num_stacked_frames if in_frames else 1
+        if num_frames > 1:
+            columns = frames.as_frames(columns, recording.resets[: recording.num_steps], num_frames)
         return SampleBlock(
             experience=Experience(
                 {self.module_id: columns},
@@ -420,7 +426,7 @@ class SingleAgentEnvRunner(EnvRunner):
             connector_state=states if any(jax.tree.leaves(state) for state in states.values()) else None,
             worker_index=self.worker_index,
             serial=self._rollout.num_recordings - 1,
-            starts=recording.starts,
+            starts=recording.resets[0],
             num_restarts=self._num_restarts,
         )
 

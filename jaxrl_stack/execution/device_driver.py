@@ -89,6 +89,7 @@ class DeviceDriver(LocalDriver):
         env = None if resolved is None else resolved.make()
         self._check_devices(len(devices.joined_devices(used_devices)))
         env_to_module, module_to_env = self._make_pipelines(env)
+        self._num_stacked_frames = 1 if env is None else env_to_module.num_stacked_frames
         self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *self.spaces[self.module_id])
         self.available_memory = free_device_memory(used_devices)
         self._log_memory()
@@ -154,7 +155,7 @@ class DeviceDriver(LocalDriver):
         return None, None
 
     def num_stacked_frames(self) -> int:
-        return 1 if self.rollout is None else self.rollout.env_to_module.num_stacked_frames
+        return self._num_stacked_frames
 
     def _make_learner(self) -> Learner:
         config = self.config

@@ -178,7 +178,12 @@ class DeviceProgram(Place):
         keys = sampler.step_keys
         if length != self._steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
-        step = functools.partial(self.rollout.step_envs, context=self._acting_context(state))
+        has_frames = (
+            self.step.takes_frames and not self.records_block and self.rollout.env_to_module.num_stacked_frames > 1
+        )
+        step_envs = self.rollout.step_frames if has_frames else self.rollout.step_envs
+        step = functools.partial(step_envs, context=self._acting_context(state))
+        earlier = sampler.runner.env_to_module if has_frames else None
         if length == 1:
             # A loop of its own inside another one is not inlined.
             runner, rows = step(sampler.runner, jax.tree.map(lambda x: x[0], keys))
@@ -203,7 +208,9 @@ class DeviceProgram(Place):
             block=block,
         )
         timesteps = counters.add(state.timesteps, length * self.num_envs * self.num_devices)
-        columns = self.rollout.side_by_side(columns, num_shares, for_replay=self.step.updates_from_rows)
+        columns = self.rollout.side_by_side(
+            columns, num_shares, earlier=earlier, for_replay=self.step.updates_from_rows
+        )
         return dataclasses.replace(state, runner=sampler, timesteps=timesteps), {self.module_id: columns}
 
     def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:

@@ -215,7 +215,10 @@ class HostDriver(LocalDriver, Place):
         """Arguments of `SingleAgentEnvRunner.sample_block`."""
         for_replay = self.step.updates_from_rows
         keeps_all = self.learner_group.needs_all_final_obs and not for_replay
-        return {"num_steps": num_steps, "keeps_all_final_obs": keeps_all, "for_replay": for_replay}
+        # Replay takes whole observations: one frame per step saves something where blocks travel.
+        in_frames = self.step.takes_frames or (for_replay and bool(self.config.num_env_runners))
+        share = {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
+        return share | {"for_replay": for_replay, "in_frames": in_frames}
 
     def _take_in(self, samples: Sequence[Any], started: float) -> Sequence[Any]:
         """Take note of blocks, or of `Sampled`, since `started`; the blocks, or all episodes."""

@@ -41,7 +41,7 @@ class OffPolicyStep(TrainingStep):
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
-    def memory_estimates(self, driver: Driver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+    def memory_estimates(self, driver: LocalDriver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
         config = self.config
         num_envs, num_steps = int(config.num_envs_per_env_runner), config.get_rollout_fragment_length(1)
         rollout = train_batch_memory(*spaces, num_envs=num_envs, num_steps=num_steps, what="rollout")

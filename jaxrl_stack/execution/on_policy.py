@@ -10,20 +10,25 @@ from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from jaxrl_stack.execution.driver import Driver, LocalDriver
+    from jaxrl_stack.execution.driver import LocalDriver
 
 
 class OnPolicyStep(TrainingStep):
     """One update, of several epochs, from a train batch that the current weights have just sampled."""
 
-    def memory_estimates(self, driver: Driver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
+    takes_frames = True
+
+    def memory_estimates(self, driver: LocalDriver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
         num_envs = int(self.config.num_envs_per_env_runner)
         num_shares, length = self.config.train_batch_blocks
+        num_frames = 1 if None in spaces else driver.num_stacked_frames()
         # On the device all shares are sampled in one go; a runner on the host sends each one off.
         at_once = num_shares if driver.is_on_device else 1
         return (
-            train_batch_memory(*spaces, num_envs=num_envs, num_steps=length * at_once, what="rollout"),
-            train_batch_memory(*spaces, num_envs=num_envs * num_shares, num_steps=length),
+            train_batch_memory(
+                *spaces, num_envs=num_envs, num_steps=length * at_once, num_frames=num_frames, what="rollout"
+            ),
+            train_batch_memory(*spaces, num_envs=num_envs * num_shares, num_steps=length, num_frames=num_frames),
         )
 
     def plan(self, driver: LocalDriver) -> None:

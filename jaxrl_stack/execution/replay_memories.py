@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -196,7 +197,7 @@ class HostMemory:
         if len(sampled) > 1:
             sampled = sorted(sampled, key=lambda block: (block.worker_index, block.num_restarts, block.serial))
         for block in sampled:
-            columns = block.experience.modules[self._module_id]
+            columns = frames.stacked(block.experience.modules[self._module_id])
             kept.add_block(columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
         return kept
 

@@ -127,6 +127,8 @@ class TrainingStep(abc.ABC):
     Attributes:
         needs_env: Whether it samples from environments.
         updates_from_rows: Whether it calls `Place.update_rows`, and not `Place.update`.
+        takes_frames: Whether what `Place.sample` gives it may have one frame per step of observations that are several
+            side by side (`core.frames`): it hands that on and does not look into it.
         num_env_steps: Env steps that one call samples; on the host at least.
         rows_per_update: Rows, over all devices, that an update is made from.
         num_updates: Updates of one call.
@@ -137,6 +139,7 @@ class TrainingStep(abc.ABC):
 
     needs_env: ClassVar[bool] = True
     updates_from_rows: ClassVar[bool] = False
+    takes_frames: ClassVar[bool] = False
     num_env_steps: int = 0
     rows_per_update: int
     num_updates: int = 1
@@ -152,7 +155,7 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def memory_estimates(
-        self, driver: Driver, observation_space: gym.Space | None, action_space: gym.Space | None
+        self, driver: LocalDriver, observation_space: gym.Space | None, action_space: gym.Space | None
     ) -> tuple[MemoryEstimate, MemoryEstimate]:
         """``(what one EnvRunner records at a time, the batch of one update)``.
 

@@ -92,6 +92,7 @@ def train_batch_memory(
     *,
     num_envs: int,
     num_steps: int,
+    num_frames: int = 1,
     what: str = "train batch",
 ) -> MemoryEstimate:
     """What a rollout or an on-policy train batch ``[num_steps, num_envs]`` takes while it is held once.
@@ -105,6 +106,8 @@ def train_batch_memory(
         action_space: Space of the module's actions; None likewise.
         num_envs: Columns of the batch; rollouts that lie side by side count each.
         num_steps: Rows of the batch.
+        num_frames: Frames side by side in an observation, of which the newest one is held, and before the first row
+            the others, too.
         what: What to call it.
 
     Raises:
@@ -112,7 +115,10 @@ def train_batch_memory(
     """
     columns = dict(_STEP_COLUMNS)
     if observation_space is not None:
-        columns["obs"] = columns["final_obs"] = space_bytes(observation_space)
+        columns["obs"] = columns["final_obs"] = space_bytes(observation_space) // num_frames
+        if num_frames > 1:
+            # With them, how many frames before each of its own an episode knows.
+            columns["obs"] += 4 + math.ceil((num_frames - 1) * columns["obs"] / num_steps)
     if action_space is not None:
         columns |= {
             "actions": space_bytes(action_space),

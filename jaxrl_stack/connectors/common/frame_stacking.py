@@ -46,6 +46,14 @@ class FrameStacking(ConnectorV2):
         own = type(self).apply is FrameStacking.apply and not (self._as_learner_connector or self.is_host_connector)
         return self.num_frames if own else 1
 
+    @property
+    def takes_frames(self) -> bool:
+        return type(self).apply is FrameStacking.apply and self._as_learner_connector
+
+    def earlier_frames(self, state: Any) -> Any:
+        (history,) = state.values()
+        return history
+
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """A Box whose last axis is ``num_frames`` times as long; in a learner pipeline the space itself."""
         own = self._checked_stacked if self._as_learner_connector else self._stacked_space

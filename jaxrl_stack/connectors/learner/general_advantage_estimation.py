@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
+from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import sequence_length
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
@@ -43,6 +44,10 @@ class GeneralAdvantageEstimation(ConnectorV2):
         super().__init__(*args, gamma=gamma, lambda_=lambda_, **kwargs)
         self.gamma = gamma
         self.lambda_ = lambda_
+
+    @property
+    def takes_frames(self) -> bool:
+        return type(self) is GeneralAdvantageEstimation
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         out = dict(batch)
@@ -103,11 +108,11 @@ def _values_of_rows(columns: dict[str, Any], module: Any, bound: Callable[[], An
     def values_of(observations: Any) -> jax.Array:
         return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
 
-    obs, final_obs = columns[Columns.OBS], columns[Columns.FINAL_OBS]
-    flat_obs, flat_final = (jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), each) for each in (obs, final_obs))
-    values = chunking.map_rows(values_of, flat_obs) if can_be_split(module) else values_of(flat_obs)
-    after_last = values_of(jax.tree.map(lambda x: x[-1], final_obs))
-    return values.reshape(columns[Columns.REWARDS].shape), after_last, (flat_final, values_of)
+    shape = columns[Columns.REWARDS].shape
+    (rows, of_row), (rows_after, after_row) = frames.rows_of_block(columns, values_of)
+    values = chunking.map_rows(of_row, rows) if can_be_split(module) else of_row(rows)
+    after_last = after_row(jax.tree.map(lambda x: x[-shape[1] :], rows_after))
+    return values.reshape(shape), after_last, (rows_after, after_row)
 
 
 def _values_of_chunks(columns: dict[str, Any], module: Any, bound: Callable[[], Any]) -> _Values:

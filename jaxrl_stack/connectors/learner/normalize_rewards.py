@@ -63,6 +63,10 @@ class NormalizeRewards(ConnectorV2):
         """``{module_id: statistics of returns}``, of no rows."""
         return {key: running_statistics.init(()) for key in self._observation_spaces()}
 
+    @property
+    def takes_frames(self) -> bool:
+        return type(self) is NormalizeRewards
+
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces REWARDS, float32 ``[T, B]``. The block is counted before it is divided."""
         state, batch = dict(state), dict(batch)

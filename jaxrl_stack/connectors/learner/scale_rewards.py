@@ -30,6 +30,10 @@ class ScaleRewards(ConnectorV2):
             raise ValueError(f"ScaleRewards(factor={factor!r}): give a finite number above 0.")
         self.factor = float(factor)
 
+    @property
+    def takes_frames(self) -> bool:
+        return type(self) is ScaleRewards
+
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces REWARDS, float32 ``[T, B]``."""
         return state, self._with_columns(batch, self._scaled)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience, sequence_length
+from jaxrl_stack.core.frames import FRAMES_BEFORE
 from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER
@@ -163,7 +164,8 @@ class Learner(OldUpdates, StoredLearner):
         """
         if module_id not in self.template:
             raise ValueError(f"The block has a module {module_id!r}; this learner has {list(self.template)}.")
-        steps = {name: column for name, column in columns.items() if name != Columns.STATE_IN}
+        others = (Columns.STATE_IN, FRAMES_BEFORE)
+        steps = {name: column for name, column in columns.items() if name not in others}
         shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(column)] for name, column in columns.items()}

@@ -11,12 +11,14 @@ same update as ``S`` devices.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl_stack.core import frames
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.sequences import steps_per_item
 from jaxrl_stack.ops import packing, permutation
 
@@ -57,11 +59,16 @@ class PackedRows:
     64-bit numbers) stays a column of its own and is gathered by itself.
 
     Args:
-        columns: ``{column: pytree of arrays [S, N, ...]}``.
+        columns: ``{column: pytree of arrays [S, N, ...]}``; those of a block of frames, and in minibatches there are
+            whole observations.
         carried: Names of the columns that matter; the others are zeros in every minibatch. None for all.
     """
 
     def __init__(self, columns: dict[str, Any], carried: Collection[str] | None = None):
+        self._stacks = None
+        if frames.FRAMES_BEFORE in columns:
+            self._stacks = jax.vmap(frames.FrameRows.of)({name: columns[name] for name in frames.OF_ROWS})
+            columns = {name: own for name, own in columns.items() if name not in frames.OF_ROWS}
         self.num_shards, self.num_rows = jax.tree.leaves(columns)[0].shape[:2]
         self.steps_per_item = steps_per_item(columns, lead=2)
         self._left_out = {c: v for c, v in columns.items() if carried is not None and c not in carried}
@@ -85,18 +92,24 @@ class PackedRows:
             ``{column: pytree of arrays [S * m, ...]}``.
         """
 
-        def gather(x: jax.Array) -> jax.Array:
+        def of_shards(take: Callable[[Any, jax.Array], jax.Array], x: Any) -> jax.Array:
             if self.num_shards == 1:
-                return x[0].at[index[0]].get(mode="promise_in_bounds")
-            rows = jax.vmap(lambda shard, i: shard.at[i].get(mode="promise_in_bounds"))(x, index)
-            return rows.reshape(-1, *x.shape[2:])
+                return take(jax.tree.map(lambda x: x[0], x), index[0])
+            rows = jax.vmap(take)(x, index)
+            return rows.reshape(-1, *rows.shape[2:])
 
+        def gather(x: jax.Array) -> jax.Array:
+            return of_shards(lambda shard, i: shard.at[i].get(mode="promise_in_bounds"), x)
+
+        stacks = {} if self._stacks is None else {Columns.OBS: of_shards(frames.FrameRows.take, self._stacks)}
         matrix = None if self._matrix is None else gather(self._matrix)
         loose = [gather(leaf) for leaf in self._loose]
         out = [slot.read(matrix, loose) for slot in self._slots]
         num_rows = index.size
-        return jax.tree.unflatten(self._treedef, out) | jax.tree.map(
-            lambda x: jnp.zeros((num_rows, *x.shape[2:]), x.dtype), self._left_out
+        return (
+            stacks
+            | jax.tree.unflatten(self._treedef, out)
+            | jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape[2:]), x.dtype), self._left_out)
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import sequence_length
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
@@ -100,7 +100,7 @@ class Update:
             ``(new state, {(module_id, name): float32})``.
         """
         if is_sampled:
-            batch = self.with_clipped_rewards(batch)
+            batch = self._with_whole_obs(self.with_clipped_rewards(batch))
             state, batch = self.connect(state, batch, settings, timesteps, axis_name=axis_name)
         started = self._started(state, batch, settings, axis_name)
         state, rest = started.state, started.rest
@@ -117,7 +117,8 @@ class Update:
         parts = microbatches_per_minibatch(self._learner, sizes, local_shards, lengths)
         num_rows = {mid: local_shards * own // parts for mid, own in sizes.items()}
         # Once, for what they read, and the step replays it: a loss is the longest part of a trace.
-        arguments = step.arguments_of_losses(state.params, rest, batch, num_rows)
+        shapes = {mid: frames.shapes(columns) for mid, columns in batch.items()}
+        arguments = step.arguments_of_losses(state.params, rest, shapes, num_rows)
         traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
         read = step.replay_losses(once_of(step.losses, arguments, *traced))
         rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
@@ -148,6 +149,14 @@ class Update:
         if Columns.STATE_IN not in columns:
             return columns
         return as_chunks(columns, sequence_length(self._learner.template[module_id], leading_axes(columns)[0]))
+
+    def _with_whole_obs(self, batch: Batch) -> Batch:
+        """A sampled batch with whole observations in place of frames; frames stay where all that reads them takes
+        them: connectors, and minibatches of rows."""
+        learner = self._learner
+        if learner.pure_connector.takes_frames and type(learner).pre_update is LossHooks.pre_update:
+            return {mid: frames.stacked(own) if Columns.STATE_IN in own else own for mid, own in batch.items()}
+        return {mid: frames.stacked(own) for mid, own in batch.items()}
 
     def with_clipped_rewards(self, batch: Batch) -> Batch:
         """A sampled batch with the rewards that ``clip_rewards`` leaves of the environment's.

@@ -1,0 +1,180 @@
+"""Observations that are n frames side by side, on their way from sampling to the loss: one frame per step.
+
+A block of steps has the newest frame of each in ``OBS`` and ``FINAL_OBS``, in ``FRAMES_BEFORE`` those before its first
+row, and in ``NUM_BEFORE`` of how many before its own a row's episode knows; the others are zeros. Whole observations
+are made where they are looked at: of the rows of a minibatch, say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.ops.masks import expand
+
+FRAMES_BEFORE = "frames_before"
+"""Column of a block of frames: ``[1, B, n - 1, ..., C]``, oldest first."""
+NUM_BEFORE = "num_before"
+"""Column of a block of frames: int32 ``[T, B]``, from 0 to n - 1."""
+OF_ROWS = (Columns.OBS, FRAMES_BEFORE, NUM_BEFORE)
+"""The columns that `FrameRows` are made of."""
+_OF_STEPS = (Columns.OBS, Columns.FINAL_OBS)
+
+
+def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
+    """Steps with the newest frame of their observations, which are `num_frames` side by side, ``[..., n * C]``."""
+    return columns | {name: columns[name][..., -(columns[name].shape[-1] // num_frames) :] for name in _OF_STEPS}
+
+
+def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> dict[str, Any]:
+    """A block of whole observations as one of frames; `stacked` is its inverse.
+
+    Args:
+        columns: ``{column: pytree [T, B, ...]}``, NumPy, with ``OBS`` and ``FINAL_OBS`` ``[T, B, ..., n * C]``.
+        resets: bool ``[T, B]``, where episodes begin.
+        num_frames: ``n``.
+
+    Returns:
+        ``OBS`` and ``FINAL_OBS`` are ``[T, B, ..., C]``, copies. ``FINAL_OBS`` is meant to follow on the row's own.
+    """
+    before = _apart(columns[Columns.OBS][0], num_frames)[:, :-1]
+    kept = newest(columns, num_frames)
+    kept |= {name: kept[name].copy() for name in _OF_STEPS}
+    return kept | {FRAMES_BEFORE: before[None].copy(), NUM_BEFORE: _counts(resets, num_frames)}
+
+
+def of_rollout(
+    columns: dict[str, Any], earlier: jax.Array, num_fragments: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was sampled in one go and will lie side by side as fragments, as blocks of frames.
+
+    Args:
+        columns: ``{column: pytree [R * T, B, ...]}``, what `newest` gives, and ``RESETS``.
+        earlier: The frames before the first row, side by side, ``[B, ..., (n - 1) * C]``.
+        num_fragments: ``R``.
+
+    Returns:
+        ``(columns [R * T, B, ...], {FRAMES_BEFORE: those of the fragments side by side [1, R * B, n - 1, ..., C]})``.
+    """
+    obs = columns[Columns.OBS]
+    num_before = earlier.shape[-1] // obs.shape[-1]
+    counts = {NUM_BEFORE: _counts(columns[Columns.RESETS], num_before + 1)}
+    if Columns.STATE_IN not in columns:  # modules without a recurrent state do not look at resets
+        columns = {name: own for name, own in columns.items() if name != Columns.RESETS}
+    frames = jnp.concatenate([jnp.swapaxes(_apart(earlier, num_before), 0, 1), obs])
+    at = np.arange(num_fragments)[:, None] * (len(obs) // num_fragments) + np.arange(num_before)
+    before = jnp.moveaxis(frames[at], 1, 2)
+    return columns | counts, {FRAMES_BEFORE: before.reshape(1, -1, *before.shape[2:])}
+
+
+def stacked(columns: dict[str, Any]) -> dict[str, Any]:
+    """A block of frames as one of whole observations; any other block as it is.
+
+    Args:
+        columns: ``{column: pytree [T, B, ...]}``, NumPy or JAX; ``FINAL_OBS`` may be missing.
+    """
+    if FRAMES_BEFORE not in columns:
+        return columns
+    columns = dict(columns)
+    before, counts, obs = (columns.pop(name) for name in (FRAMES_BEFORE, NUM_BEFORE, Columns.OBS))
+    xp: Any = np if isinstance(obs, np.ndarray) else jnp
+    frames = xp.concatenate([xp.swapaxes(before[0], 0, 1), obs])
+    whole = _side_by_side([frames[k : k + len(obs)] for k in range(before.shape[2] + 1)], counts)
+    if Columns.FINAL_OBS in columns:
+        columns[Columns.FINAL_OBS] = _followed_by(whole, columns[Columns.FINAL_OBS])
+    return {**columns, Columns.OBS: whole}
+
+
+def shapes(columns: dict[str, Any]) -> dict[str, Any]:
+    """Those of the columns of a block of whole observations; a block without frames itself."""
+    return jax.eval_shape(stacked, columns) if FRAMES_BEFORE in columns else columns
+
+
+@struct.dataclass
+class FrameRows:
+    """Rows of a block ``[T, B, ...]``, row ``t * B + b``, of which whole observations are made when they are taken.
+
+    Attributes:
+        frames: ``[(n - 1 + T) * B, ..., C]``.
+        counts: int32 ``[T * B]``, ``NUM_BEFORE``.
+        num_frames: ``n``.
+        num_columns: ``B``.
+    """
+
+    frames: jax.Array
+    counts: jax.Array
+    num_frames: int = struct.field(pytree_node=False)
+    num_columns: int = struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, columns: dict[str, Any]) -> FrameRows:
+        """Of columns ``[T * B, ...]``, and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
+        before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
+        frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
+        return cls(frames, columns[NUM_BEFORE], len(before) + 1, before.shape[1])
+
+    def take(self, rows: jax.Array) -> jax.Array:
+        """Observations ``[m, ..., n * C]`` of the rows of these numbers, ``[m]``."""
+        rows = rows.astype(jnp.int32)
+        places = [rows + k * self.num_columns for k in range(self.num_frames)]
+        frames = [self.frames.at[place].get(mode="promise_in_bounds") for place in places]
+        return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
+
+    def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
+        """Those that follow on the rows with the frames `final`, ``[m, ..., C]``."""
+        return _followed_by(self.take(rows), final)
+
+
+def rows_of_block(columns: dict[str, Any], function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """A function of whole observations as one of rows of a block, which may be one of frames.
+
+    Args:
+        columns: ``{column: pytree [T, B, ...]}``, ``OBS`` and ``FINAL_OBS`` among them.
+        function: Of observations ``[m, ...]``.
+
+    Returns:
+        ``(rows [T * B, ...], function of some of them)``; and the same for the observations after them.
+    """
+    names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if FRAMES_BEFORE in columns else []))
+    flat = {name: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[name]) for name in names}
+    obs, final = flat[Columns.OBS], flat[Columns.FINAL_OBS]
+    if FRAMES_BEFORE not in columns:
+        return (obs, function), (final, function)
+    own, numbers = FrameRows.of({**flat, FRAMES_BEFORE: columns[FRAMES_BEFORE][0]}), jnp.arange(len(obs))
+    return (numbers, lambda rows: function(own.take(rows))), (
+        (numbers, final),
+        lambda rows: function(own.take_after(*rows)),
+    )
+
+
+def _apart(obs: Any, num_frames: int) -> Any:
+    """Observations ``[B, ..., n * C]`` as frames ``[B, n, ..., C]``."""
+    xp: Any = np if isinstance(obs, np.ndarray) else jnp
+    return xp.moveaxis(obs.reshape(*obs.shape[:-1], num_frames, -1), -2, 1)
+
+
+def _side_by_side(frames: Sequence[Any], counts: Any) -> Any:
+    """Frames ``[..., C]``, oldest first, as observations ``[..., n * C]``; zeros for those that no episode knows."""
+    xp: Any = np if isinstance(counts, np.ndarray) else jnp
+    known = [expand(counts >= len(frames) - 1 - k, frame) for k, frame in enumerate(frames)]
+    return xp.concatenate([xp.where(k, x, xp.zeros_like(x)) for k, x in zip(known, frames, strict=True)], axis=-1)
+
+
+def _followed_by(obs: Any, frame: Any) -> Any:
+    """The observations that have one frame more, and their oldest one no more."""
+    xp: Any = np if isinstance(obs, np.ndarray) else jnp
+    return xp.concatenate([obs[..., frame.shape[-1] :], frame], axis=-1)
+
+
+def _counts(resets: Any, num_frames: int) -> Any:
+    """``NUM_BEFORE``, int32 ``[T, B]``: at most n - 1, and as many before the first row if that begins no episode."""
+    xp, latest = (np, np.maximum.accumulate) if isinstance(resets, np.ndarray) else (jnp, jax.lax.cummax)
+    times = np.arange(len(resets), dtype=np.int32)[:, None]
+    begins: Any = xp.where(resets, times, np.int32(1 - num_frames))
+    return xp.minimum(times - latest(begins), np.int32(num_frames - 1))
