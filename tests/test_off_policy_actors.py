@@ -256,9 +256,14 @@ def assert_scripted(buffer, *, lengths=(4, 7, 3)):
     found = {}
     for episode in buffer.episodes:
         obs = episode.get_observations()
-        index, number, first = obs[0].tolist()
+        index, number, first = obs[0, -3:].tolist()
         steps = len(episode)
-        expected = np.stack([np.full(steps + 1, index), np.full(steps + 1, number), first + np.arange(steps + 1)], 1)
+        stack = []
+        for back in range(obs.shape[-1] // 3 - 1, -1, -1):
+            at = first - back + np.arange(steps + 1)
+            frame = np.stack([np.full(steps + 1, index), np.full(steps + 1, number), at], 1)
+            stack.append(np.where(at[:, None] < 0, 0, frame))
+        expected = np.concatenate(stack, axis=1)
         # What follows a termination is not read.
         known = slice(None, -1 if episode.is_terminated else None)
         np.testing.assert_array_equal(obs[known], expected[known])
@@ -596,7 +601,7 @@ def test_a_buffer_that_cannot_fit_is_refused_when_it_is_built():
 def test_blocks_of_actors_never_join_another_stream():
     asked = (
         config(num_envs=1, learning_starts=20, replay={**PRIORITISED, "capacity": 10**5})
-        .env_runners(num_env_runners=2, create_local_env_runner=False)
+        .env_runners(num_env_runners=2, create_local_env_runner=False, env_to_module_connector=stacks)
         .fault_tolerance(restart_failed_env_runners=True)
     )
     algo = asked.build_algo()
@@ -615,5 +620,7 @@ def test_blocks_of_actors_never_join_another_stream():
         algo.train()
     found = assert_scripted(algo.driver.replay_buffer)
     assert {index for index, _, _ in found} == {100, 150, 200}
+    # One frame of three is kept.
+    assert algo.memory_estimate()["replay"]["columns"]["obs"] == 10**5 * 12
     assert algo.driver.num_updates > 0
     algo.stop()

@@ -104,6 +104,8 @@ class HostDriver(LocalDriver, Place):
         )
 
     def num_stacked_frames(self) -> int:
+        if not self._samples_as_recorded:
+            return 1
         return min(self.env_runner_group.foreach_env_runner(_num_stacked_frames), default=1)
 
     def _start(self) -> None:
@@ -151,13 +153,19 @@ class HostDriver(LocalDriver, Place):
 
     def _can_sample_blocks(self) -> bool:
         """Whether steps are taken as arrays as recorded, without episodes in between."""
-        runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
         return (
             self.config.batch_mode == "truncate_episodes"
-            and issubclass(runner_class, SingleAgentEnvRunner)
-            and runner_class.sample is SingleAgentEnvRunner.sample
+            and self._samples_as_recorded
             and not self.learner_group.has_host_connectors
         )
+
+    @property
+    def _samples_as_recorded(self) -> bool:
+        """Whether what runners give is what their pipeline made: a `sample` of the user's own may change it."""
+        # The class that was given: in an actor, Ray has put functions of its own around the methods.
+        runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
+        is_own = issubclass(runner_class, SingleAgentEnvRunner)
+        return is_own and runner_class.sample is SingleAgentEnvRunner.sample
 
     def plan_update(self, num_columns: int, **sizes: Any) -> dict[str, Any]:
         # Learners check what they get.
@@ -570,9 +578,6 @@ def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
 
 
 def _num_stacked_frames(runner: Any) -> int:
-    # What a `sample` of the user's own returns need not be what the pipeline made.
-    if getattr(type(runner), "sample", None) is not SingleAgentEnvRunner.sample:
-        return 1
     return runner.acting_parts()[1].num_stacked_frames
 
 
