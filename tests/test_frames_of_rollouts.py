@@ -10,15 +10,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import FrameStacking
+from jaxrl_stack.connectors.learner import (
+    FrameStackingLearner,
+    GeneralAdvantageEstimation,
+    LearnerConnectorPipeline,
+    NormalizeRewards,
+    ScaleRewards,
+)
 from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters
-from tests.replay.test_frames import NUM_FRAMES, Stacks
+from tests.core.test_learner_updates import Regression, config_of
+from tests.replay.test_frames import BOX, DISCRETE, NUM_FRAMES, Stacks
 
 NUM_STEPS, NUM_ENVS = 11, 2
 
@@ -64,6 +75,62 @@ def test_rows_of_a_block_are_stacked_where_they_are_taken(blocks):
         for name, (items, function) in zip((Columns.OBS, Columns.FINAL_OBS), readers, strict=True):
             taken = function(jax.tree.map(lambda x: x[rows], items))
             np.testing.assert_array_equal(taken, columns[name].reshape(-1, 2, 2 * NUM_FRAMES)[rows])
+
+
+# ----------------------------------------------------------------------------------------------------------- learners
+
+
+class Sees(RLModule):
+    """All outputs are ``obs * a``, summed."""
+
+    rows_are_independent = True
+
+    def setup(self):
+        self.a = nnx.Param(jnp.linspace(-0.01, 0.01, BOX.shape[-1]))
+
+    def _forward(self, batch):
+        output = (batch[Columns.OBS].astype(jnp.float32) * self.a[...][None, None]).sum(axis=(1, 2))
+        return {Columns.ACTION_DIST_INPUTS: jnp.stack([output] * int(DISCRETE.n), axis=-1)}
+
+
+class LooksFirst(Regression):
+    """A learner of the user's sees whole observations, and every minibatch of every learner has no others."""
+
+    def pre_update(self, state, batch):
+        assert batch[DEFAULT_MODULE_ID][Columns.OBS].shape == (NUM_STEPS, 4, *BOX.shape)
+        assert not {frames.FRAMES_BEFORE, frames.NUM_BEFORE} & batch[DEFAULT_MODULE_ID].keys()
+        return state
+
+
+@pytest.mark.parametrize("learner_class", [Regression, LooksFirst])
+def test_learners_make_the_same_update_of_frames(learner_class):
+    columns = Stacks(4, seed=5).rollout(NUM_STEPS)
+    ended = columns["terminateds"] | columns["truncateds"]
+    resets = np.concatenate([np.zeros((1, 4), bool), ended[:-1]])
+    weights = []
+    for block in (columns, frames.as_frames(columns, resets, NUM_FRAMES)):
+        spec = RLModuleSpec(module_class=Sees, observation_space=BOX, action_space=DISCRETE)
+        learner = learner_class(config=config_of(learner_class, num_shuffle_shards=2), module_spec=spec)
+        learner.build()
+        experience = Experience.of_steps({DEFAULT_MODULE_ID: block})
+        learner.update_block(experience, num_epochs=2, minibatch_size=8, shuffle_batch_per_epoch=True)
+        weights.append(learner.get_weights())
+    jax.tree.map(np.testing.assert_array_equal, *weights)
+
+
+def test_connectors_of_the_users_get_whole_observations():
+    class Mine(ScaleRewards):
+        pass
+
+    own = {"input_observation_space": BOX, "input_action_space": DISCRETE}
+    ours = [
+        ScaleRewards(factor=2.0),
+        NormalizeRewards(),
+        FrameStackingLearner(num_frames=3),
+        GeneralAdvantageEstimation(),
+    ]
+    assert LearnerConnectorPipeline(connectors=ours, **own).takes_frames
+    assert not LearnerConnectorPipeline(connectors=[Mine(factor=2.0), *ours], **own).takes_frames
 
 
 # ------------------------------------------------------------------------------------------------------------ drivers
