@@ -1,13 +1,25 @@
-"""DQN with an LSTM, sequences from replay and burn-in, on both drivers."""
+"""DQN and SAC with an LSTM, sequences from replay and burn-in, on both drivers."""
 
 from __future__ import annotations
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 
 from envs.gymnasium_versions import GymnasiumRepeatFirst
 from envs.memory import RepeatFirst
 from jaxrl_stack.algorithms.dqn import DQNConfig
+from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.execution.training_step import TrainState
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.devices import host_view
 
 LENGTH = 3
 
@@ -65,3 +77,125 @@ def test_sequences_of_the_host_start_from_stored_or_from_initial_states(zero_ini
 def test_sequences_must_be_longer_than_their_burn_in():
     with pytest.raises(ValueError, match=r"burn_in_len=4.*max_seq_len': 4.*Lower burn_in_len"):
         config_of(RepeatFirst, burn_in_len=4).build_algo()
+
+
+# ---------------------------------------------------------------------------------------- both drivers make one update
+
+NUM_ENVS, NUM_STEPS, BURN_IN, SEQUENCE = 2, 24, 2, 6
+ENV_CONFIG = {"max_steps_in_episode": 11}
+LSTM = {"fcnet_hiddens": [4], "head_fcnet_hiddens": [], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": SEQUENCE}
+
+
+def small_config(config_class, env, **training):
+    """Burn-in, windows of three steps, priorities, and settings under which small errors show."""
+    return (
+        config_class()
+        .environment(env, env_config=ENV_CONFIG)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=NUM_STEPS)
+        .training(
+            burn_in_len=BURN_IN,
+            n_step=3,
+            gamma=0.9,
+            train_batch_size_per_learner=8 * SEQUENCE,
+            replay_buffer_config={
+                "type": "PrioritizedEpisodeReplayBuffer",
+                "capacity": NUM_ENVS * NUM_STEPS,
+                "alpha": 0.6,
+                "beta": 0.4,
+            },
+            **training,
+        )
+        .rl_module(model_config=LSTM)
+        .learners(num_cpus_per_learner=1)
+        .debugging(seed=5)
+    )
+
+
+def trained_on_the_device(algo):
+    """``(what is sampled, [(sequences, TD errors, parameters after it) of two updates])``, by the parts of the driver's
+    own program."""
+    learner, memory = algo.learner, algo.driver.step.memory
+    place = dataclasses.replace(algo.driver.program, settings=learner.settings(), num_training_steps=2)
+    runner, kept = (jax.tree.map(lambda x: x[0], host_view(x)) for x in (algo.driver.shards.state, algo.driver.kept))
+
+    def program(learner, runner, kept):
+        state = TrainState(learner, place.started(runner, learner), kept, timesteps=counters.zero())
+        state, sampled = place.sample(state, num_steps=NUM_STEPS)
+        state = dataclasses.replace(state, kept=memory.add(state.kept, sampled))
+
+        def update(state, _):
+            state, rows, items = memory.sample(state, place)
+            state, _, logged = place.update_rows(state, rows)
+            errors = logged[(DEFAULT_MODULE_ID, "td_error")]
+            state = dataclasses.replace(state, kept=memory.update_priorities(state.kept, items, errors))
+            return state, (rows[DEFAULT_MODULE_ID], errors, state.learner.params)
+
+        return sampled[DEFAULT_MODULE_ID], jax.lax.scan(update, state, length=2)[1]
+
+    sampled, updates = jax.device_get(jax.jit(program)(host_view(learner.state), runner, kept))
+    return sampled, [jax.tree.map(lambda x, i=i: x[i], updates) for i in range(2)]
+
+
+def steps_of(columns):
+    """The observation of the first step of every sequence that counts, which tells the step."""
+    first = columns[Columns.LOSS_MASK].argmax(axis=1)
+    return [obs[t].tobytes() for obs, t in zip(columns[Columns.OBS], first, strict=True)]
+
+
+def drawn_on_the_host(memory, state, wanted):
+    """Sequences that begin at the wanted steps, among those that are drawn, and their items."""
+    found = {}
+    for _ in range(1000):
+        _, rows, items = memory.sample(state, None)
+        columns = rows[DEFAULT_MODULE_ID]
+        for i, step in enumerate(steps_of(columns)):
+            found[step] = jax.tree.map(lambda x, i=i: x[i], (columns, items))
+        if found.keys() >= set(wanted):
+            break
+    return jax.tree.map(lambda *x: np.stack(x), *[found[step] for step in wanted])
+
+
+CASES = [
+    (DQNConfig, "gymnax/CartPole-v1", {"epsilon": 1.0, "lr": 0.1, "adam_epsilon": 1e-2}),
+    (SACConfig, "gymnax/Pendulum-v1", {"tau": 0.5, "twin_q": False, "actor_lr": 0.01, "critic_lr": 0.01}),
+]
+
+
+@pytest.mark.parametrize(("config_class", "env", "training"), CASES, ids=["DQN", "SAC"])
+def test_both_drivers_learn_the_same_from_the_same_sequences(config_class, env, training):
+    register_env("the_same_on_the_host", lambda context: GymnasiumFromJax(env, ENV_CONFIG))
+    device = small_config(config_class, env, **training).build_algo()
+    host = small_config(config_class, "the_same_on_the_host", **training).build_algo()
+    host.learner.set_state(device.learner.get_state())
+    before = jax.device_get(host_view(device.learner.state)).params
+    sampled, updates = trained_on_the_device(device)
+    assert sampled[Columns.TRUNCATEDS][:-1].any()
+    memory, buffer = host.driver.step.memory, host.local_replay_buffer
+    buffer.add_block(sampled)
+
+    for columns, errors, params in updates:
+        assert set(columns["seq_lens"]) > {SEQUENCE} and not columns[Columns.LOSS_MASK][:, 0].all()
+        own, items = drawn_on_the_host(memory, TrainState(kept=buffer), steps_of(columns))
+        assert own.keys() == columns.keys()
+        for name, column in columns.items():
+            if name == Columns.NEXT_OBS:
+                # After a terminated step it holds anything.
+                goes_on = ~(columns[Columns.TERMINATEDS] & (columns["n_step"] == 1))
+                own[name], column = (np.where(goes_on[..., None], x, 0.0) for x in (own[name], column))
+            jax.tree.map(
+                lambda a, b, name=name: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6, err_msg=name),
+                own[name],
+                column,
+            )
+        logged = host.learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: own}), timesteps=NUM_ENVS * NUM_STEPS)
+        own_errors = logged[(DEFAULT_MODULE_ID, "td_error")]
+        np.testing.assert_allclose(own_errors, errors, rtol=1e-5)
+        memory.update_priorities(buffer, items, own_errors)
+        for ref, value in jax.device_get(host_view(host.learner.state)).params.items():
+            np.testing.assert_allclose(value, params[ref], rtol=1e-5, atol=1e-6, err_msg=str(ref))
+    # Both updates moved every weight matrix, and the second one drew by the errors of the first.
+    moved = {ref for ref, value in before.items() if np.abs(params[ref] - value).max() > 1e-4}
+    assert {ref for ref in before if "kernel" in str(ref)} <= moved
+    assert len(set(updates[1][0]["weights"])) > 1
+    device.stop()
+    host.stop()
