@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -77,6 +78,12 @@ def test_sequences_of_the_host_start_from_stored_or_from_initial_states(zero_ini
 def test_sequences_must_be_longer_than_their_burn_in():
     with pytest.raises(ValueError, match=r"burn_in_len=4.*max_seq_len': 4.*Lower burn_in_len"):
         config_of(RepeatFirst, burn_in_len=4).build_algo()
+
+
+def test_states_that_do_not_fit_beside_what_does_are_refused(monkeypatch):
+    monkeypatch.setattr("jaxrl_stack.execution.replay_memories.available_host_bytes", lambda: 4_000_000)
+    with pytest.raises(ValueError, match=r"state_in 64 B.*cannot fit.*replay_buffer_config={'zero_init_states': True}"):
+        config_of(GymnasiumRepeatFirst).rl_module(model_config={"use_lstm": True, "lstm_cell_size": 8}).build_algo()
 
 
 # ---------------------------------------------------------------------------------------- both drivers make one update
@@ -155,24 +162,42 @@ def drawn_on_the_host(memory, state, wanted):
     return jax.tree.map(lambda *x: np.stack(x), *[found[step] for step in wanted])
 
 
+@dataclasses.dataclass
+class Pair:
+    """The same algorithm on both drivers, what the one on the device has sampled and learned, and that in the memory of
+    the other one."""
+
+    device: Any
+    host: Any
+    sampled: dict[str, Any]
+    updates: list[tuple[dict[str, Any], np.ndarray, dict[Any, np.ndarray]]]
+
+
 CASES = [
     (DQNConfig, "gymnax/CartPole-v1", {"epsilon": 1.0, "lr": 0.1, "adam_epsilon": 1e-2}),
     (SACConfig, "gymnax/Pendulum-v1", {"tau": 0.5, "twin_q": False, "actor_lr": 0.01, "critic_lr": 0.01}),
 ]
 
 
-@pytest.mark.parametrize(("config_class", "env", "training"), CASES, ids=["DQN", "SAC"])
-def test_both_drivers_learn_the_same_from_the_same_sequences(config_class, env, training):
+@pytest.fixture(scope="module", params=CASES, ids=["DQN", "SAC"])
+def pair(request):
+    config_class, env, training = request.param
     register_env("the_same_on_the_host", lambda context: GymnasiumFromJax(env, ENV_CONFIG))
     device = small_config(config_class, env, **training).build_algo()
     host = small_config(config_class, "the_same_on_the_host", **training).build_algo()
     host.learner.set_state(device.learner.get_state())
-    before = jax.device_get(host_view(device.learner.state)).params
     sampled, updates = trained_on_the_device(device)
-    assert sampled[Columns.TRUNCATEDS][:-1].any()
-    memory, buffer = host.driver.step.memory, host.local_replay_buffer
-    buffer.add_block(sampled)
+    host.local_replay_buffer.add_block(sampled)
+    yield Pair(device, host, sampled, updates)
+    device.stop()
+    host.stop()
 
+
+def test_both_drivers_learn_the_same_from_the_same_sequences(pair):
+    assert pair.sampled[Columns.TRUNCATEDS][:-1].any()
+    host, updates = pair.host, pair.updates
+    memory, buffer = host.driver.step.memory, host.local_replay_buffer
+    before = jax.device_get(host_view(host.learner.state)).params
     for columns, errors, params in updates:
         assert set(columns["seq_lens"]) > {SEQUENCE} and not columns[Columns.LOSS_MASK][:, 0].all()
         own, items = drawn_on_the_host(memory, TrainState(kept=buffer), steps_of(columns))
@@ -197,5 +222,26 @@ def test_both_drivers_learn_the_same_from_the_same_sequences(config_class, env, 
     moved = {ref for ref, value in before.items() if np.abs(params[ref] - value).max() > 1e-4}
     assert {ref for ref in before if "kernel" in str(ref)} <= moved
     assert len(set(updates[1][0]["weights"])) > 1
-    device.stop()
-    host.stop()
+
+
+def bytes_of(tree):
+    return sum(x.nbytes for x in jax.tree.leaves(tree))
+
+
+def test_estimates_of_memory_count_recurrent_states(pair):
+    host = pair.host
+    rows = host.driver.step.memory.sample(TrainState(kept=host.local_replay_buffer), None)[1][DEFAULT_MODULE_ID]
+    # The memory holds as many steps as were sampled.
+    states = bytes_of(pair.sampled[Columns.STATE_IN])
+    assert states == NUM_ENVS * NUM_STEPS * 4 * 2 * LSTM["lstm_cell_size"]
+    for algo, drawn in ((pair.device, pair.updates[0][0]), (host, rows)):
+        estimate = algo.memory_estimate()
+        assert estimate["rollout"]["columns"]["state_in"] == estimate["replay"]["columns"]["state_in"] == states
+        batch = estimate["train_batch"]
+        assert batch["counts"] == {"sequences": 8, "steps": SEQUENCE}
+        assert set(drawn) == set(batch["columns"]) - {"batch_indexes"}
+        for name, column in drawn.items():
+            # What there is once for a sequence is rounded up to bytes per step.
+            assert 0 <= batch["columns"][name] - bytes_of(column) < batch["num_rows"], name
+    kept = bytes_of(pair.device.driver.kept)
+    assert kept - 64 <= pair.device.memory_estimate()["replay"]["num_bytes"] <= kept + 4 * NUM_ENVS * NUM_STEPS

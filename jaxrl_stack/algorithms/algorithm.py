@@ -285,12 +285,14 @@ class Algorithm(Checkpointable):
     )
 
     def memory_estimate(self) -> dict[str, Any]:
-        """What sampling and learning need, as worked out from the spaces before anything was allocated.
+        """What sampling and learning need, as worked out from the spaces, and from the module's recurrent state if it
+        has one, before anything was allocated.
 
         Returns:
             ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: what one EnvRunner records at a time, the
             batch of one update, both as `MemoryEstimate.to_dict` gives them (``num_bytes``, ``num_rows``,
-            ``bytes_per_row``, ``counts``, ``columns``), and what was free for it at build time (None if unknown).
+            ``bytes_per_row``, ``counts``, ``columns``), and what was free for it at build time (None if unknown). With
+            "replay" if there is a replay buffer: what it takes when it is full.
         """
         return self.driver.memory_estimate()
 

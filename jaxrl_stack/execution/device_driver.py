@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -90,11 +91,12 @@ class DeviceDriver(LocalDriver):
         self._check_devices(len(devices.joined_devices(used_devices)))
         env_to_module, module_to_env = self._make_pipelines(env)
         self._num_stacked_frames = 1 if env is None else env_to_module.num_stacked_frames
-        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *self.spaces[self.module_id])
-        self.available_memory = free_device_memory(used_devices)
-        self._log_memory()
-        require_device_memory(used_devices, self.train_batch_memory, self._require_memory_of_batch)
+        self._estimate_memory(used_devices)
         self.learner = self._make_learner()
+        self.acting_module = self.learner.template[self.module_id]
+        if self.acting_module.is_stateful():
+            # Once more: only now is it known what it remembers.
+            self._estimate_memory(used_devices)
         if env is not None:
             self.rollout = DeviceRollout(
                 env=env,
@@ -153,6 +155,15 @@ class DeviceDriver(LocalDriver):
             )
         self.spaces = {self.module_id: spaces}
         return None, None
+
+    def _estimate_memory(self, used_devices: Sequence[devices.Device]) -> None:
+        """Work out what sampling and learning take, and refuse what cannot fit."""
+        self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *self.spaces[self.module_id])
+        self.available_memory = free_device_memory(used_devices)
+        self._log_memory()
+        # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
+        largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
+        require_device_memory(used_devices, largest, self._require_memory_of_batch)
 
     def num_stacked_frames(self) -> int:
         return self._num_stacked_frames

@@ -56,6 +56,7 @@ class Driver(abc.ABC):
         eval_env_runner: The EnvRunner of this process that evaluates; None if only actors do.
         eval_env_runner_group: All EnvRunners that evaluate.
         kept: What the training step keeps from call to call.
+        acting_module: The module that acts, as a template; None before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
         num_training_steps_per_call: How many a call of `training_step` makes.
         episode_metrics: What callbacks on episodes of this process log into.
@@ -79,6 +80,7 @@ class Driver(abc.ABC):
     eval_env_runner: EnvRunner | None
     eval_env_runner_group: EnvRunnerGroup
     kept: Any = None
+    acting_module: RLModule | None = None
     is_on_device: ClassVar[bool] = False
     num_training_steps_per_call: int = 1
     rollout_memory: MemoryEstimate
@@ -112,7 +114,7 @@ class Driver(abc.ABC):
 
     def _log_memory(self) -> None:
         free = "" if self.available_memory is None else f"; {format_bytes(self.available_memory)} are free"
-        if self.rollout_memory.num_rows < self.train_batch_memory.num_rows:
+        if self.rollout_memory.num_bytes != self.train_batch_memory.num_bytes:
             logger.info("%s.", self.rollout_memory)
         logger.info("%s%s.", self.train_batch_memory, free)
 

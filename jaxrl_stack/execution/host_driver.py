@@ -83,6 +83,13 @@ class HostDriver(LocalDriver, Place):
                 config=config, module_spec=spec, placement_group=self._placement_group if config.num_learners else None
             )
             self.learner = self.learner_group.local_learner
+            mid = self.module_id
+            module: Any = spec[mid].build(seed=0) if self.learner is None else self.learner.template[mid]
+            self.acting_module = module
+            if module.is_stateful():
+                # Once more: only now is it known what it remembers.
+                self._estimate_memory(*self.spaces[self.module_id])
+                self._log_memory()
             if self.learner is not None:
                 batch = self.train_batch_memory
                 memory.require_device_memory(self.learner.devices, batch, self._require_memory_of_batch)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
+import jax
 
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import sequence_length
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.utils.devices import joined_devices
 from jaxrl_stack.utils.memory import (
@@ -15,6 +19,7 @@ from jaxrl_stack.utils.memory import (
     MemoryEstimate,
     available_host_bytes,
     available_memory,
+    bytes_of_shapes,
     host_memory,
     require_memory,
 )
@@ -22,10 +27,34 @@ from jaxrl_stack.utils.resources import is_one_machine
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.utils.devices import Device
 
 Require = Callable[[MemoryEstimate, int | None, str], None]
 """``(estimate, bytes that there are, what they are)``: raises a ValueError that names the settings to change."""
+
+
+def recurrent_bytes(
+    module: RLModule | None, num_steps: int | None = None, *, keeps_state_out: bool = False
+) -> dict[str, int]:
+    """What a module's recurrent state adds to the columns of a block ``[T, B]``, ``{column: bytes per row}``.
+
+    Args:
+        module: The module that acts; None if there is none yet. {} for it, and for one without recurrent state.
+        num_steps: T of a block that has the states at chunk starts; None: it has those of all steps.
+        keeps_state_out: Whether it has the states after the steps, too.
+    """
+    if module is None or not module.is_stateful():
+        return {}
+    state = state_bytes(module)
+    starts = 1.0 if num_steps is None else -(-num_steps // sequence_length(module, num_steps)) / num_steps
+    after = {Columns.STATE_OUT: state} if keeps_state_out else {}
+    return {Columns.RESETS: 1, Columns.STATE_IN: math.ceil(state * starts), **after}
+
+
+def state_bytes(module: RLModule) -> int:
+    """Bytes of a module's recurrent state of one environment."""
+    return bytes_of_shapes(jax.eval_shape(module.get_initial_state))
 
 
 def require_host_memory(
@@ -48,7 +77,7 @@ def require_host_memory(
         on_actors = (None if host is None else host.total, "are all that this machine has")
     # Other machines of a cluster may have more than this one: what never comes here is not judged.
     require_batch(train_batch, *(on_actors if config.num_learners else free))
-    if rollout.num_rows > train_batch.num_rows:
+    if rollout.num_bytes > train_batch.num_bytes:
         require_batch(rollout, *(on_actors if config.num_env_runners else free))
     if not _makes_env_objects(config):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.execution.memory import recurrent_bytes
 from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
 from jaxrl_stack.utils.memory import MemoryEstimate, train_batch_memory
 
@@ -24,11 +25,20 @@ class OnPolicyStep(TrainingStep):
         num_frames = 1 if None in spaces else driver.num_stacked_frames()
         # On the device all shares are sampled in one go; a runner on the host sends each one off.
         at_once = num_shares if driver.is_on_device else 1
+        recorded = recurrent_bytes(driver.acting_module, keeps_state_out=not driver.is_on_device)
+        learned = recurrent_bytes(driver.acting_module, length)
         return (
             train_batch_memory(
-                *spaces, num_envs=num_envs, num_steps=length * at_once, num_frames=num_frames, what="rollout"
+                *spaces,
+                num_envs=num_envs,
+                num_steps=length * at_once,
+                num_frames=num_frames,
+                what="rollout",
+                extra=recorded,
             ),
-            train_batch_memory(*spaces, num_envs=num_envs * num_shares, num_steps=length, num_frames=num_frames),
+            train_batch_memory(
+                *spaces, num_envs=num_envs * num_shares, num_steps=length, num_frames=num_frames, extra=learned
+            ),
         )
 
     def plan(self, driver: LocalDriver) -> None:

@@ -18,14 +18,14 @@ from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
-from jaxrl_stack.execution.memory import require_device_memory
+from jaxrl_stack.execution.memory import require_device_memory, state_bytes
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
-from jaxrl_stack.utils.memory import require_memory
+from jaxrl_stack.utils.memory import available_host_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.notices import notice_once
@@ -46,25 +46,26 @@ class Sequences:
         length: Steps of a sequence, burn-in included: ``max_seq_len``.
         burn_in: Those of them, at most, that come before the ones that losses see.
         initial_state: The module's, which every sequence starts from; None: from the state that was sampled with.
+        num_shares: Learners, or devices of one, that each get as many of them.
+        state_bytes: Of the recurrent state of one environment.
     """
 
     length: int
     burn_in: int
     initial_state: Any
+    num_shares: int
+    state_bytes: int
 
     @classmethod
     def of(cls, driver: Driver, config: OffPolicyConfig) -> Sequences | None:
-        """Those of the module that acts; None if it has no recurrent state.
+        """Those of the module that acts; None if it has no recurrent state, or is not there yet.
 
         Raises:
             ValueError: If they are not longer than their burn-in.
         """
-        learner = driver.learner
-        if learner is None:
-            specs = config.get_multi_rl_module_spec(spaces={driver.module_id: driver.spaces[driver.module_id]})
-            module: Any = specs[driver.module_id].build(seed=0)
-        else:
-            module = learner.template[driver.module_id]
+        module = driver.acting_module
+        if module is None:
+            return None
         if not module.is_stateful():
             if config.burn_in_len or config.replay_zero_init_states:
                 notice_once(
@@ -80,7 +81,9 @@ class Sequences:
                 f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burn_in_len, or raise max_seq_len."
             )
         is_stored = not config.replay_zero_init_states
-        return cls(length, config.burn_in_len, None if is_stored else jax.device_get(module.get_initial_state()))
+        initial_state = None if is_stored else jax.device_get(module.get_initial_state())
+        num_shares = config.num_learners if driver.learner is None else driver.learner.num_devices
+        return cls(length, config.burn_in_len, initial_state, num_shares, state_bytes(module))
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
@@ -92,9 +95,9 @@ class Sequences:
         """Steps of a sequence that losses see, at most."""
         return self.length - self.burn_in
 
-    def number(self, num_steps: int, num_shares: int) -> int:
+    def number(self, num_steps: int) -> int:
         """Sequences of an update from so many steps, as many for each of the shares."""
-        return num_shares * -(-num_steps // (num_shares * self.length))
+        return self.num_shares * -(-num_steps // (self.num_shares * self.length))
 
     def with_state(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
         """Columns of so many sequences with the states that these start from; `xp` is the arrays' namespace."""
@@ -126,10 +129,21 @@ class HostMemory:
         self._stats_classes = config.stats_cls_lookup
         self._num_frames = driver.num_stacked_frames()
         self._sequences = Sequences.of(driver, config)
-        self._num_shares = config.num_learners or (1 if driver.learner is None else driver.learner.num_devices)
         self._buffer = None
         self.reset(config)
         self.estimate = self._buffer.memory_estimate()
+        wanted = self._sequences
+        if wanted is not None and wanted.extra_columns and self.estimate is not None:
+            # The buffer knows of the column, and not how large it is.
+            columns = {**self.estimate.columns, Columns.STATE_IN: wanted.state_bytes}
+            self.estimate = dataclasses.replace(self.estimate, columns=columns)
+            require_memory(
+                self.estimate,
+                available_host_bytes(),
+                where="are free on this machine",
+                remedy=f"{REMEDY} Sequences that start from the initial state need no states in the buffer: "
+                f"replay_buffer_config={{'zero_init_states': True}}.",
+            )
 
     def reset(self, config: OffPolicyConfig) -> None:
         """Take another config, and an empty buffer."""
@@ -147,7 +161,7 @@ class HostMemory:
             # Left out otherwise: buffers of one's own need not know of it.
             self._arguments["clip_rewards"] = config.clip_rewards
         if self._sequences is not None:
-            self._batch_size = self._sequences.number(self._batch_size, self._num_shares)
+            self._batch_size = self._sequences.number(self._batch_size)
 
     def _make(self, config: OffPolicyConfig) -> EpisodeReplayBuffer:
         buffer_class = config.replay_buffer_class
@@ -266,7 +280,7 @@ class DeviceMemory(Checkpointable):
         self._sequences = wanted = Sequences.of(driver, config)
         num_items = config.total_train_batch_size
         if wanted is not None:
-            num_items = wanted.number(num_items, num_devices)
+            num_items = wanted.number(num_items)
         self.replay = DeviceReplay(
             capacity=capacity // num_devices,
             num_envs=num_envs // num_devices,

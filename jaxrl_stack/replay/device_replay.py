@@ -17,7 +17,7 @@ from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
-from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, require_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, bytes_of_shapes, require_memory
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.devices import Device
@@ -248,7 +248,7 @@ class DeviceReplay:
         step = self._step_of(columns)
         steps = self.num_rows * self.num_envs
         kept = self._kept_of(step[Columns.OBS])
-        sizes = {name: _num_bytes(step[name]) for name in step} | {Columns.OBS: _num_bytes(kept)}
+        sizes = {name: bytes_of_shapes(step[name]) for name in step} | {Columns.OBS: bytes_of_shapes(kept)}
         if self._keeps_finals(kept):
             sizes[Columns.FINAL_OBS] = sizes[Columns.OBS]
         else:
@@ -800,13 +800,13 @@ class DeviceReplay:
 
     def _keeps_finals(self, obs: Any) -> bool:
         """Whether every step keeps its next observation beside its own."""
-        return self.num_final_obs is None and self.num_rows * self.num_envs * _num_bytes(obs) <= _OWN_FINALS_BYTES
+        return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
     def _num_slots(self, obs: Any) -> int:
         if self.num_final_obs is not None:
             return self.num_final_obs
         steps = self.num_rows * self.num_envs
-        wanted = max(steps // 16, 2**24 // max(1, _num_bytes(obs)), self.num_envs)
+        wanted = max(steps // 16, 2**24 // max(1, bytes_of_shapes(obs)), self.num_envs)
         return min(wanted, steps)
 
     def _step_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -867,7 +867,3 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 def _flags(ends: jax.Array) -> dict[str, jax.Array]:
     return {Columns.TERMINATEDS: (ends == _TERMINATED) | (ends == _BOTH), Columns.TRUNCATEDS: ends >= _BOTH}
-
-
-def _num_bytes(tree: Any) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -94,12 +94,13 @@ def train_batch_memory(
     num_steps: int,
     num_frames: int = 1,
     what: str = "train batch",
+    extra: Mapping[str, int] | None = None,
 ) -> MemoryEstimate:
     """What a rollout or an on-policy train batch ``[num_steps, num_envs]`` takes while it is held once.
 
     These are the columns that both drivers record: observations and final observations, actions, the inputs of their
     distribution (one number per choice, two per entry of a Box), their log probabilities, rewards and both flags.
-    What a module puts out besides is not known here. Running an update takes about as much again.
+    What a module puts out besides is not known here, but for `extra`. Running an update takes about as much again.
 
     Args:
         observation_space: Space of the module's inputs; None if it is not known yet.
@@ -109,11 +110,12 @@ def train_batch_memory(
         num_frames: Frames side by side in an observation, of which the newest one is held, and before the first row
             the others, too.
         what: What to call it.
+        extra: ``{column: bytes per row}`` of what else is recorded, e.g. recurrent states.
 
     Raises:
         TypeError: A space has no fixed shape.
     """
-    columns = dict(_STEP_COLUMNS)
+    columns = {**_STEP_COLUMNS, **(extra or {})}
     if observation_space is not None:
         columns["obs"] = columns["final_obs"] = space_bytes(observation_space) // num_frames
         if num_frames > 1:
@@ -159,14 +161,18 @@ def replay_memory(
     return MemoryEstimate("replay buffer", {"transitions": capacity}, columns)
 
 
+def bytes_of_shapes(tree: Any) -> int:
+    """Bytes of all arrays, or ``jax.ShapeDtypeStruct``s, of a pytree."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def space_bytes(space: Space) -> int:
     """Bytes of one element of `space` in an array of its dtype; int64 and float64 count as JAX's 32 bits.
 
     Raises:
         TypeError: `space` has no fixed shape.
     """
-    leaves = jax.tree.leaves(spaces.shape_dtype_struct(space))
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    return bytes_of_shapes(spaces.shape_dtype_struct(space))
 
 
 def _num_dist_inputs(action_space: Space) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.policy import load_exported
 from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.memory import bytes_of_shapes
 
 HIDDEN = 4
 OBS = np.float32([[0.1, 0.2, -0.1, 0.0], [0.0, 0.3, 0.1, 0.2]])
@@ -90,3 +94,26 @@ def test_an_exported_program_takes_and_returns_the_state(algo, tmp_path):
     _, _, first = exported.compute_actions(OBS, None, explore=False)
     np.testing.assert_allclose(first[Columns.STATE_OUT]["actor"]["h"][0], renewed, rtol=0, atol=1e-6)
     assert np.abs(first[Columns.STATE_OUT]["actor"]["h"][1] - lasting).max() > 0
+
+
+def test_estimates_of_memory_count_recurrent_states(algo):
+    driver, state = algo.driver, algo.get_module().get_initial_state()
+    if driver.is_on_device:
+        place = dataclasses.replace(driver.program, settings=driver.learner.settings())
+        runner = jax.tree.map(lambda x: x[0], driver.shards.state)
+
+        def sample(learner, runner, timesteps):
+            whole = TrainState(learner, place.started(runner, learner), timesteps=timesteps)
+            return place.sample(whole, num_steps=15)[1]
+
+        columns = jax.eval_shape(sample, driver.learner.state, runner, driver.timesteps)["default_policy"]
+    else:
+        columns = algo.env_runner.sample_block().experience.modules["default_policy"]
+    estimate = algo.memory_estimate()
+    found = {name: bytes_of_shapes(column) for name, column in columns.items()}
+    # Those at the starts of 3 chunks are rounded up to bytes per step.
+    states = estimate["train_batch"]["columns"].pop("state_in")
+    assert 0 <= states - found.pop("state_in") < 60
+    assert found == estimate["train_batch"]["columns"]
+    # While it is recorded there are those of all steps.
+    assert estimate["rollout"]["columns"]["state_in"] == 60 * bytes_of_shapes(state)
