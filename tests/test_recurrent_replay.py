@@ -47,19 +47,40 @@ def config_of(env, **training):
     )
 
 
-def test_the_first_observation_is_remembered_on_the_device():
-    algo = config_of(RepeatFirst).build_algo()
-    returns = [algo.train()["env_runners"]["episode_return_mean"] for _ in range(2)]
-    # Nothing without memory has more than 0.5.
-    assert returns[-1] > 0.85
+@pytest.fixture(scope="module")
+def trained():
+    algo = config_of(RepeatFirst).learners(num_cpus_per_learner=2).build_algo()
+    yield algo, [algo.train()["env_runners"]["episode_return_mean"] for _ in range(2)]
     algo.stop()
 
 
-@pytest.mark.parametrize("zero_init_states", [False, True])
-def test_sequences_of_the_host_start_from_stored_or_from_initial_states(zero_init_states):
-    config = config_of(
-        GymnasiumRepeatFirst, replay_buffer_config={"zero_init_states": zero_init_states}, n_step=2
-    ).reporting(min_sample_timesteps_per_iteration=160)
+def test_the_first_observation_is_remembered_on_two_devices(trained):
+    # Nothing without memory has more than 0.5.
+    assert trained[1][-1] > 0.85
+
+
+def test_what_is_remembered_in_training_is_in_evaluation_too(trained):
+    algo, _ = trained
+    host = config_of(GymnasiumRepeatFirst).build_algo()
+    host.set_weights(algo.get_weights())
+    for of_driver in (algo, host):
+        for _ in range(2):
+            # Greedy, so there is nothing but memory that it could fail by.
+            assert of_driver.evaluate()["env_runners"]["episode_return_mean"] > 0.95
+    host.stop()
+
+
+@pytest.mark.parametrize(
+    ("zero_init_states", "batch_mode", "num_devices"),
+    [(False, "truncate_episodes", 2), (False, "complete_episodes", 1), (True, "truncate_episodes", 1)],
+)
+def test_sequences_of_the_host_start_from_stored_or_from_initial_states(zero_init_states, batch_mode, num_devices):
+    config = (
+        config_of(GymnasiumRepeatFirst, replay_buffer_config={"zero_init_states": zero_init_states}, n_step=2)
+        .env_runners(batch_mode=batch_mode)
+        .learners(num_cpus_per_learner=num_devices)
+        .reporting(min_sample_timesteps_per_iteration=160)
+    )
     algo = config.build_algo()
     learned = algo.train()["learners"]["default_policy"]
     assert np.isfinite(learned["qf_loss"]) and learned["td_error_mean"] > 0
@@ -90,7 +111,8 @@ def test_states_that_do_not_fit_beside_what_does_are_refused(monkeypatch):
 
 NUM_ENVS, NUM_STEPS, BURN_IN, SEQUENCE = 2, 24, 2, 6
 ENV_CONFIG = {"max_steps_in_episode": 11}
-LSTM = {"fcnet_hiddens": [4], "head_fcnet_hiddens": [], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": SEQUENCE}
+LSTM = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": SEQUENCE}
+LSTM |= {"fcnet_hiddens": [4], "head_fcnet_hiddens": [], "fusionnet_hiddens": []}
 
 
 def small_config(config_class, env, **training):

@@ -113,6 +113,20 @@ def test_episodes_of_a_failed_environment_do_not_go_on_in_another_one(watched):
     runner.stop()
 
 
+def test_a_recurrent_state_ends_with_the_episode_of_a_failed_environment():
+    asked = config(after=25, vector_index=1, fault_tolerance=RESTARTS)
+    asked.rl_module(model_config={"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 2})
+    runner = SingleAgentEnvRunner(config=asked)
+    block = [runner.sample_block(for_replay=True) for _ in range(3)][-1]
+    columns = block.experience.modules[DEFAULT_MODULE_ID]
+    # The fifth row failed, and the sixth is the first one of another episode; the other environment goes on.
+    starts = columns["resets"]
+    assert [np.flatnonzero(starts[:, i]).tolist() for i in range(2)] == [[0], [0, 5]]
+    is_initial = [np.abs(state["h"]).sum(axis=(2, 3)) == 0 for state in columns["state_in"].values()]
+    np.testing.assert_array_equal(is_initial, [starts, starts])
+    runner.stop()
+
+
 def test_without_restarts_the_exception_is_raised_and_the_next_sample_starts_with_a_reset():
     runner = runner_of(after=25, vector_index=1)
     for _ in range(2):
