@@ -206,6 +206,8 @@ def test_updates_from_frames_are_those_from_stacks():
     rows = NUM_STEPS * NUM_ENVS
     assert [own["obs"] for own in estimates] == [rows * (36 + math.ceil(2 * 36 / NUM_STEPS) + 4), rows * 3 * 36]
     assert [own["final_obs"] for own in estimates] == [rows * 36, rows * 3 * 36]
+    # A runner on the host records whole ones, and sends frames.
+    assert {algo.memory_estimate()["rollout"]["columns"]["obs"] for algo in algos} == {rows * 3 * 36}
     for algo in algos:
         algo.stop()
 
@@ -228,6 +230,11 @@ def test_rollout_and_shuffled_rows_on_the_device_are_no_stacks(on_device):
     for lead in (f"{NUM_STEPS},{NUM_ENVS}", f"1,{NUM_STEPS * NUM_ENVS}"):
         whole, frame = (f"f32[{lead},{4 * number}]" for number in (NUM_FRAMES, 1))
         assert whole in of_whole and whole not in of_frames and frame in of_frames
+    rows, per_row = NUM_STEPS * NUM_ENVS, 16 + math.ceil(2 * 16 / NUM_STEPS) + 4
+    for what in ("rollout", "train_batch"):
+        ours, whole = (algo.memory_estimate()[what]["columns"] for algo in on_device)
+        assert (ours["obs"], ours["final_obs"]) == (rows * per_row, rows * 16)
+        assert whole["obs"] == whole["final_obs"] == rows * 48
 
 
 def test_fragments_that_begin_within_episodes_have_the_frames_before_them(on_device):

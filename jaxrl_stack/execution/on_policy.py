@@ -22,20 +22,18 @@ class OnPolicyStep(TrainingStep):
     def memory_estimates(self, driver: LocalDriver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
         num_envs = int(self.config.num_envs_per_env_runner)
         num_shares, length = self.config.train_batch_blocks
-        num_frames = 1 if None in spaces else driver.num_stacked_frames()
-        # On the device all shares are sampled in one go; a runner on the host sends each one off.
-        at_once = num_shares if driver.is_on_device else 1
+        # Whole episodes have whole observations.
+        in_frames = None not in spaces and self.config.batch_mode == "truncate_episodes"
+        num_frames = driver.num_stacked_frames() if in_frames else 1
+        # On the device all shares are sampled in one go; a runner on the host sends each one off, and records it with
+        # whole observations first.
+        own = {"num_steps": length, "num_frames": 1}
+        if driver.is_on_device:
+            own = {"num_steps": length * num_shares, "num_frames": num_frames}
         recorded = recurrent_bytes(driver.acting_module, keeps_state_out=not driver.is_on_device)
         learned = recurrent_bytes(driver.acting_module, length)
         return (
-            train_batch_memory(
-                *spaces,
-                num_envs=num_envs,
-                num_steps=length * at_once,
-                num_frames=num_frames,
-                what="rollout",
-                extra=recorded,
-            ),
+            train_batch_memory(*spaces, num_envs=num_envs, what="rollout", extra=recorded, **own),
             train_batch_memory(
                 *spaces, num_envs=num_envs * num_shares, num_steps=length, num_frames=num_frames, extra=learned
             ),
