@@ -14,6 +14,7 @@ import warnings
 
 import pytest
 
+from tests import costs
 from tests.marks import ROOT, marks_of
 
 # Eight CPU devices stand for a machine with several accelerators.
@@ -55,13 +56,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = [definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values()]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        path = item.path.relative_to(ROOT).as_posix()
-        for mark in sorted(marks_of(path, item.fixturenames, [item.function, *fixtures, parameters])):
+        for mark in sorted(marks_of(_file_of(item), item.fixturenames, [item.function, *fixtures, parameters])):
             item.add_marker(mark)
     # Files with actors come first, so that they fall to one of xdist's workers, which starts the only Ray. It is mostly
-    # waiting for actors then, and the others take over what else it would have run.
+    # waiting for actors then, and the others take over what else it would have run. Those that last longest come first,
+    # so that no worker waits for another one's at the end.
     with_ray = {item.path for item in items if item.get_closest_marker("ray")}
-    items.sort(key=lambda item: item.path not in with_ray)
+    seconds = costs.wall_seconds(costs.PAGE.read_text())
+    items.sort(key=lambda item: (item.path not in with_ray, -seconds.get(_file_of(item), 0.0)))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT).as_posix()
 
 
 def pytest_collection_finish() -> None:

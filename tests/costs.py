@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,12 @@ def rows(report: pathlib.Path) -> dict[str, list[float]]:
         added = (1, is_fast, cpu, cpu * is_fast, float(case.get("time", 0)))
         row[:] = [have + more for have, more in zip(row, added, strict=True)]
     return files
+
+
+def wall_seconds(page: str) -> dict[str, float]:
+    """File → wall seconds that the table in a page gives for it."""
+    found = re.findall(r"^\| (\S+\.py) \|(?: [\d.]+ \|){4} ([\d.]+) \|$", page, re.MULTILINE)
+    return {file: float(wall) for file, wall in found}
 
 
 def table(files: dict[str, list[float]]) -> str:
