@@ -44,10 +44,10 @@ class SampleBlock:
     """What one runner sampled in one go: NumPy arrays, which travel between processes without being copied.
 
     Attributes:
-        experience: Columns ``[T, B, ...]`` of the module: obs (its inputs), actions, rewards (the environment's),
-            terminateds, truncateds, final_obs (valid where truncated and in the last row) and its outputs, of its
-            recurrent states those at chunk starts; loss_mask where an environment was only reset in some row, or
-            failed, with its whole episode.
+        experience: Columns ``[T, B, ...]`` of the module: obs (its inputs, or frames of them: `core.frames`), actions,
+            rewards (the environment's), terminateds, truncateds, final_obs (valid where truncated and in the last row)
+            and its outputs, of its recurrent states those at chunk starts; loss_mask where an environment was only
+            reset in some row, or failed, with its whole episode.
         weights_seq_no: Updates that the acting weights had seen.
         episodes: The episodes that ended.
         metrics: The runner's reduced metrics.
