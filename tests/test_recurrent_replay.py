@@ -125,7 +125,7 @@ def small_config(config_class, env, **training):
             burn_in_len=BURN_IN,
             n_step=3,
             gamma=0.9,
-            train_batch_size_per_learner=8 * SEQUENCE,
+            train_batch_size_per_learner=8 * SEQUENCE - 1,  # 8 sequences
             replay_buffer_config={
                 "type": "PrioritizedEpisodeReplayBuffer",
                 "capacity": NUM_ENVS * NUM_STEPS,
@@ -240,6 +240,9 @@ def test_both_drivers_learn_the_same_from_the_same_sequences(pair):
         memory.update_priorities(buffer, items, own_errors)
         for ref, value in jax.device_get(host_view(host.learner.state)).params.items():
             np.testing.assert_allclose(value, params[ref], rtol=1e-5, atol=1e-6, err_msg=str(ref))
+    # Steps of sequences are counted, burn-in and padding included.
+    assert pair.device.driver.step.rows_per_update == host.driver.step.rows_per_update == 8 * SEQUENCE
+    assert host.learner.row_results()[DEFAULT_MODULE_ID]["num_module_steps_trained"] == 8 * SEQUENCE
     # Both updates moved every weight matrix, and the second one drew by the errors of the first.
     moved = {ref for ref, value in before.items() if np.abs(params[ref] - value).max() > 1e-4}
     assert {ref for ref in before if "kernel" in str(ref)} <= moved

@@ -79,8 +79,11 @@ class OffPolicyStep(TrainingStep):
         self._sizes = {"num_steps": length, "num_shares": num_shares, "at_least": 1}
         self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
         self.rows_per_update = int(config.total_train_batch_size)
+        if (sequences := Sequences.of(driver, config)) is not None:
+            self.rows_per_update = sequences.number(self.rows_per_update) * sequences.length
         self.learning_starts = config.num_steps_sampled_before_learning_starts
-        self.memory = (DeviceMemory if driver.is_on_device else HostMemory)(driver, config, self.num_updates)
+        memory_class = DeviceMemory if driver.is_on_device else HostMemory
+        self.memory = memory_class(driver, config, self.num_updates, sequences)
         self.draws = self.memory.draws
         self.kept_memory = self.memory.estimate
         logger.info("%s.", self.kept_memory)

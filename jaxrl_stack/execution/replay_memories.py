@@ -117,6 +117,7 @@ class HostMemory:
         driver: Whose it is.
         config: The algorithm's config.
         num_updates: Draws of one training step.
+        sequences: What is drawn for a module with a recurrent state; None for one without.
 
     Attributes:
         metrics: What it counts.
@@ -124,18 +125,17 @@ class HostMemory:
 
     draws: dict[str, Draws] = {}  # it has a generator of its own
 
-    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int):
+    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
         self._module_id, self._spaces = driver.module_id, driver.spaces[driver.module_id]
         self._stats_classes = config.stats_cls_lookup
         self._num_frames = driver.num_stacked_frames()
-        self._sequences = Sequences.of(driver, config)
+        self._sequences = sequences
         self._buffer = None
         self.reset(config)
         self.estimate = self._buffer.memory_estimate()
-        wanted = self._sequences
-        if wanted is not None and wanted.extra_columns and self.estimate is not None:
+        if sequences is not None and sequences.extra_columns and self.estimate is not None:
             # The buffer knows of the column, and not how large it is.
-            columns = {**self.estimate.columns, Columns.STATE_IN: wanted.state_bytes}
+            columns = {**self.estimate.columns, Columns.STATE_IN: sequences.state_bytes}
             self.estimate = dataclasses.replace(self.estimate, columns=columns)
             require_memory(
                 self.estimate,
@@ -253,6 +253,7 @@ class DeviceMemory(Checkpointable):
         driver: Whose it is.
         config: The algorithm's config.
         num_updates: Draws of one training step.
+        sequences: What is drawn for a module with a recurrent state; None for one without.
 
     Attributes:
         replay: What is fixed about the memory of one device.
@@ -260,7 +261,7 @@ class DeviceMemory(Checkpointable):
 
     metrics = None
 
-    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int):
+    def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
         self._config = config
         devices, num_envs = self._driver.learner.devices, int(config.num_envs_per_env_runner)
@@ -277,15 +278,15 @@ class DeviceMemory(Checkpointable):
                 f"at least {num_envs * longest}, or use fewer environments."
             )
         self.uses_priorities = config.uses_priorities
-        self._sequences = wanted = Sequences.of(driver, config)
+        self._sequences = sequences
         num_items = config.total_train_batch_size
-        if wanted is not None:
-            num_items = wanted.number(num_items)
+        if sequences is not None:
+            num_items = sequences.number(num_items)
         self.replay = DeviceReplay(
             capacity=capacity // num_devices,
             num_envs=num_envs // num_devices,
             batch_size=num_items // num_devices,
-            extra_columns=() if wanted is None else wanted.extra_columns,
+            extra_columns=() if sequences is None else sequences.extra_columns,
             n_step=config.n_step,
             alpha=config.replay_alpha if config.uses_priorities else None,
             clip_rewards=config.clip_rewards,

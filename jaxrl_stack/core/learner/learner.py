@@ -421,8 +421,8 @@ class Learner(OldUpdates, StoredLearner):
         `row_results` asks for those of the last update. The learner pipeline sees the rows as one time step.
 
         Args:
-            experience: Rows ``[N, ...]``, NumPy; each of this learner's D devices takes N / D of them. The arrays are
-                only read, and not kept.
+            experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes
+                N / D of them. The arrays are only read, and not kept.
             timesteps: As for `update`.
 
         Returns:
@@ -437,7 +437,8 @@ class Learner(OldUpdates, StoredLearner):
         num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
         if num_rows != self._rows_trained_on[0]:
             self._check_rows(num_rows, batch)
-            trained = {mid: TrainedOn(n, n) for mid, n in num_rows.items() if self.should_module_be_updated(mid)}
+            steps = {mid: n * steps_per_item(batch[mid], lead=1) for mid, n in num_rows.items()}
+            trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
             self._rows_trained_on = (num_rows, trained)
         counter = self._timesteps_counter(timesteps)
         self._before_update(counter)
