@@ -32,7 +32,7 @@ SHUFFLED = {"num_epochs": 3, "shuffle_batch_per_epoch": True, "timesteps": 1000}
 # Minibatches are per learner. Few programs: whatever size is not what a test is about is this one.
 OF_TWO = {**SHUFFLED, "minibatch_size": 12}
 OF_ONE = {**SHUFFLED, "minibatch_size": 24}
-NUM_ROWS = 40
+NUM_ROWS = 32  # as the episodes of a test below have together: one program for both
 
 
 def config_of(num_learners, num_devices=1, **learners):
