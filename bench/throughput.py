@@ -15,7 +15,7 @@ import argparse
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench import harness
@@ -327,7 +327,7 @@ def integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.throughput", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--contenders", default="sorting,tight,api", help="comma-separated: " + ", ".join(ENTRIES))
     parser.add_argument("--env", choices=list(TASKS), default="CartPole-v1", help="gymnax's name")
@@ -339,7 +339,7 @@ def main() -> None:
     parser.add_argument("--stages", action=argparse.BooleanOptionalAction, default=True, help="time the stages too")
     parser.add_argument("--memory", action="store_true", help="measure peak memory, each contender in its own process")
     parser.add_argument("--json", metavar="PATH", help='where to write the report ("-": stdout, in place of the table)')
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     names = args.contenders.split(",")
     if unknown := [name for name in names if name not in ENTRIES]:
         parser.error(f"unknown contender {unknown[0]!r}; choose from {', '.join(ENTRIES)}")

@@ -6,7 +6,6 @@ import ast
 import inspect
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import first_hour, harness, host_throughput, learning, off_policy_throughput, pong
+from bench import first_hour, harness, host_throughput, learning, off_policy_throughput, pong, throughput
 from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop
 from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
@@ -164,13 +163,14 @@ def test_throughput_writes_a_report():
     assert set(row["stages_ms"]) == set(tight_loop.STAGES) and report["host_peak_bytes"] > 0
 
 
-def test_unknown_contenders_are_named():
-    command = [sys.executable, "-m", "bench.throughput", "--contenders", "quick"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and "unknown contender 'quick'" in result.stderr
-    command[-1:] = ["tight", "--env", "Breakout-MinAtar"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and "'tight' does not train on images" in result.stderr
+def test_unknown_contenders_are_named(capsys):
+    for arguments, message in (
+        (["--contenders", "quick"], "unknown contender 'quick'"),
+        (["--contenders", "tight", "--env", "Breakout-MinAtar"], "'tight' does not train on images"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            throughput.main(arguments)
+        assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_report_can_be_written_to_a_file(tmp_path: Path):
