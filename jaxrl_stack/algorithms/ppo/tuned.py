@@ -167,18 +167,20 @@ _MINATAR = FromLiterature(
 )
 
 
-def _minatar_settings(lr: float, entropy_coeff: float, num_steps: int) -> dict[str, Any]:
-    """Both go down together: with a constant bonus the last bricks of a wall are missed at random."""
+def _minatar_settings(
+    lr: float, entropy_coeff: float, num_steps: int, num_envs: int, clip_param: float
+) -> dict[str, Any]:
+    """Step size and bonus go down together: with a constant bonus the last bricks of a wall are missed at random."""
     return {
-        "num_envs_per_env_runner": 64,
-        "train_batch_size_per_learner": 8192,
-        "minibatch_size": 1024,
+        "num_envs_per_env_runner": num_envs,
+        "train_batch_size_per_learner": 128 * num_envs,
+        "minibatch_size": 16 * num_envs,
         "num_epochs": 4,
         "lr": [[0, lr], [num_steps, 0.0]],
         "entropy_coeff": [[0, entropy_coeff], [num_steps, 0.0]],
         "gamma": 0.99,
         "lambda_": 0.95,
-        "clip_param": 0.2,
+        "clip_param": clip_param,
         "vf_clip_param": math.inf,
         "vf_loss_coeff": 0.5,
         "use_kl_loss": False,
@@ -258,8 +260,8 @@ RECORDS: dict[str, Tuned] = {
     "gymnax/Catch-bsuite": Tuned(Measured(0.9, 300_000, (98_304, 98_304, 106_496)), _DEVICE),
     "gymnax/DeepSea-bsuite": Tuned(Measured(0.9, 300_000, (40_960, 40_960, 40_960)), _DEVICE),
     "gymnax/UmbrellaChain-bsuite": Tuned(Measured(0.9, 300_000, (73_728, 32_768, 98_304)), _DEVICE),
-    "gymnax/Breakout-MinAtar": Tuned(_MINATAR, _minatar_settings(2.5e-3, 0.03, 3_000_000)),
-    "gymnax/Asterix-MinAtar": Tuned(_MINATAR, _minatar_settings(1e-3, 0.01, 5_000_000)),
+    "gymnax/Breakout-MinAtar": Tuned(_MINATAR, _minatar_settings(2.5e-3, 0.03, 3_000_000, 128, 0.1)),
+    "gymnax/Asterix-MinAtar": Tuned(_MINATAR, _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)),
     "gymnax/Reacher-misc": Tuned(Measured(20.0, 500_000, (147_456, 40_960, 180_224)), _DEVICE),
     "gymnax/PointRobot-misc": Tuned(Measured(3.5, 1_000_000, (630_784, 442_368, 598_016)), _DEVICE),
     "brax/inverted_pendulum": Tuned(FromLiterature(_BRAX_NOTEBOOK.format("2M")), _brax_settings(2048, 5, 32, 1024, 4)),
