@@ -64,6 +64,17 @@ _STATELESS: dict[str, Any] = {
     "epsilon": [(0, 1.0), (30_000, 0.02)],
     "model_config": {"fcnet_hiddens": [64], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 20},
 }
+# An episode has 6 steps, and a sequence holds it whole.
+_MEMORY_CHAIN: dict[str, Any] = _STATELESS | {
+    "env_to_module_connector": None,
+    "lr": 1e-3,
+    "burn_in_len": 0,
+    "training_intensity": 40,
+    "num_steps_sampled_before_learning_starts": 1_000,
+    "target_network_update_freq": 500,
+    "epsilon": [(0, 1.0), (10_000, 0.02)],
+    "model_config": {"fcnet_hiddens": [32], "use_lstm": True, "lstm_cell_size": 32, "max_seq_len": 10},
+}
 _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/dqn.yml, {}"
 _LUNAR_LANDER: dict[str, Any] = {
     "lr": 8.8e-4,
@@ -123,6 +134,7 @@ RECORDS: dict[str, Tuned] = {
     "envs.memory:StatelessCartPole": Tuned(
         Measured(300.0, 300_000, (61_488, 49_392, 51_408, 53_424, 53_424)), _STATELESS
     ),
+    "gymnax/MemoryChain-bsuite": Tuned(Measured(0.9, 50_000, (10_080, 9_072, 10_080, 9_072, 9_072)), _MEMORY_CHAIN),
     "LunarLander-v3": Tuned(FromLiterature(_ZOO.format("150k steps of LunarLander-v2")), _LUNAR_LANDER),
     "MountainCar-v0": Tuned(FromLiterature(_ZOO.format("120k steps")), _MOUNTAIN_CAR),
     "ALE/Breakout-v5": Tuned(_ATARI_SOURCE, _ATARI),

@@ -40,6 +40,26 @@ PENDULUM: dict[str, Any] = {
         "fusionnet_activation": "relu",
     },
 }
+# An update from 16 sequences for every step.
+_STATELESS: dict[str, Any] = PENDULUM | {
+    "num_steps_sampled_before_learning_starts": 1000,
+    "train_batch_size_per_learner": 320,
+    "burn_in_len": 4,
+    "initial_alpha": 1.0,
+    "actor_lr": 3e-4,
+    "n_step": 1,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 100_000},
+    "model_config": {
+        "fcnet_hiddens": [64],
+        "fcnet_activation": "relu",
+        "use_lstm": True,
+        "lstm_cell_size": 64,
+        "max_seq_len": 20,
+        "head_fcnet_hiddens": [64],
+        "fusionnet_hiddens": [64, 64],
+        "fusionnet_activation": "relu",
+    },
+}
 # White noise never reaches the goal, and standing still is the best of what is left.
 _MOUNTAIN_CAR: dict[str, Any] = {
     "metrics_num_episodes_for_smoothing": 5,
@@ -73,6 +93,7 @@ BIPEDAL |= {"replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 
 
 RECORDS: dict[str, Tuned] = {
     "gymnax/Pendulum-v1": Tuned(Measured(-250.0, 20_000, (9_000, 14_000, 15_000, 17_000, 11_000)), PENDULUM),
+    "envs.memory:StatelessPendulum": Tuned(Measured(-250.0, 20_000, (7_000, 8_000, 10_000, 8_000, 7_000)), _STATELESS),
     "Pendulum-v1": Tuned(FromLiterature("RLlib's example pendulum_sac.py, 20k steps"), PENDULUM),
     "gymnax/MountainCarContinuous-v0": Tuned(
         Measured(90.0, 50_000, (28_000, 24_000, 28_000, 19_000, 26_000)), _MOUNTAIN_CAR
