@@ -71,8 +71,7 @@ def test_what_is_remembered_in_training_is_in_evaluation_too(trained):
 
 
 @pytest.mark.parametrize(
-    ("zero_init_states", "batch_mode", "num_devices"),
-    [(False, "truncate_episodes", 2), (False, "complete_episodes", 1), (True, "truncate_episodes", 1)],
+    ("zero_init_states", "batch_mode", "num_devices"), [(False, "truncate_episodes", 2), (True, "complete_episodes", 1)]
 )
 def test_sequences_of_the_host_start_from_stored_or_from_initial_states(zero_init_states, batch_mode, num_devices):
     config = (
