@@ -469,7 +469,8 @@ def test_memory_stays_flat_in_training(env):
 
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
 def test_memory_stays_flat_in_training_from_replay(env):
-    # Far more steps than the buffer holds: it is full before the warm-up ends, and rows go on being replaced.
+    # Far more steps than the buffer holds: it is full before the warm-up ends, and rows go on being replaced. So it is
+    # with the windows of episodes that results are means of, which fill more slowly.
     algo = (
         DQNConfig()
         .environment(env)
@@ -484,11 +485,11 @@ def test_memory_stays_flat_in_training_from_replay(env):
         .debugging(seed=0)
         .build_algo()
     )
-    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=40, calls=120, mib_of_noise=1.0)
+    mib, arrays, containers = growth(lambda i: algo.train(), warm_up=60, calls=130, mib_of_noise=1.0)
     algo.stop()
     assert mib <= 1.0
     assert arrays <= 0
-    assert containers < 80, "one per iteration"
+    assert containers < 70, "one per iteration"
 
 
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
