@@ -277,9 +277,8 @@ def microbatches_per_minibatch(
     target = gradient_rows_per_microbatch(learner.devices)
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
         return 1
-    # A recurrent layer keeps several times as much of every row.
     wanted = max(
-        -(-size * length * local_shards // (target // 2 if length > 1 else target))
+        -(-size * length * local_shards // _steps_per_microbatch(target, length))
         for mid, size in sizes.items()
         for length in (lengths.get(mid, 1),)
     )
@@ -287,6 +286,15 @@ def microbatches_per_minibatch(
         if all(size % microbatches == 0 for size in sizes.values()):
             return microbatches
     return 1
+
+
+def _steps_per_microbatch(rows: int, length: int) -> int:
+    """What takes the room of `rows` of one step, in chunks of `length`.
+
+    A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With chunks
+    of 32 steps a quarter as many take 0.9 times as long as half as many.
+    """
+    return rows if length == 1 else max(rows // 4, min(16 * length, rows // 2))
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
