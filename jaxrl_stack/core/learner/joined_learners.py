@@ -45,10 +45,15 @@ class _LostLearnersError(Exception):
 
 @dataclasses.dataclass
 class _Pending:
-    """An update that was sent and not answered yet."""
+    """An update that was sent, and whose answers were not fetched yet.
+
+    Attributes:
+        number: How many were sent, this one included.
+    """
 
     refs: list[Any]
     return_state: bool
+    number: int
 
 
 class JoinedLearners:
@@ -75,6 +80,7 @@ class JoinedLearners:
         self._module_changes: list[operator.methodcaller] = []
         self._snapshot: dict[str, Any] = {}
         self._num_sent = 0
+        self._num_answered = 0
         self._sent_at_snapshot = 0
         self._actors: list[Any] = []
         self._lost: _LostLearnersError | None = None
@@ -152,7 +158,7 @@ class JoinedLearners:
             lost.__cause__,
         )
         # The learners may have made updates that only the runners have heard of.
-        self.num_updates += len(self.pending)
+        self.num_updates += sum(update.number > self._num_answered for update in self.pending)
         self._kill()
         self.num_restarts += 1
         self._start()
@@ -160,7 +166,7 @@ class JoinedLearners:
             self._gather([actor.apply.remote(change, {}) for actor in self._actors])
         counted = {**self._snapshot["counters"], "num_updates": np.uint32(self.num_updates)}
         self._send_to_all("set_state", {**self._snapshot, "counters": counted})
-        self._num_sent = self._sent_at_snapshot
+        self._num_sent = self._num_answered = self._sent_at_snapshot
 
     def _kill(self) -> None:
         import ray  # pyright: ignore[reportMissingImports]
@@ -348,13 +354,13 @@ class JoinedLearners:
         def send() -> list[Answer]:
             return self._gather(self._send_update(shares, arguments, return_state))
 
-        return self._received(self._with_restart(send), return_state)
+        return self._received(self._with_restart(send), return_state, self._num_sent)
 
     def update_rows(self, experience: Experience, arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
         """See `LearnerGroup.update_rows`."""
         shares = experience.split(self.num_learners)
         answers = self._with_restart(lambda: self._gather(self._send_update(shares, arguments, False)))
-        self._received(answers, False)
+        self._received(answers, False, self._num_sent)
         rows = [answer.rows for answer in answers]
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
@@ -370,12 +376,13 @@ class JoinedLearners:
             for i, (actor, share) in enumerate(zip(self._actors, shares, strict=True))
         ]
 
-    def _received(self, answers: Sequence[Answer], return_state: bool) -> list[dict[str, Any]]:
+    def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
+        """The metrics in the answers to the update of that number. Those before it are done, fetched or not."""
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)
+        self._num_answered = max(self._num_answered, number)
         if first.state is not None:
-            # Updates that were sent after this one are still to come.
-            self._remember(first.state, self._num_sent - len(self.pending))
+            self._remember(first.state, number)
         metrics = [answer.metrics for answer in answers]
         if return_state:
             metrics[0][STATE_AFTER_UPDATE] = first.weights
@@ -389,7 +396,7 @@ class JoinedLearners:
             self.num_dropped_env_steps += sum(_num_env_steps(share, self.config) for share in shares)
         else:
             refs = self._send_update(shares, arguments, return_state)
-            self.pending.append(_Pending(refs, return_state))
+            self.pending.append(_Pending(refs, return_state, self._num_sent))
         return results
 
     def _fetch_finished(self) -> list[dict[str, Any]]:
@@ -404,7 +411,7 @@ class JoinedLearners:
                 break
             answers = self._gather(oldest.refs)
             self.pending.popleft()
-            results += self._received(answers, oldest.return_state)
+            results += self._received(answers, oldest.return_state, oldest.number)
         return results
 
 
