@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import first_hour, harness, host_throughput, learning, off_policy_throughput, pong, throughput
+from bench import (
+    first_hour,
+    harness,
+    host_throughput,
+    learning,
+    off_policy_throughput,
+    pong,
+    recurrent_layer,
+    throughput,
+)
 from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop
 from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
@@ -61,6 +70,7 @@ def test_baselines_import_nothing_of_the_package(path: Path):
         ("off_policy", set()),
         ("rllib_off_policy", {"ray", "torch"}),
         ("rejax_off_policy", {"rejax", "jax", "flax", "gymnax"}),
+        ("rejax_ppo", {"rejax", "jax"}),
         ("sb3_off_policy", {"stable_baselines3", "torch"}),
         ("sbx_off_policy", {"sbx", "torch"}),
     ],
@@ -127,6 +137,13 @@ def test_the_sorting_loop_trains_on_images():
     loop = sorting_loop.make_loop(**SMALL, environments=environments, filters=((2, 3, 2),))
     first, *_, last = (loop.step() for _ in range(6))
     assert all(map(math.isfinite, (last["policy_loss"], last["vf_loss"]))) and last["entropy"] != first["entropy"]
+
+
+def test_a_recurrent_layer_is_timed_beside_the_librarys_cell(capsys):
+    recurrent_layer.main(["--shapes", "2x3", "--rounds", "1", "--seconds", "0"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if "2x3" in line]
+    assert len(rows) == 3
+    assert all(name in row for name, row in zip(("this layer", "library cell", "unrolled"), rows, strict=True))
 
 
 def test_masks_that_are_measured_change_nothing_else():
