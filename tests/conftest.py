@@ -27,12 +27,11 @@ _OWN_CACHE = None
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _OWN_CACHE = tempfile.mkdtemp(prefix="jaxrl_stack_tests_xla_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE
-if sys.dont_write_bytecode:
-    # Workers, actors and the processes of tests would compile the same files again and again, and pytest would rewrite
-    # every assertion: bytecode is kept, but not beside the sources. It stays for the next session.
-    sys.dont_write_bytecode, sys.pycache_prefix = False, str(pathlib.Path(ROOT).parent / ".pytest_cache/bytecode")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+# Workers, actors and the processes of tests would compile the same files again and again, and pytest would rewrite
+# every assertion in each. In a folder of its own bytecode would cost as much once more: Python would look for that of
+# installed packages there, too.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # LLVM's optimisations take a third of the time that a small program needs to compile, and XLA's newer emitters of fused
