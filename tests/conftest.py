@@ -126,7 +126,7 @@ def ray_session():
     with warnings.catch_warnings():
         # Ray forks and runs another program at once: JAX's threads do not matter to it.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield ray
     before = _cpu_seconds()
     ray.shutdown()
