@@ -263,7 +263,7 @@ RECORDS: dict[str, Tuned] = {
         Measured(28.0, 10_000_000, (2_244_608, 1_458_176, None)), _minatar_settings(2.5e-3, 0.03, 3_000_000, 128, 0.1)
     ),
     "gymnax/Asterix-MinAtar": Tuned(
-        Measured(12.0, 10_000_000, (2_072_576,)), _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)
+        Measured(12.0, 10_000_000, (2_072_576, 1_179_648, 1_564_672)), _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)
     ),
     "gymnax/Reacher-misc": Tuned(Measured(20.0, 500_000, (147_456, 40_960, 180_224)), _DEVICE),
     "gymnax/PointRobot-misc": Tuned(Measured(3.5, 1_000_000, (630_784, 442_368, 598_016)), _DEVICE),
