@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pathlib
@@ -11,8 +12,10 @@ import sys
 import tempfile
 import time
 import warnings
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import costs
 from tests.marks import ROOT, marks_of
@@ -57,12 +60,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         for mark in sorted(marks_of(_file_of(item), item.fixturenames, [item.function, *fixtures, parameters])):
             item.add_marker(mark)
-    # Files with actors come first, so that they fall to one of xdist's workers, which starts the only Ray. It is mostly
-    # waiting for actors then, and the others take over what else it would have run. Those that last longest come first,
-    # so that no worker waits for another one's at the end.
-    with_ray = {item.path for item in items if item.get_closest_marker("ray")}
+    # Files that last longest come first, so that no worker waits for another one's at the end; but before them those
+    # with actors, which are one worker's.
     seconds = costs.wall_seconds(costs.PAGE.read_text())
-    items.sort(key=lambda item: (item.path not in with_ray, -seconds.get(_file_of(item), 0.0)))
+    items.sort(key=lambda item: (not _uses_ray(item.path), -seconds.get(_file_of(item), 0.0)))
+
+
+@functools.cache
+def _uses_ray(file: pathlib.Path) -> bool:
+    return ray_session.__name__ in file.read_text()
+
+
+class WholeFiles(LoadScopeScheduling):
+    """All tests of a file in one of xdist's workers, so that what they share is made once.
+
+    All files with actors are one worker's, too, which starts the only Ray. It mostly waits for actors, and the others
+    run the rest.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any):
+        config.option.loadscopereorder = False  # the order that the tests have
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "actors" if _uses_ray(self.config.rootpath / file) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles | None:
+    return WholeFiles(config, log) if config.option.dist == "loadfile" else None
 
 
 def _file_of(item: pytest.Item) -> str:
@@ -123,6 +149,8 @@ def ray_session():
     """Ray, once for all tests that ask for it; the module itself. CPUs are only counted, so there are some to spare."""
     import ray
 
+    # By default actors give way to all other processes: tests would wait for theirs as long as other workers compute.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with warnings.catch_warnings():
         # Ray forks and runs another program at once: JAX's threads do not matter to it.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
