@@ -226,6 +226,8 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
     return step._replace(obs=obs, state=state)
 
 
+StepOutcome = tuple[Any, Any, Any, Any, Any, dict[str, Any]]
+"""``(obs, state, reward, terminated, truncated, info)`` of a step without a reset."""
 _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
@@ -265,9 +267,7 @@ class AutoResetJaxEnv(JaxEnv):
         """Starts an episode: ``(obs, state)``."""
 
     @abc.abstractmethod
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         """One step without a reset: ``(obs, state, reward, terminated, truncated, info)``."""
 
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
@@ -376,9 +376,7 @@ class GymnaxEnv(AutoResetJaxEnv):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         return self.env.reset(key, params)
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         return obs, state, reward, terminated, self.env.is_truncated(state, params), info
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import brax.envs
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
 from jaxrl_stack.env import drawings
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of
 
 
 class PhysicsEnv(SuiteEnv):
@@ -42,9 +42,7 @@ class PhysicsEnv(SuiteEnv):
         state = self.env.reset(jax.random.key_data(key))
         return state.obs, (state, jnp.int32(0))
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         physics, time = state
 
         def repeated(physics: Any, _: None) -> tuple[Any, jax.Array]:
@@ -68,8 +66,7 @@ class PhysicsEnv(SuiteEnv):
 class BraxEnv(PhysicsEnv):
     """An environment of ``brax.envs``; further settings are arguments of its class, such as `backend`."""
 
-    prefix: ClassVar[str] = "brax"
-    distribution: ClassVar[str] = "brax"
+    prefix = "brax"
 
     @classmethod
     def ids(cls) -> Sequence[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from craftax.craftax_env import make_craftax_env_from_name
 from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.env.env_settings import field_names, replaced_fields
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, as_image
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 
 class CraftaxEnv(SuiteEnv):
@@ -26,8 +26,7 @@ class CraftaxEnv(SuiteEnv):
     terminates it. Achievements are in the step's info at the end of an episode, in percent, as the game gives them.
     """
 
-    prefix: ClassVar[str] = "craftax"
-    distribution: ClassVar[str] = "craftax"
+    prefix = "craftax"
 
     @classmethod
     def ids(cls) -> Sequence[str]:
@@ -53,9 +52,7 @@ class CraftaxEnv(SuiteEnv):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         return self.env.reset_env(jax.random.key_data(key), params)
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         obs, state, reward, _, info = self.env.step_env(jax.random.key_data(key), state, action, params)
         # The game ends a step early or late of it by no rule but this: had there been no limit, would it be over?
         unlimited = params.replace(max_timesteps=jnp.iinfo(jnp.int32).max)

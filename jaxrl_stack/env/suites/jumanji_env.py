@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from jumanji import registration, specs
 
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of, masked_space
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of, masked_space
 
 
 class JumanjiEnv(SuiteEnv):
@@ -24,8 +24,7 @@ class JumanjiEnv(SuiteEnv):
     last step with a discount of 0 terminates, any other last step truncates.
     """
 
-    prefix: ClassVar[str] = "jumanji"
-    distribution: ClassVar[str] = "jumanji"
+    prefix = "jumanji"
 
     @classmethod
     def ids(cls) -> Sequence[str]:
@@ -46,9 +45,7 @@ class JumanjiEnv(SuiteEnv):
         state, step = self.env.reset(jax.random.key_data(key))
         return self._observed(step), state
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         state, step = self.env.step(state, action)
         terminated = step.last() & (step.discount == 0)
         return self._observed(step), state, step.reward, terminated, step.last() & ~terminated, step.extras or {}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import navix
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, arguments_of, as_image
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of, as_image
 
 
 class NavixEnv(SuiteEnv):
@@ -24,8 +24,7 @@ class NavixEnv(SuiteEnv):
     (100) truncates.
     """
 
-    prefix: ClassVar[str] = "navix"
-    distribution: ClassVar[str] = "navix"
+    prefix = "navix"
     reset_is_cheap = True
 
     @classmethod
@@ -43,9 +42,7 @@ class NavixEnv(SuiteEnv):
         step = self.env.reset(jax.random.key_data(key))
         return step.observation, step
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         # `step` would reset, one step late, in place of a step.
         after = self.env._step(state, action)
         return after.observation, after, after.reward, after.is_termination(), after.is_truncation(), {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 import octax.environments
 from gymnasium.spaces import Box, Discrete
 
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, as_image
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 _SETTINGS = ("max_num_steps_per_episodes", "instruction_frequency", "fps", "frame_skip")
 
@@ -27,8 +27,7 @@ class OctaxEnv(SuiteEnv):
     terminates, `max_num_steps_per_episodes` truncate.
     """
 
-    prefix: ClassVar[str] = "octax"
-    distribution: ClassVar[str] = "octax"
+    prefix = "octax"
     reset_is_cheap = True
 
     @classmethod
@@ -46,9 +45,7 @@ class OctaxEnv(SuiteEnv):
         state, frames, _ = self.env.reset(jax.random.key_data(key))
         return jnp.moveaxis(frames, 0, -1), state
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         state, frames, reward, terminated, truncated, info = self.env.step(state, action)
         return jnp.moveaxis(frames, 0, -1), state, reward, terminated, truncated, info
 

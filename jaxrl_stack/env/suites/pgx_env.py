@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import pgx
 from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.env import drawings
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, masked_space
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, masked_space
 
 PLAYER = 0
 """The agent's number; pgx draws for every game whose turn is first."""
@@ -30,8 +30,7 @@ class PgxEnv(SuiteEnv):
     ``(key, observation, legal_action_mask) -> action`` of JAX arrays, which plays for all others.
     """
 
-    prefix: ClassVar[str] = "pgx"
-    distribution: ClassVar[str] = "pgx"
+    prefix = "pgx"
 
     @classmethod
     def ids(cls) -> Sequence[str]:
@@ -60,9 +59,7 @@ class PgxEnv(SuiteEnv):
         state, _ = self._others_move(self.env.init(jax.random.key_data(key)), others)
         return _observed(state), state
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         key, others = jax.random.split(key)
         state = self.env.step(state, action, jax.random.key_data(key))
         state, rewards = self._others_move(state, others)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from mujoco_playground import registry
 
@@ -20,8 +20,7 @@ class PlaygroundEnv(PhysicsEnv):
     manipulation come from mujoco_menagerie, which Playground downloads when the first of them is made.
     """
 
-    prefix: ClassVar[str] = "playground"
-    distribution: ClassVar[str] = "playground"
+    prefix = "playground"
 
     @classmethod
     def ids(cls) -> Sequence[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
 from jaxrl_stack.env.env_context import refuse_unknown
-from jaxrl_stack.env.jax_env import AutoResetJaxEnv
+from jaxrl_stack.env.jax_env import AutoResetJaxEnv, StepOutcome
 
 
 class SuiteEnv(AutoResetJaxEnv):
@@ -28,7 +28,7 @@ class SuiteEnv(AutoResetJaxEnv):
 
     Attributes:
         prefix: What stands before the slash.
-        distribution: The package's name on the index: errors tell its version.
+        distribution: The package's name on the index, whose version errors tell; by default the prefix.
 
     Raises:
         ValueError: Unknown id, with near matches; unknown setting. Errors of the suite's own code come as they are,
@@ -36,7 +36,7 @@ class SuiteEnv(AutoResetJaxEnv):
     """
 
     prefix: ClassVar[str]
-    distribution: ClassVar[str]
+    distribution: ClassVar[str | None] = None
     reset_is_cheap = False
 
     def __init__(self, env_id: str, env_config: Mapping[str, Any] | None = None):
@@ -80,10 +80,11 @@ class SuiteEnv(AutoResetJaxEnv):
     @classmethod
     def suite(cls) -> str:
         """Name and version of the suite's package."""
+        name = cls.distribution or cls.prefix
         try:
-            return f"{cls.distribution} {importlib.metadata.version(cls.distribution)}"
+            return f"{name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
-            return cls.distribution
+            return name
 
     def refuse_unknown(self, config: Mapping[str, Any], known: Sequence[str]) -> None:
         """Raises a ValueError for items of `config` that are not among the known ones, with near matches."""
@@ -111,4 +112,4 @@ def as_image(array: Any) -> np.ndarray:
     return np.asarray(array).astype(np.uint8)
 
 
-__all__ = ["SuiteEnv", "arguments_of", "as_image", "masked_space"]
+__all__ = ["StepOutcome", "SuiteEnv", "arguments_of", "as_image", "masked_space"]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 from jaxrl_stack.env.env_settings import field_names
-from jaxrl_stack.env.suites.suite_env import SuiteEnv, as_image
+from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 
 class XMiniGridEnv(SuiteEnv):
@@ -26,8 +26,7 @@ class XMiniGridEnv(SuiteEnv):
     terminates, `max_steps` truncate.
     """
 
-    prefix: ClassVar[str] = "xminigrid"
-    distribution: ClassVar[str] = "xminigrid"
+    prefix = "xminigrid"
 
     @classmethod
     def ids(cls) -> Sequence[str]:
@@ -47,9 +46,7 @@ class XMiniGridEnv(SuiteEnv):
         step = self.env.reset(self.env_params, jax.random.key_data(key))
         return step.observation, step
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
         after = self.env.step(self.env_params, state, action)
         terminated = after.last() & (after.discount == 0)
         return after.observation, after, after.reward, terminated, after.last() & ~terminated, {}
