@@ -31,7 +31,7 @@ from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
-from jaxrl_stack.execution.memory import free_device_memory, require_device_memory
+from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, require_device_memory
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.notices import notice_once
@@ -163,7 +163,7 @@ class DeviceDriver(LocalDriver):
         self._log_memory()
         # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
         largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
-        require_device_memory(used_devices, largest, self._require_memory_of_batch)
+        require_device_memory(used_devices, largest, batch_remedy(self.config))
 
     def num_stacked_frames(self) -> int:
         return self._num_stacked_frames

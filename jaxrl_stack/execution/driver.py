@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
-from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes, require_memory
+from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
 
@@ -117,16 +117,6 @@ class Driver(abc.ABC):
         if self.rollout_memory.num_bytes != self.train_batch_memory.num_bytes:
             logger.info("%s.", self.rollout_memory)
         logger.info("%s%s.", self.train_batch_memory, free)
-
-    def _require_memory_of_batch(self, batch: MemoryEstimate, limit: int | None, where: str) -> None:
-        """Raise a ValueError that names the settings if more than `limit` bytes are needed."""
-        names = ("num_envs_per_env_runner", "rollout_fragment_length", "train_batch_size_per_learner")
-        given = [f"{name}={getattr(self.config, name)!r}" for name in names]
-        remedy = (
-            f"Lower {given[0]}, {given[1]} or {given[2]}, or make observations smaller (fewer or smaller frames, "
-            f"uint8 instead of float32)."
-        )
-        require_memory(batch, limit, where=where, remedy=remedy)
 
     # -------------------------------------------------------------------------------------------------- training
 

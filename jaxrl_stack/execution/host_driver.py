@@ -91,8 +91,8 @@ class HostDriver(LocalDriver, Place):
                 self._estimate_memory(*self.spaces[self.module_id])
                 self._log_memory()
             if self.learner is not None:
-                batch = self.train_batch_memory
-                memory.require_device_memory(self.learner.devices, batch, self._require_memory_of_batch)
+                remedy = memory.batch_remedy(config)
+                memory.require_device_memory(self.learner.devices, self.train_batch_memory, remedy)
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 _ = self.eval_env_runner_group
             self.step.plan(self)
@@ -106,9 +106,7 @@ class HostDriver(LocalDriver, Place):
         """Work out what sampling and learning take, and refuse what cannot fit."""
         self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *(spaces or (None, None)))
         self.available_memory = memory.available_host_bytes()
-        memory.require_host_memory(
-            self.config, self.rollout_memory, self.train_batch_memory, self._require_memory_of_batch
-        )
+        memory.require_host_memory(self.config, self.rollout_memory, self.train_batch_memory)
 
     def num_stacked_frames(self) -> int:
         if not self._samples_as_recorded:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.utils.devices import Device
-
-Require = Callable[[MemoryEstimate, int | None, str], None]
-"""``(estimate, bytes that there are, what they are)``: raises a ValueError that names the settings to change."""
 
 
 def recurrent_bytes(
@@ -57,16 +54,23 @@ def state_bytes(module: RLModule) -> int:
     return bytes_of_shapes(jax.eval_shape(module.get_initial_state))
 
 
-def require_host_memory(
-    config: AlgorithmConfig, rollout: MemoryEstimate, train_batch: MemoryEstimate, require_batch: Require
-) -> None:
+def batch_remedy(config: AlgorithmConfig) -> str:
+    """What to do where a rollout or a train batch does not fit; names the settings."""
+    names = ("num_envs_per_env_runner", "rollout_fragment_length", "train_batch_size_per_learner")
+    given = [f"{name}={getattr(config, name)!r}" for name in names]
+    return (
+        f"Lower {given[0]}, {given[1]} or {given[2]}, or make observations smaller (fewer or smaller frames, "
+        f"uint8 instead of float32)."
+    )
+
+
+def require_host_memory(config: AlgorithmConfig, rollout: MemoryEstimate, train_batch: MemoryEstimate) -> None:
     """Refuse what no machine that is known can hold.
 
     Args:
         config: The algorithm's config.
         rollout: What one EnvRunner records at a time.
         train_batch: The batch of one update.
-        require_batch: Judges both.
 
     Raises:
         ValueError: With the settings to change.
@@ -75,10 +79,15 @@ def require_host_memory(
     if (config.num_env_runners or config.num_learners) and is_one_machine():
         host = host_memory()
         on_actors = (None if host is None else host.total, "are all that this machine has")
-    # Other machines of a cluster may have more than this one: what never comes here is not judged.
-    require_batch(train_batch, *(on_actors if config.num_learners else free))
+
+    def require(estimate: MemoryEstimate, num_actors: Any, remedy: str) -> None:
+        # Other machines of a cluster may have more than this one: what never comes here is not judged.
+        limit, where = on_actors if num_actors else free
+        require_memory(estimate, limit, where=where, remedy=remedy)
+
+    require(train_batch, config.num_learners, batch_remedy(config))
     if rollout.num_bytes > train_batch.num_bytes:
-        require_batch(rollout, *(on_actors if config.num_env_runners else free))
+        require(rollout, config.num_env_runners, batch_remedy(config))
     if not _makes_env_objects(config):
         return
     num_envs, num_runners = int(config.num_envs_per_env_runner), int(config.num_env_runners)
@@ -88,10 +97,8 @@ def require_host_memory(
         {"Python object": HOST_ENV_BYTES},
         is_complete=False,
     )
-    limit, where = on_actors if num_runners else free
     fewer_runners = f" or num_env_runners={num_runners}" if num_runners else ""
-    remedy = f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}."
-    require_memory(environments, limit, where=where, remedy=remedy)
+    require(environments, num_runners, f"Lower num_envs_per_env_runner={num_envs}{fewer_runners}.")
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
@@ -103,14 +110,14 @@ def _makes_env_objects(config: AlgorithmConfig) -> bool:
     return not is_registered and not resolve_env(config.env, config.env_config).is_vector
 
 
-def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, require: Require) -> None:
+def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, remedy: str) -> None:
     """Refuse what the devices of a learner cannot hold.
 
     Args:
         devices: Of this process. CPU devices share the machine's memory, accelerators have their own, and equal parts
             in it.
         whole: What they hold together with those of all joined processes; its first count is what they divide.
-        require: Judges it.
+        remedy: What to do where it does not fit; names the settings.
 
     Raises:
         ValueError: With the settings to change.
@@ -124,10 +131,11 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, requ
 
     if devices[0].platform == "cpu":
         own = whole if num_devices == len(devices) else part_of("of this process", len(devices))
-        require(own, available_memory(devices[0]), "are free on this machine")
+        require_memory(own, available_memory(devices[0]), where="are free on this machine", remedy=remedy)
         return
     for device in devices:
-        require(part_of(f"on {device}", 1), available_memory(device), "are free there")
+        part = part_of(f"on {device}", 1)
+        require_memory(part, available_memory(device), where="are free there", remedy=remedy)
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:

@@ -297,11 +297,7 @@ class DeviceMemory(Checkpointable):
         self._recorded: Any = self._driver.program.recorded
         share = self.replay.memory_estimate(self._recorded)
         self.estimate = dataclasses.replace(share, counts={**share.counts, "envs": num_envs})
-        require_device_memory(
-            devices,
-            self.estimate,
-            lambda memory, limit, where: require_memory(memory, limit, where=where, remedy=REMEDY),
-        )
+        require_device_memory(devices, self.estimate, REMEDY)
         # Made where it stays: a copy of it on the way there may not fit.
         program = functools.partial(
             map_over_devices, devices=devices, axis_name=self._driver.learner.axis_name, in_axes=(0,), out_axes=(0,)
