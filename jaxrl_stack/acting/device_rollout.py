@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from flax import struct
 
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
-from jaxrl_stack.acting.running_episodes import RunningEpisodes, StepStatistics
+from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import at_chunk_starts
@@ -39,6 +39,12 @@ class RunnerState(PolicyState):
     episodes: RunningEpisodes
     window: EpisodeWindow
     key: jax.Array
+
+
+Ended: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
+"""``[T, B]``: whether an episode ended with a step, and, where it did, its return and its length."""
+Stepped: TypeAlias = tuple[RunnerState, tuple[dict[str, Any], jax.Array]]
+"""``(state, (columns [B, ...], bool [B] whether an episode ended))``."""
 
 
 @struct.dataclass
@@ -93,18 +99,13 @@ class DeviceRollout(PolicyStep):
         """The environment's parameters inside a trace: arrays are JAX arrays, which an action can index."""
         return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
 
-    def step_envs(
-        self, state: RunnerState, keys: StepKeys, context: Any
-    ) -> tuple[RunnerState, tuple[dict[str, Any], jax.Array]]:
+    def step_envs(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
         """One step of all environments, as the body of a scan.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
             keys: Those of this step, without their axis T.
             context: What to act with; see `PolicyStep.context`.
-
-        Returns:
-            ``(state, (columns [B, ...], bool [B] whether an episode ended))``.
         """
         context = dataclasses.replace(context, key=keys.policy)
         state, batch, acted = self.step(state, {Columns.OBS: state.obs}, context, keys.module)
@@ -128,18 +129,14 @@ class DeviceRollout(PolicyStep):
         state = dataclasses.replace(state.after(after.reward, ended), env_state=after.state, obs=after.obs)
         return state, (columns, ended)
 
-    def step_frames(
-        self, state: RunnerState, keys: StepKeys, context: Any
-    ) -> tuple[RunnerState, tuple[dict[str, Any], jax.Array]]:
+    def step_frames(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
         """`step_envs`, of whose observations the columns have the newest frame, and ``RESETS``."""
         reset = state.reset
         state, (columns, ended) = self.step_envs(state, keys, context)
         columns = frames.newest(columns, self.env_to_module.num_stacked_frames)
         return state, ({**columns, Columns.RESETS: reset}, ended)
 
-    def unroll(
-        self, state: RunnerState, context: Any, *, num_steps: int
-    ) -> tuple[RunnerState, dict[str, Any], StepStatistics]:
+    def unroll(self, state: RunnerState, context: Any, *, num_steps: int) -> tuple[RunnerState, dict[str, Any], Ended]:
         """Steps of all environments with the state's own key.
 
         Args:
@@ -148,13 +145,14 @@ class DeviceRollout(PolicyStep):
             num_steps: ``T``.
 
         Returns:
-            ``(state, columns [T, B, ...], statistics [T, B])``.
+            ``(state, columns [T, B, ...], what ended)``.
         """
         key, rollout_key = jax.random.split(state.key)
         keys = self.step_keys(rollout_key, num_steps, state.reset.shape[0], context.rest)
         state, (columns, ended) = jax.lax.scan(functools.partial(self.step_envs, context=context), state, keys)
-        episodes, statistics = state.episodes.extend(columns[Columns.REWARDS], ended)
-        return dataclasses.replace(state, episodes=episodes, key=key), columns, statistics
+        episodes, after_steps = state.episodes.extend(columns[Columns.REWARDS], ended)
+        of_steps = (ended, after_steps.episode_return, after_steps.episode_length)
+        return dataclasses.replace(state, episodes=episodes, key=key), columns, of_steps
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
         """Random numbers of all steps at once: derived in every step, they cost up to a tenth of the sampling.

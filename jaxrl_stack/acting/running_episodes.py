@@ -10,28 +10,13 @@ from jaxrl_stack.ops.reductions import compensated_add
 
 
 @struct.dataclass
-class StepStatistics:
-    """What one step says about episodes: ``[B]`` per step, ``[T, B]`` over a rollout.
-
-    Attributes:
-        ended: bool, whether an episode ended with this step.
-        episode_return: float32, its return; unclipped rewards. Valid where `ended`.
-        episode_length: int32, its length. Valid where `ended`.
-    """
-
-    ended: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
-
-
-@struct.dataclass
 class RunningEpisodes:
-    """Sums over the episodes that are running, one of every environment.
+    """Sums over the episodes that are running, one of every environment: ``[B]``, or ``[T, B]`` after each step.
 
     Attributes:
-        episode_return: float32 ``[B]``, sum of their rewards so far.
-        return_error: float32 ``[B]``, what rounding has added to it; see `compensated_add`.
-        episode_length: int32 ``[B]``, their steps so far.
+        episode_return: float32, sum of their unclipped rewards so far.
+        return_error: float32, what rounding has added to it; see `compensated_add`.
+        episode_length: int32, their steps so far.
     """
 
     episode_return: jax.Array
@@ -48,7 +33,7 @@ class RunningEpisodes:
         zeros = jnp.zeros((num_envs,), jnp.float32)
         return cls(zeros, zeros, jnp.zeros((num_envs,), jnp.int32))
 
-    def extend(self, rewards: jax.Array, ended: jax.Array) -> tuple[RunningEpisodes, StepStatistics]:
+    def extend(self, rewards: jax.Array, ended: jax.Array) -> tuple[RunningEpisodes, RunningEpisodes]:
         """Take in a rollout: after the loop, whose every carried array would cost it.
 
         Args:
@@ -56,7 +41,7 @@ class RunningEpisodes:
             ended: bool ``[T, B]``.
 
         Returns:
-            ``(the episodes running after it, statistics [T, B])``.
+            ``(the episodes running after it, those of each step [T, B], before new ones begin)``.
         """
         num_steps = ended.shape[0]
         # Of the last `reach` steps that belong to a step's episode: their rewards, and how many there are before it.
@@ -71,18 +56,12 @@ class RunningEpisodes:
         begun = since_start < reach  # in this rollout
         total, error = compensated_add(self.episode_return, self.return_error, returns)
         steps = jnp.arange(1, num_steps + 1, dtype=jnp.int32)[:, None]
-        statistics = StepStatistics(
-            ended=ended,
+        after_steps = RunningEpisodes(
             episode_return=jnp.where(begun, returns, total),
+            return_error=jnp.where(begun, 0.0, error),
             episode_length=jnp.where(begun, since_start + 1, steps + self.episode_length),
         )
-        over = ended[-1]
-        running = RunningEpisodes(
-            episode_return=jnp.where(over, 0.0, statistics.episode_return[-1]),
-            return_error=jnp.where(jnp.logical_or(over, begun[-1]), 0.0, error[-1]),
-            episode_length=jnp.where(over, 0, statistics.episode_length[-1]),
-        )
-        return running, statistics
+        return jax.tree.map(lambda x: jnp.where(ended[-1], 0, x[-1]), after_steps), after_steps
 
 
 def _shifted(x: jax.Array, num_steps: int, first: float) -> jax.Array:

@@ -16,7 +16,6 @@ from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState
 from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.episode_replay import EpisodeReplay
 from jaxrl_stack.acting.recording import EndedEpisodes
-from jaxrl_stack.acting.running_episodes import StepStatistics
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, COMPONENT_RL_MODULE
@@ -324,15 +323,15 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """The program of some steps: ``(state, *weights) -> (state, columns or (), statistics)``."""
+        """The program of some steps: ``(state, *weights) -> (state, columns or (), what ended)``."""
         rollout = rollout or self.rollout
 
         def run(state, *weights):
             acting = dataclasses.replace(rollout, draws_actions=random_actions)
             # It acts as a policy does that serves: with what training has learned, and nothing else.
             context = self._context(*weights, explore=explore, update_statistics=False)
-            state, columns, statistics = acting.unroll(state, context, num_steps=num_steps)
-            return state, columns if has_columns else (), statistics
+            state, columns, ended = acting.unroll(state, context, num_steps=num_steps)
+            return state, columns if has_columns else (), ended
 
         return self._program(("unroll", num_steps, explore, random_actions, has_columns, type(rollout)), run)
 
@@ -423,10 +422,10 @@ class DeviceEnvRunner(EnvRunner):
         """
         num_envs, rollout = self._num_evaluated_envs, watched(self.rollout)
         program = self._unrolling(EVALUATION_CHUNK, bool(self.config.explore), rollout=rollout)
-        seen = SeenEpisodes(self.env, num_episodes, num_envs)
+        seen = SeenEpisodes(self.env, num_envs)
         state = self._fresh_state(key, num_envs, rollout)
-        for _, columns, ended, _ in self._chunks(program, state, _Counting(num_envs, num_episodes, None)):
-            seen.add(columns, ended)
+        for _, columns, ended, counts in self._chunks(program, state, _Counting(num_envs, num_episodes, None)):
+            seen.add(columns, ended, counts)
         return seen.episodes
 
     @property
@@ -446,9 +445,9 @@ class DeviceEnvRunner(EnvRunner):
                     f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
                     f"evaluation_duration_unit='timesteps'."
                 )
-            state, columns, statistics = program(state, *weights)
-            statistics, columns = jax.device_get((statistics, columns))
-            yield state, columns, np.asarray(statistics.ended), count.add(statistics)
+            state, columns, of_steps = program(state, *weights)
+            columns, of_steps = jax.device_get((columns, of_steps))
+            yield state, columns, of_steps[0], count.add(*of_steps)
 
     def _announce(self) -> None:
         """Tell callbacks of the environments, once: they are there from the first reset on."""
@@ -486,9 +485,8 @@ class _Counting:
         """Whether it is enough."""
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
-    def add(self, statistics: StepStatistics) -> np.ndarray:
+    def add(self, ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Take in some steps, ``[T, B]``; bool ``[T, B]``, which of them count."""
-        ended = np.asarray(statistics.ended)
         if self._quota is None:
             steps_before = self.num_steps + ended.shape[1] * np.arange(len(ended))[:, None]
             counts = np.broadcast_to(steps_before < self._most_steps, ended.shape)
@@ -498,7 +496,7 @@ class _Counting:
         take = ended & counts
         self.per_env += take.sum(axis=0)
         self.num_steps += int(counts.sum())
-        self._taken.append((np.asarray(statistics.episode_return)[take], np.asarray(statistics.episode_length)[take]))
+        self._taken.append((returns[take], lengths[take]))
         return counts
 
     def episodes(self, seconds_per_step: float) -> EndedEpisodes:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepKeys
+from jaxrl_stack.acting.device_rollout import DeviceRollout, RunnerState, StepKeys, Stepped
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env import drawings
-from jaxrl_stack.env.episode_quota import episode_quota
 from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
 from jaxrl_stack.videos.episodes import RecordedEpisode
 
@@ -79,9 +78,7 @@ BEFORE, AFTER = "seen_before", "seen_after"
 class WatchedRollout(DeviceRollout):
     """A rollout of a `WatchedEnv` that records what there is to see, and the rewards; nothing else."""
 
-    def step_envs(
-        self, state: RunnerState, keys: StepKeys, context: Any
-    ) -> tuple[RunnerState, tuple[dict[str, Any], jax.Array]]:
+    def step_envs(self, state: RunnerState, keys: StepKeys, context: Any) -> Stepped:
         before = Seen(state.env_state.now, state.obs)
         state, (columns, ended) = super().step_envs(state, keys, context)
         seen = {BEFORE: before, AFTER: state.env_state.led_to}
@@ -99,30 +96,25 @@ class SeenEpisodes:
 
     Args:
         env: Draws them.
-        num_episodes: How many; of environment ``i`` of ``B`` the first ``n // B + (i < n % B)``.
         num_envs: ``B``.
     """
 
-    def __init__(self, env: JaxEnv, num_episodes: int, num_envs: int):
+    def __init__(self, env: JaxEnv, num_envs: int):
         self._env = env
-        self._quota = episode_quota(num_episodes, num_envs)
-        self._running: list[tuple[list[Seen], list[float]]] = [([], []) for _ in self._quota]
-        self._ended: list[list[RecordedEpisode]] = [[] for _ in self._quota]
+        self._running: list[tuple[list[Seen], list[float]]] = [([], []) for _ in range(num_envs)]
+        self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
-    def add(self, columns: dict[str, Any], ended: np.ndarray) -> None:
-        """Some steps: columns ``[T, B, ...]`` and bool ``[T, B]``, NumPy."""
-        for index, quota in enumerate(self._quota):
-            for t in range(len(ended)):
-                if len(self._ended[index]) == quota:
-                    break
-                seen, rewards = self._running[index]
-                if not seen:
-                    seen.append(_copied(columns[BEFORE], t, index))
-                seen.append(_copied(columns[AFTER], t, index))
-                rewards.append(float(columns[Columns.REWARDS][t, index]))
-                if ended[t, index]:
-                    self._ended[index].append(self._recorded(seen, rewards))
-                    self._running[index] = ([], [])
+    def add(self, columns: dict[str, Any], ended: np.ndarray, counts: np.ndarray) -> None:
+        """Some steps: columns ``[T, B, ...]``; bool ``[T, B]`` what ended, and which steps count. NumPy."""
+        for t, index in np.argwhere(counts).tolist():
+            seen, rewards = self._running[index]
+            if not seen:
+                seen.append(_copied(columns[BEFORE], t, index))
+            seen.append(_copied(columns[AFTER], t, index))
+            rewards.append(float(columns[Columns.REWARDS][t, index]))
+            if ended[t, index]:
+                self._ended[index].append(self._recorded(seen, rewards))
+                self._running[index] = ([], [])
 
     def _recorded(self, seen: list[Seen], rewards: list[float]) -> RecordedEpisode:
         env = self._env

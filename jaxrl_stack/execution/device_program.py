@@ -190,10 +190,9 @@ class DeviceProgram(Place):
             columns, ended = jax.tree.map(lambda x: x[None], rows)
         else:
             runner, (columns, ended) = jax.lax.scan(step, sampler.runner, keys)
-        episodes, statistics = runner.episodes.extend(columns[Columns.REWARDS], ended)
-        returns = jnp.where(statistics.ended, statistics.episode_return, 0.0)
-        lengths = jnp.where(statistics.ended, statistics.episode_length, 0)
-        ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in (returns, lengths)], axis=1)
+        episodes, after_steps = runner.episodes.extend(columns[Columns.REWARDS], ended)
+        of_ended = [jnp.where(ended, x, 0) for x in (after_steps.episode_return, after_steps.episode_length)]
+        ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)
         written = (sampler.ended, sampler.block), (ended, columns if self.records_block else ())
         ended, block = written[1]
         if length != self._steps_per_call:

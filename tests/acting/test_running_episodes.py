@@ -16,7 +16,6 @@ def test_returns_and_lengths_start_again_after_an_end():
     after, steps = extend(before, jnp.array(REWARDS), jnp.array(ENDED))
     np.testing.assert_array_equal(steps.episode_return, [[11, 105], [13, 111], [4, 118], [8, 126]])
     np.testing.assert_array_equal(steps.episode_length, [[4, 8], [5, 9], [1, 10], [1, 11]])
-    np.testing.assert_array_equal(steps.ended, ENDED)
     np.testing.assert_array_equal(after.episode_return, [8, 126])
     np.testing.assert_array_equal(after.episode_length, [1, 11])
 
