@@ -107,20 +107,15 @@ def _slots(size: int) -> list[packing.Slot]:
     return packing.slots_of(jax.tree.leaves(jax.eval_shape(functools.partial(EpisodeWindow.empty, size))), lead=0)
 
 
-def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray]:
+def last_episodes(window: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The newest W episodes over all devices.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays with leading device axis ``[D, W]``.
 
     Returns:
-        ``(returns, lengths)`` of at most W episodes, oldest first.
+        ``(returns, lengths, stamps)`` of at most W episodes, oldest first.
     """
-    return _in_order(window)[:2]
-
-
-def _in_order(window: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``(returns, lengths, stamps)`` of the newest W episodes over all devices, oldest first."""
     size = window.returns.shape[1]
     valid = np.arange(size)[None] >= size - window.count[:, None]
     # Distance to now, so that the order survives the wrap-around of the step counter.
@@ -149,7 +144,7 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
         out[0] = number
         return out
 
-    returns, lengths, stamps = _in_order(window)
+    returns, lengths, stamps = last_episodes(window)
     return EpisodeWindow(
         returns=filled(returns),
         lengths=filled(lengths),

@@ -97,7 +97,7 @@ class ConnectorStates:
 
     @functools.cached_property
     def _histories(self) -> Any:
-        return histories(self.pure)
+        return per_env_leaves(self.pure.init)
 
 
 def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
@@ -106,13 +106,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
     return pipeline.get_state()
 
 
-def histories(pipeline: Any) -> Any:
-    """A pytree of bools like a pipeline's state: whether a leaf is something of each environment."""
-    return per_env_leaves(pipeline.init)
-
-
 def per_env_leaves(init: Callable[[int], Any]) -> Any:
-    """A pytree of bools like ``init(number of environments)``: whether a leaf's shape depends on the number."""
+    """A pytree of bools like ``init(number of environments)``: whether a leaf has something of each environment."""
     one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
     return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)
 
@@ -122,7 +117,7 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
 
     Args:
         names: Of the pipeline's connectors.
-        is_history: What `histories` returned for it; connectors that run on the host are not in it.
+        is_history: The `per_env_leaves` of its state; connectors that run on the host are not in it.
         state: What `get_state` of the other pipeline returned, ``{connector name: its state}``.
     """
     own_only = {name for name, masks in is_history.items() if all(jax.tree.leaves(masks))}
@@ -135,7 +130,7 @@ def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
     Args:
         present: The state whose histories stay; all leaves may have further leading axes.
         given: The other one, of any number of environments.
-        is_history: What `histories` returned.
+        is_history: The `per_env_leaves` of these states.
     """
     return jax.tree.map(
         lambda mine, theirs, mask: mine if mask else np.broadcast_to(np.asarray(theirs), np.shape(mine)),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes
+from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_episodes, redistributed
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
-from jaxrl_stack.env.runner_layout import restored_runner_state, with_connector_states
+from jaxrl_stack.env.connector_states import per_env_leaves, with_statistics
 from jaxrl_stack.utils import devices
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class TrainingShards:
         """The last finished episodes, oldest first."""
         if self.window is None:
             return EndedEpisodes.of(())
-        returns, lengths = last_episodes(self.window)
+        returns, lengths, _ = last_episodes(self.window)
         return EndedEpisodes(returns, lengths, durations=lengths * seconds_per_step)
 
     @property
@@ -102,19 +104,15 @@ class TrainingShards:
                 self.place(from_named_leaves(self.state, runner["rollout"], "the random numbers"))
             return False
         if "rollout" in runner:
-            restored = restored_runner_state(
-                runner["rollout"],
-                rollout,
-                num_devices=len(devices.joined_devices(self._devices)),
-                num_envs=self._num_envs,
-                fresh=lambda *arguments: jax.device_get(rollout.init(*arguments)),
-            )
-            self.place(restored)
+            num_devices = len(devices.joined_devices(self._devices))
+            self.place(_restored(runner["rollout"], rollout, num_devices, self._num_envs))
             return True
         if runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             pipeline = rollout.env_to_module
             pipeline.set_state(runner[COMPONENT_ENV_TO_MODULE_CONNECTOR])
-            self.place(with_connector_states(devices.all_shards(self.state), rollout, pipeline.state))
+            state, is_history = devices.all_shards(self.state), per_env_leaves(pipeline.init)
+            connectors = with_statistics(state.env_to_module, pipeline.state, is_history)
+            self.place(dataclasses.replace(state, env_to_module=connectors))
         return False
 
 
@@ -125,3 +123,55 @@ def _first_key(key: jax.Array) -> jax.Array:
 def _first_shard(rollout: DeviceRollout, num_envs: int, key: jax.Array) -> RunnerState:
     """Freshly reset environments as one device's slice ``[1, ...]``."""
     return jax.tree.map(lambda x: x[None], rollout.init(key, num_envs))
+
+
+def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:
+    """A saved state of a runner, for this number of devices and of environments over all of them.
+
+    On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
+    are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments
+    these start anew; statistics of connectors and of episodes stay.
+    """
+    if "reset" not in stored or np.ndim(stored["reset"]) != 2:
+        raise ValueError("The state of the environments does not fit: it is not that of a runner on devices.")
+    saved_devices, saved_each = np.shape(stored["reset"])
+    per_device = num_envs // num_devices
+    window_size = np.shape(stored["window/returns"])[-1]
+    saved_rollout = dataclasses.replace(rollout, window_size=window_size)
+    shapes = _shapes(saved_rollout, saved_each, saved_devices)
+    saved: RunnerState = from_named_leaves(shapes, stored, "the environments")
+    is_same_layout = (saved_devices, saved_each) == (num_devices, per_device)
+    if is_same_layout and window_size == rollout.window_size:
+        return saved
+    window = redistributed(jax.tree.map(np.asarray, saved.window), num_devices, rollout.window_size)
+    keys = saved.key
+    if not is_same_layout:
+        keys = jax.random.split(jax.random.fold_in(saved.key[0], num_devices), num_devices)
+    if saved_devices * saved_each == num_envs:
+        is_per_env = per_env_leaves(lambda n: rollout.init(jax.random.key(0), n))
+        dealt = jax.tree.map(
+            lambda leaf, is_per_env: _dealt_out(leaf, num_devices, is_per_env),
+            *(dataclasses.replace(tree, window=None, key=None) for tree in (saved, is_per_env)),
+        )
+        return dataclasses.replace(dealt, window=window, key=keys)
+    notice_once(
+        f"The checkpoint is of {saved_devices * saved_each} environments, and here are {num_envs}: all of them start "
+        f"anew. Statistics and everything that was learned are kept."
+    )
+    connectors = jax.tree.map(lambda leaf: leaf[0], saved.env_to_module)
+    shards = [jax.device_get(rollout.init(key, per_device, connectors)) for key in keys]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(dataclasses.replace(s, key=None) for s in shards))
+    return dataclasses.replace(stacked, window=window, key=keys)
+
+
+def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int) -> RunnerState:
+    """Shapes of a runner's state, with a leading device axis."""
+    shapes = jax.eval_shape(lambda key: rollout.init(key, num_envs), jax.random.key(0))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_devices, *leaf.shape), leaf.dtype), shapes)
+
+
+def _dealt_out(leaf: Any, num_devices: int, is_per_env: bool) -> np.ndarray:
+    if is_per_env:
+        return np.reshape(leaf, (num_devices, -1, *np.shape(leaf)[2:]))
+    # Merged over the devices after every rollout, so the same on all of them.
+    return np.broadcast_to(leaf[0], (num_devices, *np.shape(leaf)[1:]))

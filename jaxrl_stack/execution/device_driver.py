@@ -23,7 +23,7 @@ from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
 from jaxrl_stack.core.rl_module.functional import PureModule
-from jaxrl_stack.env.connector_states import histories, known_statistics
+from jaxrl_stack.env.connector_states import known_statistics, per_env_leaves
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
@@ -266,7 +266,7 @@ class DeviceDriver(LocalDriver):
                     f"its spaces."
                 )
         spec = self._evaluation_module_spec(config)
-        is_history = histories(env_to_module)
+        is_history = per_env_leaves(env_to_module.init)
 
         def connector_state() -> Any:
             env_to_module.set_state(known_statistics(env_to_module.names, is_history, self.env_to_module_state()))
