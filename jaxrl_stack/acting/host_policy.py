@@ -177,16 +177,14 @@ class HostPolicy:
         """
         self._module = None
         self._params = dict(params)
-        self._rest = {**self._rest, **rest} if rest else self._rest
+        self._rest = {**self._rest, **rest}
         self._fixed_changed()
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Take over parameters and the modules' other state; refs that are left out stay as they are."""
-        self._module = None
         streams = self._step.pure.stream_refs
-        self._params = {**self._params, **self.place(dict(params))}
-        self._rest = {**self._rest, **self.place({ref: leaf for ref, leaf in rest.items() if ref not in streams})}
-        self._fixed_changed()
+        rest = self.place({ref: leaf for ref, leaf in rest.items() if ref not in streams})
+        self.adopt_weights({**self._params, **self.place(dict(params))}, rest)
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """``(params, rest)`` as NumPy arrays, without random streams."""

@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.acting.host_policy import Layout
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.utils.nested import take
 
 
 @dataclasses.dataclass
@@ -180,20 +181,15 @@ class Recording:
             return None
         # Observations before a step, its reward, the observations after it where they are looked at.
         obs = self.columns()[Columns.OBS]
-        found = [
-            (
-                2 * int(t),
-                int(i),
-                _NOT_FINITE if not _is_finite((t, i, jax.tree.map(lambda x, t=t: x[t], obs))) else _MASK,
-            )
-            for t, i in zip(*np.nonzero(~obs_is_usable), strict=True)
-        ]
-        for t, i in zip(*np.nonzero(~rewards_are_finite), strict=True):
-            found.append((2 * int(t) + 1, int(i), f"a reward ({self.rewards[t, i]}) that is not finite"))
+        found: list[tuple[int, int, str]] = []
+        for t, i in np.argwhere(~obs_is_usable).tolist():
+            found.append((2 * t, i, _MASK if _is_finite((t, i, take(obs, t))) else _NOT_FINITE))
+        for t, i in np.argwhere(~rewards_are_finite).tolist():
+            found.append((2 * t + 1, i, f"a reward ({self.rewards[t, i]}) that is not finite"))
         for t, where, observations in self._finals:
-            for i in np.flatnonzero(where):
-                if not _is_finite((t, np.array([i]), observations)):
-                    found.append((2 * t + 1, int(i), _NOT_FINITE))
+            for i in np.flatnonzero(where).tolist():
+                if not _is_finite((t, i, observations)):
+                    found.append((2 * t + 1, i, _NOT_FINITE))
         time, index, what = min(found)
         return time // 2, index, what
 
