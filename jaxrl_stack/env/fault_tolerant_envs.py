@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class Attempts:
         return False
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class FaultTolerantEnvs:
     """A vector of environments that may fail: by raising, or with numbers that are not finite.
 
@@ -81,14 +83,14 @@ class FaultTolerantEnvs:
 
     Args:
         config: Reads the two settings.
+        has_sampled: Whether these environments take the place of others that have sampled.
+
+    Attributes:
         make_vector: ``seed -> HostVectorEnv``.
         worker_index: Of the runner, for messages.
         seeds: What the environments' seeds follow from; see `reseed`.
-        has_sampled: Whether these environments take the place of others that have sampled.
         metrics: Gets ``env_reset_timer`` and `NUM_ENV_STEP_FAILURES_LIFETIME`.
         on_created: Called after environments were made.
-
-    Attributes:
         vector: The `HostVectorEnv`; None before `make` and after `close`.
         num_envs: How many, ``B``.
         needs_reset: Whether they have to be reset before the next step.
@@ -96,21 +98,15 @@ class FaultTolerantEnvs:
         recover: For these calls; None where failures are raised.
     """
 
-    def __init__(
-        self,
-        config: AlgorithmConfig,
-        make_vector: Callable[[int], HostVectorEnv],
-        *,
-        worker_index: int,
-        seeds: tuple[int, ...],
-        has_sampled: bool,
-        metrics: MetricsLogger,
-        on_created: Callable[[], None],
-    ):
-        self._make_vector = make_vector
-        self._worker_index = worker_index
-        self._metrics = metrics
-        self._on_created = on_created
+    config: dataclasses.InitVar[AlgorithmConfig]
+    has_sampled: dataclasses.InitVar[bool]
+    make_vector: Callable[[int], HostVectorEnv]
+    worker_index: int
+    seeds: tuple[int, ...]
+    metrics: MetricsLogger
+    on_created: Callable[[], None]
+
+    def __post_init__(self, config: AlgorithmConfig, has_sampled: bool):
         self._restarts = bool(config.restart_failed_sub_environments)
         self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
         self.recover: Recover | None = self._recover if self._restarts and has_sampled else None
@@ -121,7 +117,7 @@ class FaultTolerantEnvs:
         self._is_broken = False
         self._broken_index: int | None = None
         self._form: tuple[int, gym.Space, gym.Space] | None = None
-        self.reseed(*seeds)
+        self.reseed(*self.seeds)
 
     def make(self) -> None:
         """Make the environments, closing those that there are; the new ones get other seeds.
@@ -136,13 +132,13 @@ class FaultTolerantEnvs:
         self._make()
 
     def _make(self) -> None:
-        vector = self._make_vector(self._seed(0))
+        vector = self.make_vector(self._seed(0))
         form = (vector.num_envs, vector.single_observation_space, vector.single_action_space)
         self._form = self._form or form
         if not _fits(self._form, form):
             vector.close()
             raise ValueError(
-                f"EnvRunner {self._worker_index}.make_env(): number of environments, observation and action space "
+                f"EnvRunner {self.worker_index}.make_env(): number of environments, observation and action space "
                 f"are {form}, but module, connectors and learners were made for {self._form}. Keep them as they are "
                 "(pad observations, for example), or build another algorithm."
             )
@@ -152,7 +148,7 @@ class FaultTolerantEnvs:
         self._is_broken, self._broken_index = False, None
         # Per environment, failures in a row without any row of it that counts.
         self._failures_in_a_row: dict[int, int] = {}
-        self._on_created()
+        self.on_created()
 
     def close(self) -> None:
         """Release the environments; a second call does nothing."""
@@ -162,14 +158,14 @@ class FaultTolerantEnvs:
 
     def reseed(self, *seeds: int) -> None:
         """Have the next `reset` seed the environments, with seeds that follow from these alone."""
-        self._seeds = seeds
+        self.seeds = seeds
         self._num_renewals = 0
         self._num_resets = 0
         self.needs_reset = True
 
     def _seed(self, index: int) -> int:
         """Seed of one environment: no failure is repeated with the seed that led to it."""
-        return derived_seed("environment", *self._seeds, self._num_renewals, index)
+        return derived_seed("environment", *self.seeds, self._num_renewals, index)
 
     def reset(self) -> Started:
         """Start new episodes everywhere, in environments made anew where they are broken.
@@ -184,7 +180,7 @@ class FaultTolerantEnvs:
             seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
             started = time.perf_counter()
             outcome = self.vector.reset(seed=seeds)
-        self._metrics.log_value("env_reset_timer", time.perf_counter() - started)
+        self.metrics.log_value("env_reset_timer", time.perf_counter() - started)
         self._num_resets += 1
         self.needs_reset = False
         return outcome
@@ -198,10 +194,10 @@ class FaultTolerantEnvs:
         found = recording.first_not_usable()
         if found is not None:
             step, self._broken_index, what = found
-            where = f"worker_index={self._worker_index}, vector_index={self._broken_index}"
+            where = f"worker_index={self.worker_index}, vector_index={self._broken_index}"
             with self.failures:
                 raise ValueError(
-                    f"Environment {self._broken_index} of EnvRunner {self._worker_index} (env_config: {where}) "
+                    f"Environment {self._broken_index} of EnvRunner {self.worker_index} (env_config: {where}) "
                     f"returned {what}, in step {step} of the {recording.num_steps} that were being "
                     f"sampled. Repair the environment, wrap it with something that replaces such values, or set "
                     f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new "
@@ -240,13 +236,13 @@ class FaultTolerantEnvs:
         is_known = isinstance(error, StepFailedRecreateEnvError)
         if self.recover is None and not (is_known and self._restarts):
             raise error
-        runner = f"EnvRunner {self._worker_index}"
+        runner = f"EnvRunner {self.worker_index}"
         if failures > self._tolerance:
             raise ConsecutiveFailuresError.of(f"Environments of {runner}", failures, self._tolerance, error) from error
         if not is_known:
             message = "An environment of %s failed: it is made anew, and %s is dropped."
             logger.error(message, runner, what_is_dropped, exc_info=error)
-        self._metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
+        self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
         """Make the environment anew that failed while the others go on: ``(its first observation, info)``."""
@@ -256,7 +252,7 @@ class FaultTolerantEnvs:
             self._tolerate(error, failures, "its episode")
             try:
                 self.vector.renew(index)
-                self._on_created()
+                self.on_created()
                 return self.vector.reset_one(index, self._seed(index))
             except Exception as another:
                 error = another
@@ -264,7 +260,7 @@ class FaultTolerantEnvs:
     def _renew(self) -> None:
         """Make the failed environment anew, or all of them where it is unknown which one it is."""
         if self.vector.renew(self._broken_index):
-            self._on_created()
+            self.on_created()
         else:
             self.vector.discard()
             self._make()

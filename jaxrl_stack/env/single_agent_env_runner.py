@@ -126,13 +126,12 @@ class SingleAgentEnvRunner(EnvRunner):
         self._acts_at_random = False
         self._weights_seq_no = 0
         self._num_restarts = 0
-        self._seeds = (self.seed_of(config), self.worker_index, 0)
         self._envs = FaultTolerantEnvs(
-            config,
-            lambda seed: make_vector_env(self.config, **self._place, seed=seed),
-            worker_index=self.worker_index,
-            seeds=self._seeds,
+            config=config,
             has_sampled=recreated,
+            make_vector=lambda seed: make_vector_env(self.config, **self._place, seed=seed),
+            worker_index=self.worker_index,
+            seeds=(self.seed_of(config), self.worker_index, 0),
             metrics=self.metrics,
             on_created=self._announce_env,
         )
@@ -468,12 +467,11 @@ class SingleAgentEnvRunner(EnvRunner):
         Args:
             *seeds: Integers of any size. The runner's index is not among them unless it is given.
         """
-        self._seeds = seeds
         self._envs.reseed(*seeds)
         self._policy.reseed(self._policy_seed())
 
     def _policy_seed(self) -> int:
-        return derived_seed("policy", *self._seeds)
+        return derived_seed("policy", *self._envs.seeds)
 
     def on_restarted(self, num_restarts: int) -> None:
         """Take a seed that no runner with this index had, so that its episodes are not repeated."""
