@@ -333,10 +333,14 @@ class HostDriver(LocalDriver, Place):
             assert self._local_sampler is not None and self.learner is not None
             self._local_sampler.share_weights(self.learner, num_env_steps_sampled_lifetime=self.num_env_steps)
             return
+        self._send(self.env_runner_group, connector_state)
+
+    def _send(self, group: EnvRunnerGroup, connector_state: dict[str, Any] | None) -> None:
+        """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group."""
         more: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
-        if connector_state is not None:
+        if connector_state:
             more[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
-        self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
+        group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
         # Runners take the time of every episode.
@@ -376,12 +380,7 @@ class HostDriver(LocalDriver, Place):
 
     def sync_evaluation(self, group: EnvRunnerGroup | None = None) -> None:
         """Hand the current weights and the training runners' connector states to a group; by default, evaluation's."""
-        group = group or self.eval_env_runner_group
-        state: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
-        connector = self.env_to_module_state()
-        if connector:
-            state[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector
-        group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=state)
+        self._send(group or self.eval_env_runner_group, self.env_to_module_state())
 
     @property
     def _runners_keep_their_own(self) -> bool:
