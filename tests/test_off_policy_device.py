@@ -103,10 +103,11 @@ def steps_in_python(driver, state, num_training_steps):
         runner, (columns, ended) = jax.lax.scan(
             functools.partial(rollout.step_envs, context=context), state.runner, keys
         )
-        episodes, ended = runner.episodes.extend(columns[Columns.REWARDS], ended)
+        episodes, after_steps = runner.episodes.extend(columns[Columns.REWARDS], ended)
         runner = dataclasses.replace(runner, episodes=episodes)
         timesteps = counters.add(state.timesteps, length * NUM_ENVS)
-        return dataclasses.replace(state, runner=runner, timesteps=timesteps), columns, ended
+        of_steps = (ended, after_steps.episode_return, after_steps.episode_length)
+        return dataclasses.replace(state, runner=runner, timesteps=timesteps), columns, of_steps
 
     store, prioritise = jax.jit(replay.add), jax.jit(replay.update_priorities)
     draw = jax.jit(lambda memory, key: replay.sample(memory, key, beta=config.replay_beta, gamma=jnp.float32(0.99)))
@@ -124,8 +125,8 @@ def steps_in_python(driver, state, num_training_steps):
     draw_keys = iter(jax.random.split(draw_key, num_training_steps * num_updates))
     statistics, metrics = [], {}
     for i in range(0, num_rows, length):
-        state, columns, ended = sample(state, jax.tree.map(lambda x, i=i: x[i : i + length], step_keys))
-        statistics.append(ended)
+        state, columns, of_steps = sample(state, jax.tree.map(lambda x, i=i: x[i : i + length], step_keys))
+        statistics.append(of_steps)
         state = dataclasses.replace(state, kept=store(state.kept, columns))
         if counters.to_int(state.timesteps) < config.num_steps_sampled_before_learning_starts:
             continue
@@ -134,8 +135,7 @@ def steps_in_python(driver, state, num_training_steps):
             updated, metrics, rows = update(state, batch)
             memory = prioritise(state.kept, items, rows[(DEFAULT_MODULE_ID, "td_error")])
             state = dataclasses.replace(state, learner=updated, kept=memory)
-    ended = jax.tree.map(lambda *x: jnp.concatenate(x), *statistics)
-    window = state.runner.window.extend(ended.ended, ended.episode_return, ended.episode_length)
+    window = state.runner.window.extend(*jax.tree.map(lambda *x: jnp.concatenate(x), *statistics))
     return dataclasses.replace(state, runner=dataclasses.replace(state.runner, window=window, key=key)), metrics
 
 
