@@ -52,9 +52,10 @@ class DeviceEnvRunner(EnvRunner):
         learner: Source of weights.
         connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
-        callbacks: Told of the episodes of `evaluate` and `sample`; None for none.
         env_context: What the environment was made from, for callbacks.
-        worker_index: 0; its random numbers are its own.
+
+    Attributes:
+        callbacks: Told of the episodes of `evaluate` and `sample`; of those of training its driver tells.
     """
 
     def __init__(
@@ -65,31 +66,23 @@ class DeviceEnvRunner(EnvRunner):
         learner: Learner,
         connector_state: Callable[[], Any],
         timesteps: Callable[[], Any],
-        callbacks: CallbackList | None = None,
         env_context: Any = None,
-        worker_index: int = 0,
     ):
-        # Its own, and open, as a host runner's is.
-        super().__init__(config=config.copy(copy_frozen=False), worker_index=worker_index)
-        self._built_from = config
+        super().__init__(config=config)
         self.rollout = rollout
         self._learner = learner
         self.connector_state = connector_state
         self._timesteps = timesteps
-        self.callbacks = callbacks or CallbackList()
         self._env_context = env_context
         self._is_announced = False
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
-        self._needs_reset = True
-        self._resets = 0
         self._module_spaces = (rollout.env_to_module.observation_space, rollout.env_to_module.action_space)
         self._builder = EpisodeBuilder(*self._module_spaces, config.episode_lookback_horizon)
         self._programs: dict[Hashable, Callable[..., Any]] = {}
-        self._evaluated: dict[int, RunnerState] = {}
-        self._episode_replay = self._make_episode_replay()
-        self._sample_replay = self._make_episode_replay()
+        self._sample_replay: EpisodeReplay | None = None
+        self.reset(config)
 
     def _make_episode_replay(self) -> EpisodeReplay | None:
         if not overrides_episode_hooks(self.callbacks):
@@ -130,10 +123,13 @@ class DeviceEnvRunner(EnvRunner):
 
     def reset(self, config: Any) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept."""
+        # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
+        self.callbacks = CallbackList.from_config(config) if config.in_evaluation else CallbackList()
         vars(self).pop("_settings", None)
         self.metrics.reset()
-        self._needs_reset, self._resets, self._evaluated = True, 0, {}
+        self._needs_reset, self._resets = True, 0
+        self._evaluated: dict[int, RunnerState] = {}
         self._episode_replay = self._make_episode_replay()
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:

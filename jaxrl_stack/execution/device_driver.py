@@ -17,7 +17,7 @@ from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.acting.episode_replay import EpisodeReplay, side_by_side
 from jaxrl_stack.acting.recording import EndedEpisodes
-from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
+from jaxrl_stack.callbacks.utils import overrides_episode_hooks
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
@@ -245,7 +245,7 @@ class DeviceDriver(LocalDriver):
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
         self.eval_env_runner = self._make_evaluation_runner(rollout, resolved.context)
-        self.eval_env_runner_group = EnvRunnerGroup(
+        self.eval_env_runner_group = self._eval_group = EnvRunnerGroup(
             self.eval_env_runner, config=self.eval_env_runner.config, num_env_runners=0, is_evaluation=True
         )
 
@@ -284,7 +284,6 @@ class DeviceDriver(LocalDriver):
             learner=self.learner,
             connector_state=connector_state,
             timesteps=lambda: devices.host_view(self.timesteps),
-            callbacks=CallbackList.from_config(config),
             env_context=context,
         )
 
@@ -506,20 +505,8 @@ class DeviceDriver(LocalDriver):
             self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        self.config = config
-        self.learner.reset(config)
-        self.step.reset(config)
-        self._start()
-        evaluation = config.get_evaluation_config_object()
-        assert evaluation is not None
-        if self.env_runner is not None and self.eval_env_runner is not None:
-            self.env_runner.reset(config)
-            self.eval_env_runner.callbacks = CallbackList.from_config(evaluation)
-            self.eval_env_runner.reset(evaluation)
-            self.env_runner_group.config, self.eval_env_runner_group.config = config, evaluation
-        self.learner_group.config = config
+        super().reset(config)
         self._episode_replay = self._make_episode_replay()
-        self.episode_metrics.reset()
         return True
 
     def stop(self) -> None:

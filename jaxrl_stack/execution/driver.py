@@ -284,6 +284,12 @@ class Driver(abc.ABC):
 class LocalDriver(Driver):
     """A driver with learners and runners of its own, which plans updates and has their states."""
 
+    _eval_group: EnvRunnerGroup | None = None
+
+    @abc.abstractmethod
+    def _start(self) -> None:
+        """Begin with fresh counters, and with what the training step keeps."""
+
     @property
     def num_env_steps_trained(self) -> int:
         return self.step.num_env_steps_trained(self)
@@ -363,6 +369,22 @@ class LocalDriver(Driver):
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
+
+    def reset(self, config: AlgorithmConfig) -> bool:
+        if self.learner is None:
+            return False
+        self.config = self.learner_group.config = config
+        self.learner.reset(config)
+        self.step.reset(config)
+        # Without an environment there are none.
+        group_of_training: Any = vars(self).get("env_runner_group")
+        for group, own in ((group_of_training, config), (self._eval_group, config.get_evaluation_config_object())):
+            if group is not None and own is not None:
+                group.config = own
+                group.foreach_env_runner("reset", kwargs={"config": own})
+        self.episode_metrics.reset()
+        self._start()
+        return True
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:

@@ -64,7 +64,6 @@ class HostDriver(LocalDriver, Place):
             prepare_host_process()
         self._lease: resources.RayLease | None = None
         self._placement_group: Any = None
-        self._eval_group: EnvRunnerGroup | None = None
         try:
             self._estimate_memory()
             if uses_actors:
@@ -531,20 +530,7 @@ class HostDriver(LocalDriver, Place):
 
     def reset(self, config: AlgorithmConfig) -> bool:
         runner_class = config.env_runner_cls or config.get_default_env_runner_class()
-        if self.learner is None or not issubclass(runner_class, SingleAgentEnvRunner):
-            return False
-        self.config = config
-        self.learner.reset(config)
-        self.step.reset(config)
-        self.learner_group.config = self.env_runner_group.config = config
-        self.env_runner_group.foreach_env_runner("reset", kwargs={"config": config})
-        if self._eval_group is not None:
-            evaluation = config.get_evaluation_config_object()
-            assert evaluation is not None
-            self._eval_group.config = evaluation
-            self._eval_group.foreach_env_runner("reset", kwargs={"config": evaluation})
-        self._start()
-        return True
+        return issubclass(runner_class, SingleAgentEnvRunner) and super().reset(config)
 
     def stop(self) -> None:
         # Also after a constructor that failed half-way.
