@@ -245,9 +245,8 @@ class DeviceDriver(LocalDriver):
         )
         self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
         self.eval_env_runner = self._make_evaluation_runner(rollout, resolved.context)
-        self.eval_env_runner_group = self._eval_group = EnvRunnerGroup(
-            self.eval_env_runner, config=self.eval_env_runner.config, num_env_runners=0, is_evaluation=True
-        )
+        group = EnvRunnerGroup(self.eval_env_runner, num_env_runners=0, is_evaluation=True)
+        self.eval_env_runner_group = self._eval_group = group
 
     def _make_evaluation_runner(self, rollout: DeviceRollout, context: Any) -> DeviceEnvRunner:
         """A runner with all of the evaluation config, as evaluation's runners on the host; it shares the weights."""
@@ -510,8 +509,6 @@ class DeviceDriver(LocalDriver):
         return True
 
     def stop(self) -> None:
-        if self.env_runner is not None:
-            self.env_runner.stop()
         self.learner.shutdown()
         self._snapshots.forget()
         self.shards.state = self.kept = None

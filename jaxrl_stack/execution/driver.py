@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import pathlib
 from collections.abc import Callable
@@ -100,6 +101,7 @@ class Driver(abc.ABC):
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.num_env_steps = 0
         self.device_seconds = 0.0
+        self._on_stop = contextlib.ExitStack()
 
     # ---------------------------------------------------------------------------------------------------- memory
 
@@ -276,9 +278,9 @@ class Driver(abc.ABC):
     def reset(self, config: AlgorithmConfig) -> bool:
         """Start from the beginning with a config that differs in traced settings only; False if that is impossible."""
 
-    @abc.abstractmethod
     def stop(self) -> None:
-        """Release devices, actors and environments."""
+        """Release devices, actors and environments; a second call does nothing."""
+        self._on_stop.close()
 
 
 class LocalDriver(Driver):

@@ -62,25 +62,25 @@ class HostDriver(LocalDriver, Place):
         uses_actors = config.num_env_runners or config.num_learners or config.evaluation_num_env_runners
         if not (config.num_env_runners and config.num_learners):
             prepare_host_process()
-        self._lease: resources.RayLease | None = None
         self._placement_group: Any = None
         try:
             self._estimate_memory()
             if uses_actors:
-                self._lease = resources.start_ray_if_needed(config)
+                self._on_stop.callback(resources.start_ray_if_needed(config).release)
                 resources.check_resources(config)
                 # Once more: only now is it known which machines there are.
                 self._estimate_memory()
                 self._placement_group = resources.create_placement_group(config)
+                self._on_stop.callback(resources.remove_placement_group, self._placement_group)
             self.env_runner_group = self._make_group(config)
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
             self._estimate_memory(*self.spaces[self.module_id])
-            self._log_memory()
             spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
             self.learner_group = LearnerGroup(
                 config=config, module_spec=spec, placement_group=self._placement_group if config.num_learners else None
             )
+            self._on_stop.callback(self.learner_group.shutdown)
             self.learner = self.learner_group.local_learner
             mid = self.module_id
             module: Any = spec[mid].build(seed=0) if self.learner is None else self.learner.template[mid]
@@ -88,7 +88,6 @@ class HostDriver(LocalDriver, Place):
             if module.is_stateful():
                 # Once more: only now is it known what it remembers.
                 self._estimate_memory(*self.spaces[self.module_id])
-                self._log_memory()
             if self.learner is not None:
                 remedy = memory.batch_remedy(config)
                 memory.require_device_memory(self.learner.devices, self.train_batch_memory, remedy)
@@ -106,6 +105,8 @@ class HostDriver(LocalDriver, Place):
         self.rollout_memory, self.train_batch_memory = self.step.memory_estimates(self, *(spaces or (None, None)))
         self.available_memory = memory.available_host_bytes()
         memory.require_host_memory(self.config, self.rollout_memory, self.train_batch_memory)
+        if spaces:
+            self._log_memory()
 
     def num_stacked_frames(self) -> int:
         if not self._samples_as_recorded:
@@ -136,7 +137,7 @@ class HostDriver(LocalDriver, Place):
 
     def _make_group(self, config: AlgorithmConfig, *, is_evaluation: bool = False) -> EnvRunnerGroup:
         role = "eval_env_runner" if is_evaluation else "env_runner"
-        return EnvRunnerGroup(
+        group = EnvRunnerGroup(
             config=config,
             local_env_runner=not config.num_env_runners or (config.create_local_env_runner and not is_evaluation),
             placement_group=self._placement_group,
@@ -144,6 +145,8 @@ class HostDriver(LocalDriver, Place):
             is_evaluation=is_evaluation,
             on_env_runners_recreated=self._on_recreated,
         )
+        self._on_stop.callback(group.stop)
+        return group
 
     def _on_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:
         self.callbacks.on_env_runners_recreated(
@@ -531,20 +534,6 @@ class HostDriver(LocalDriver, Place):
     def reset(self, config: AlgorithmConfig) -> bool:
         runner_class = config.env_runner_cls or config.get_default_env_runner_class()
         return issubclass(runner_class, SingleAgentEnvRunner) and super().reset(config)
-
-    def stop(self) -> None:
-        # Also after a constructor that failed half-way.
-        for name in ("env_runner_group", "_eval_group"):
-            group = vars(self).get(name)
-            if group is not None:
-                group.stop()
-        if "learner_group" in vars(self):
-            self.learner_group.shutdown()
-        if self._placement_group is not None:
-            resources.remove_placement_group(self._placement_group)
-            self._placement_group = None
-        if self._lease is not None:
-            self._lease.release()
 
 
 def _health_of(group: EnvRunnerGroup) -> dict[str, int]:

@@ -134,13 +134,14 @@ class JoinedDriver(Driver):
     def __init__(self, resolved: ResolvedEnv | None, *args: Any):
         super().__init__(*args)
         config = self.config
-        self._placement_group: Any = None
-        self._lease = resources.start_ray_if_needed(config)
+        self._on_stop.callback(resources.start_ray_if_needed(config).release)
         try:
             resources.check_resources(config)
-            self._placement_group = resources.create_placement_group(config)
+            placement_group = resources.create_placement_group(config)
+            self._on_stop.callback(resources.remove_placement_group, placement_group)
             make = functools.partial(_make_driver, type(self.step), self.step.one_per_call, resolved is not None)
-            self._actors = JoinedDrivers(config, self._placement_group, module_spec=None, make=make)
+            self._actors = JoinedDrivers(config, placement_group, module_spec=None, make=make)
+            self._on_stop.callback(self._actors.shutdown)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)
             self.eval_env_runner_group = EnvRunnerGroup(
@@ -244,15 +245,6 @@ class JoinedDriver(Driver):
         self.episode_metrics.reset()
         self._take_counts()
         return True
-
-    def stop(self) -> None:
-        # Also after a constructor that failed half-way.
-        if "_actors" in vars(self):
-            self._actors.shutdown()
-        if self._placement_group is not None:
-            resources.remove_placement_group(self._placement_group)
-            self._placement_group = None
-        self._lease.release()
 
 
 class _ReplayOfActors(Checkpointable):
