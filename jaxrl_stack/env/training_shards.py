@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +38,17 @@ class TrainingShards:
 
     def __init__(self, rollout: DeviceRollout | None, num_envs: int, of_devices: Sequence[Device]):
         self._rollout, self._num_envs, self._devices = rollout, num_envs, list(of_devices)
+        self._num_devices = len(devices.joined_devices(self._devices))
         # One program for all devices' shards, on the host: vmapping over devices would trace the env once more.
-        first = (
-            _first_key
-            if rollout is None
-            else functools.partial(_first_shard, rollout, num_envs // len(devices.joined_devices(self._devices)))
-        )
-        self._init = jax.jit(first)
+        self._init = jax.jit(self._first)
         self.state: Any = None
         self.window: Any = None
+
+    def _first(self, key: jax.Array) -> Any:
+        """One device's slice ``[1, ...]``: freshly reset environments, or the key."""
+        rollout = self._rollout
+        first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
+        return jax.tree.map(lambda x: x[None], first)
 
     def start(self, seed: int) -> None:
         """Fresh environments."""
@@ -104,8 +105,7 @@ class TrainingShards:
                 self.place(from_named_leaves(self.state, runner["rollout"], "the random numbers"))
             return False
         if "rollout" in runner:
-            num_devices = len(devices.joined_devices(self._devices))
-            self.place(_restored(runner["rollout"], rollout, num_devices, self._num_envs))
+            self.place(_restored(runner["rollout"], rollout, self._num_devices, self._num_envs))
             return True
         if runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
             pipeline = rollout.env_to_module
@@ -114,15 +114,6 @@ class TrainingShards:
             connectors = with_statistics(state.env_to_module, pipeline.state, is_history)
             self.place(dataclasses.replace(state, env_to_module=connectors))
         return False
-
-
-def _first_key(key: jax.Array) -> jax.Array:
-    return key[None]
-
-
-def _first_shard(rollout: DeviceRollout, num_envs: int, key: jax.Array) -> RunnerState:
-    """Freshly reset environments as one device's slice ``[1, ...]``."""
-    return jax.tree.map(lambda x: x[None], rollout.init(key, num_envs))
 
 
 def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:

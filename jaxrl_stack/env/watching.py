@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,9 +14,6 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
 from jaxrl_stack.videos.episodes import RecordedEpisode
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 
 class Seen(NamedTuple):
@@ -48,14 +45,7 @@ class WatchedEnv(JaxEnv):
     def __init__(self, env: JaxEnv):
         super().__init__()
         self._env = env
-
-    @property
-    def observation_space(self) -> gym.Space:
-        return self._env.observation_space
-
-    @property
-    def action_space(self) -> gym.Space:
-        return self._env.action_space
+        self.observation_space, self.action_space = env.observation_space, env.action_space
 
     @property
     def params(self) -> Any:
