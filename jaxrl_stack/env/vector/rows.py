@@ -73,15 +73,6 @@ def conform_batch(space: gym.Space, batch: Any) -> Any:
     return map_parts(lambda part, value: np.asarray(value, part.dtype), space, batch)
 
 
-def copy_batch(batch: Any) -> Any:
-    """A copy of a pytree of arrays in dicts and tuples."""
-    if isinstance(batch, dict):
-        return {key: copy_batch(part) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(copy_batch(part) for part in batch)
-    return np.array(batch)
-
-
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class InfoRows(Sequence):
     """The infos of a vector environment as one dict per environment, taken apart where they are read.

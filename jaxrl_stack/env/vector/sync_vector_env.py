@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
@@ -20,7 +21,7 @@ from jaxrl_stack.env.vector.interface import (
     close_failed,
     one_per_env,
 )
-from jaxrl_stack.env.vector.rows import copy_batch, row_splitter, row_writer
+from jaxrl_stack.env.vector.rows import row_splitter, row_writer
 
 
 class SyncHostVectorEnv(HostVectorEnv):
@@ -116,7 +117,7 @@ class SyncHostVectorEnv(HostVectorEnv):
                 terminateds[i] = terminated
                 truncateds[i] = truncated
                 if write_final is None:
-                    final_obs = copy_batch(self._obs)
+                    final_obs = jax.tree.map(np.array, self._obs)
                     write_final = row_writer(self.single_observation_space, final_obs)
                 write_final(i, obs)
                 reset_infos[i] = {}

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+import jax
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import check_spaces
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
-from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, copy_batch, row_writer
+from jaxrl_stack.env.vector.rows import InfoRows, conform_batch, row_writer
 from jaxrl_stack.utils import spaces
 
 
@@ -103,7 +104,7 @@ class VectorEnvAdapter(HostVectorEnv):
                 rewards = np.where(valid, rewards, 0)
                 terminateds, truncateds = terminateds & valid, truncateds & valid
             self._ended = terminateds | truncateds
-            final_obs = copy_batch(obs) if self._ended.any() else None
+            final_obs = jax.tree.map(np.array, obs) if self._ended.any() else None
         else:
             resets, final_obs = terminateds | truncateds, None
             if resets.any():
@@ -155,7 +156,7 @@ class VectorEnvAdapter(HostVectorEnv):
     def _final_obs(self, given: Any, ended: np.ndarray) -> Any:
         """The final observations as one batch; gymnasium's vectors give an array of objects."""
         if not (isinstance(given, np.ndarray) and given.dtype == object):
-            return copy_batch(given)
+            return jax.tree.map(np.array, given)
         space = self.single_observation_space
         final_obs = create_empty_array(space, n=self.num_envs, fn=np.zeros)
         write = row_writer(space, final_obs)
