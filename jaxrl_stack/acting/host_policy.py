@@ -132,11 +132,7 @@ class HostPolicy:
 
     def reseed(self, seed: int) -> None:
         """Start the random numbers anew."""
-        self._key = self.place(np.array([0, seed & 0xFFFFFFFF], np.uint32))
-        # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
-        # the program's parts in several threads, which takes five times as long for a small network.
-        self._count = 0
-        self._fixed_changed()
+        self.set_random_state({"key": [0, seed & 0xFFFFFFFF], "num_calls": 0})
 
     def get_random_state(self) -> dict[str, Any]:
         """The key of the random numbers, uint32[2], and how many calls have drawn from it."""
@@ -145,6 +141,8 @@ class HostPolicy:
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_random_state` returned."""
         self._key = self.place(np.asarray(state["key"], np.uint32))
+        # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
+        # the program's parts in several threads, which takes five times as long for a small network.
         self._count = int(state["num_calls"])
         self._fixed_changed()
 
