@@ -109,13 +109,13 @@ class DeviceDriver(LocalDriver):
         self._plan_program()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self.shards = TrainingShards(self.program.rollout, self._num_envs, used_devices)
-        self._start()
         if resolved is not None:
             self._make_env_runners(resolved)
+        self._start()
+        if resolved is not None:
             self.callbacks.on_environment_created(
                 env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
             )
-        self._episode_replay = self._make_episode_replay()
         self._call = devices.map_over_devices(
             self.program,
             used_devices,
@@ -287,20 +287,18 @@ class DeviceDriver(LocalDriver):
         )
 
     def _start(self) -> None:
-        """Fresh environments and counters."""
+        """Fresh environments and counters, and no episodes seen."""
         self.shards.start(self.config.root_seed)
         self.timesteps = devices.place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
         self.kept = None
         self.kept = self.step.init_kept()
-
-    def _make_episode_replay(self) -> EpisodeReplay:
-        """For the environments of this process."""
+        # Callbacks see the environments of this process.
         first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
         call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
-        return EpisodeReplay(call, *self.spaces[self.module_id], first_env)
+        self._episode_replay = EpisodeReplay(call, *self.spaces[self.module_id], first_env)
 
     # --------------------------------------------------------------------------------------------------- training
 
@@ -502,11 +500,6 @@ class DeviceDriver(LocalDriver):
             self.eval_env_runner.restore_evaluation(running)
         if own is not None:
             self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
-
-    def reset(self, config: AlgorithmConfig) -> bool:
-        super().reset(config)
-        self._episode_replay = self._make_episode_replay()
-        return True
 
     def stop(self) -> None:
         self.learner.shutdown()
