@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -100,31 +101,20 @@ class UpdateProgram:
         fetch = devices.own_shards if self._is_mapped and not self._is_eager else np.asarray
         return _joined(params, others, keys), metrics, {path: fetch(row).reshape(-1) for path, row in rows.items()}
 
-    def _split(self, state: LearnerState) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a state has besides parameters and PRNG keys, and these keys.
+    def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
+        """A state without its parameters and PRNG keys, and these keys.
 
         Each key that a program takes and returns costs as much as several arrays, and they hardly ever change: programs
         derive their random numbers from them and from the number of updates.
         """
         rest = dict(state.rest)
         keys = {"key": state.key, "rest": {ref: rest.pop(ref) for ref in self._key_refs}}
-        others = (rest, state.optimizers, state.extra, state.connector, state.timesteps, state.num_updates)
-        return others, keys
+        return dataclasses.replace(state, params={}, rest=rest, key=None), keys
 
 
-def _joined(params: Any, others: tuple[Any, ...], keys: Mapping[str, Any]) -> LearnerState:
+def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
     """The inverse of `UpdateProgram._split`."""
-    rest, optimizers, extra, connector, timesteps, num_updates = others
-    return LearnerState(
-        params=params,
-        rest={**rest, **keys["rest"]},
-        optimizers=optimizers,
-        extra=extra,
-        connector=connector,
-        timesteps=timesteps,
-        num_updates=num_updates,
-        key=keys["key"],
-    )
+    return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 
 
 def fetched(metrics: Flat) -> dict[MetricKey, Any]:
