@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Component, Parts
+from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.core import COMPONENT_LEARNER
 from jaxrl_stack.core.experience import Experience, deal_out, joined
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
@@ -404,22 +403,18 @@ class LearnerGroup(OldUpdates, Checkpointable):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """``config`` and ``module_spec``."""
-        learner = self.describe_learner()
-        return (), {"config": self.config, "module_spec": learner.module_spec}
+        _, of_learner = self._first(operator.methodcaller("get_ctor_args_and_kwargs"))
+        return (), {"config": self.config, "module_spec": of_learner["module_spec"]}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """The learner, ``"learner"``; all learners have the same state."""
-        return [(COMPONENT_LEARNER, self.describe_learner().component)]
+        return [(COMPONENT_LEARNER, self._first(operator.methodcaller("describe_component")))]
 
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
         if isinstance(kwargs.get("module_spec"), MultiRLModuleSpec):
             check_fits_specs(kwargs["module_spec"], state.get(COMPONENT_LEARNER, {}).get("rl_module", {}))
         return super()._build_from_checkpoint(args, kwargs, state)
-
-    def describe_learner(self) -> LearnerDescription:
-        """What a checkpoint says of the learners, besides their state."""
-        return self._first(LearnerDescription.of)
 
     def shutdown(self) -> None:
         """End the learners. Idempotent."""
@@ -441,24 +436,6 @@ class LearnerGroup(OldUpdates, Checkpointable):
             "load_module_state(...) is gone. Use set_weights({module_id: RLModule.from_checkpoint(path).get_state()}) "
             "for single modules, or Algorithm.from_checkpoint(path) for everything."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class LearnerDescription:
-    """What a checkpoint says of a learner, besides its state.
-
-    Attributes:
-        component: The learner and its parts.
-        module_spec: The spec that builds a module like its own.
-    """
-
-    component: Component
-    module_spec: MultiRLModuleSpec
-
-    @classmethod
-    def of(cls, learner: Learner) -> LearnerDescription:
-        """What it says of one."""
-        return cls(learner.describe_component(), MultiRLModuleSpec.from_module(learner.module))
 
 
 def _parts_of_learner(components: str | Collection[str]) -> list[str]:
