@@ -38,16 +38,14 @@ class LearnerState:
     key: jax.Array
 
 
-def kept_or_fresh(kept: Any, fresh: Any) -> Any:
-    """An optimizer state from before; a fresh one if there is none, or if it is for other parameters."""
+def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
+    """`fresh`, pytrees in dicts, with what is in `kept` under the same keys, of the same structure and shapes.
+
+    An optimizer state from before is kept, and is fresh if there is none, or if it is for other parameters.
+    """
+    if isinstance(fresh, dict) and isinstance(kept, dict):
+        return {key: kept_where_it_fits(kept.get(key), value) for key, value in fresh.items()}
     fits = jax.tree.structure(kept) == jax.tree.structure(fresh) and all(
         np.shape(a) == np.shape(b) for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(fresh), strict=True)
     )
     return kept if fits else fresh
-
-
-def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """`fresh`, a dict of dicts, with what is in `kept` under the same keys and of the same shapes."""
-    if isinstance(fresh, dict) and isinstance(kept, dict):
-        return {key: kept_where_it_fits(kept.get(key), value) for key, value in fresh.items()}
-    return kept_or_fresh(kept, fresh)

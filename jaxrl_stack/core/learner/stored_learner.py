@@ -11,7 +11,7 @@ import numpy as np
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.core import COMPONENT_RL_MODULE
 from jaxrl_stack.core.learner.learner_base import ModuleID
-from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, kept_or_fresh, kept_where_it_fits
+from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS, kept_where_it_fits
 from jaxrl_stack.core.learner.loss_hooks import LossHooks
 from jaxrl_stack.core.learner.steps_trained import StepsTrained
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
@@ -81,14 +81,8 @@ class StoredLearner(LossHooks, Checkpointable):
             state = old.replace(
                 params=fresh.params,
                 rest=fresh.rest,
-                optimizers={
-                    mid: {name: kept_or_fresh(old.optimizers.get(mid, {}).get(name), opt) for name, opt in own.items()}
-                    for mid, own in fresh.optimizers.items()
-                },
-                extra={
-                    name: {mid: old.extra.get(name, {}).get(mid, leaf) for mid, leaf in by_module.items()}
-                    for name, by_module in fresh.extra.items()
-                },
+                optimizers=kept_where_it_fits(old.optimizers, fresh.optimizers),
+                extra=kept_where_it_fits(old.extra, fresh.extra),
                 connector=kept_where_it_fits(old.connector, fresh.connector),
             )
             self.place(state)
