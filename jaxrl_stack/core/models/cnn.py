@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxrl_stack.core.models.activations import get_activation
-from jaxrl_stack.core.models.filters import Filter
 from jaxrl_stack.core.models.initializers import torch_default_bias
-from jaxrl_stack.core.models.mlp import LAYERNORM_EPSILON
+from jaxrl_stack.core.models.mlp import Layer, Stack
 from jaxrl_stack.ops.convolution import LAYOUT, convolve
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvLayer:
-    """One convolution and what follows it.
-
-    Attributes:
-        filter: Its outputs, kernel, stride and padding.
-        activation: Name or callable.
-        use_bias: Whether it has a bias.
-        use_layernorm: Whether a layer normalisation over the channels stands between it and its activation.
-        kernel_init, bias_init: Initializers; None = torch's default.
-        dtype: What it computes in; None = float32.
-    """
-
-    filter: Filter
-    activation: Any
-    use_bias: bool
-    use_layernorm: bool
-    kernel_init: Callable[..., Any] | None
-    bias_init: Callable[..., Any] | None
-    dtype: Any
 
 
 class Conv(nnx.Module):
@@ -49,8 +23,9 @@ class Conv(nnx.Module):
         rngs: Where the initial weights come from.
     """
 
-    def __init__(self, in_channels: int, layer: ConvLayer, *, rngs: nnx.Rngs):
+    def __init__(self, in_channels: int, layer: Layer, *, rngs: nnx.Rngs):
         spec = layer.filter
+        assert spec is not None
         shape = (*spec.kernel, in_channels, spec.channels)
         # What torch takes for the number of inputs of a transposed convolution is that of its outputs.
         fan_in = math.prod(spec.kernel) * self._fan_in_channels(in_channels, spec.channels)
@@ -97,7 +72,7 @@ class ConvTranspose(Conv):
         )
 
 
-class CNN(nnx.Module):
+class CNN(Stack):
     """Convolutions `conv_0`, `conv_1`, …, each with an activation after it; `layernorm_0`, … between them.
 
     Args:
@@ -107,23 +82,7 @@ class CNN(nnx.Module):
         conv_class: `Conv` or `ConvTranspose`.
     """
 
-    def __init__(self, in_channels: int, layers: Sequence[ConvLayer], *, rngs: nnx.Rngs, conv_class: type[Conv] = Conv):
-        # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
-        self.activations = tuple(layer.activation for layer in layers)
-        self.use_layernorm = tuple(layer.use_layernorm for layer in layers)
-        for i, layer in enumerate(layers):
-            get_activation(layer.activation)
-            setattr(self, f"conv_{i}", conv_class(in_channels, layer, rngs=rngs))
-            in_channels = layer.filter.channels
-            if layer.use_layernorm:
-                layernorm = nnx.LayerNorm(in_channels, epsilon=LAYERNORM_EPSILON, dtype=layer.dtype, rngs=rngs)
-                setattr(self, f"layernorm_{i}", layernorm)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Float `[..., H, W, C]` -> `[..., h, w, channels of the last layer]`."""
-        for i, activation in enumerate(self.activations):
-            x = getattr(self, f"conv_{i}")(x)
-            if self.use_layernorm[i]:
-                x = getattr(self, f"layernorm_{i}")(x)
-            x = get_activation(activation)(x)
-        return x
+    def __init__(self, in_channels: int, layers: Sequence[Layer], *, rngs: nnx.Rngs, conv_class: type[Conv] = Conv):
+        super().__init__(
+            "conv", in_channels, layers, lambda channels, layer: conv_class(channels, layer, rngs=rngs), rngs
+        )

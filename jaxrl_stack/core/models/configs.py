@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.models.cnn import CNN, ConvLayer, ConvTranspose
+from jaxrl_stack.core.models.cnn import CNN, ConvTranspose
 from jaxrl_stack.core.models.encoders import ActorCriticEncoder, CNNEncoder, MLPEncoder, MultiStreamEncoder
 from jaxrl_stack.core.models.filters import Filter, parse_filters
 from jaxrl_stack.core.models.heads import CNNTransposeHead, FreeLogStdMLPHead, MLPHead
@@ -31,11 +31,6 @@ def _layer_dtype(compute_dtype: str) -> Any:
     return COMPUTE_DTYPES[compute_dtype]
 
 
-def _check_framework(framework: str) -> None:
-    if framework != "jax":
-        raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
-
-
 @dataclasses.dataclass
 class ModelConfig(abc.ABC):
     """What a model is built from.
@@ -51,7 +46,6 @@ class ModelConfig(abc.ABC):
     def output_dims(self) -> tuple[int, ...]:
         """Shape of one output."""
 
-    @abc.abstractmethod
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The model.
 
@@ -62,6 +56,12 @@ class ModelConfig(abc.ABC):
         Raises:
             ValueError: For settings that do not fit together; the message names them.
         """
+        if framework != "jax":
+            raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
+        return self._build(rngs)
+
+    def _build(self, rngs: nnx.Rngs) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not override build(framework, *, rngs).")
 
 
 def _flat_dim(config: ModelConfig) -> int:
@@ -87,17 +87,22 @@ def _initializer(config: Any, name: str) -> Any:
     return get_initializer(getattr(config, name), getattr(config, f"{name}_config"), name)
 
 
-def _conv_layer(config: Any, prefix: str, spec: Filter) -> ConvLayer:
-    """A convolution as the settings of a config that begin with `prefix` describe it."""
-    return ConvLayer(
-        filter=spec,
-        activation=getattr(config, f"{prefix}_activation"),
-        use_bias=bool(getattr(config, f"{prefix}_use_bias")),
-        use_layernorm=bool(getattr(config, f"{prefix}_use_layernorm")),
-        kernel_init=_initializer(config, f"{prefix}_kernel_initializer"),
+def _layer(config: Any, prefix: str, width: int, spec: Filter | None = None) -> Layer:
+    """A layer as the settings of a config that begin with `prefix` describe it; a convolution with a filter."""
+    return Layer(
+        width=width,
+        activation=getattr(config, f"{prefix}_activation", "linear"),
+        use_bias=bool(getattr(config, f"{prefix}_use_bias", True)),
+        use_layernorm=bool(getattr(config, f"{prefix}_use_layernorm", False)),
+        kernel_init=_initializer(config, f"{prefix}_{'kernel' if spec else 'weights'}_initializer"),
         bias_init=_initializer(config, f"{prefix}_bias_initializer"),
         dtype=_layer_dtype(config.compute_dtype),
+        filter=spec,
     )
+
+
+def _convolutions(config: Any, prefix: str, filters: Sequence[Filter]) -> list[Layer]:
+    return [_layer(config, prefix, spec.channels, spec) for spec in filters]
 
 
 @dataclasses.dataclass
@@ -129,14 +134,6 @@ class _LayersConfig(ModelConfig):
             return (int(self.output_layer_dim),)
         return (int(self.hidden_layer_dims[-1]) if self.hidden_layer_dims else self._input_dim(),)
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        _check_framework(framework)
-        return self._build(rngs)
-
-    @abc.abstractmethod
-    def _build(self, rngs: nnx.Rngs) -> Any:
-        """The model."""
-
     @abc.abstractmethod
     def _input_dim(self) -> int:
         """Width of what the first layer takes."""
@@ -148,21 +145,10 @@ class _LayersConfig(ModelConfig):
         if min((width for _, width in kinds), default=1) < 1:
             widths = [width for _, width in kinds]
             raise ValueError(f"{type(self).__name__}: layer widths {widths} must be at least 1.")
-        layers = [self._layer(f"{kind}_layer", width) for kind, width in kinds]
+        layers = [_layer(self, f"{kind}_layer", width) for kind, width in kinds]
         if is_head and layers:  # Losses, log-probabilities and values are made of what it puts out: float32.
             layers[-1] = dataclasses.replace(layers[-1], dtype=None)
         return layers
-
-    def _layer(self, kind: str, width: int) -> Layer:
-        return Layer(
-            width=width,
-            activation=getattr(self, f"{kind}_activation"),
-            use_bias=getattr(self, f"{kind}_use_bias"),
-            use_layernorm=bool(getattr(self, f"{kind}_use_layernorm", False)),
-            kernel_init=_initializer(self, f"{kind}_weights_initializer"),
-            bias_init=_initializer(self, f"{kind}_bias_initializer"),
-            dtype=_layer_dtype(self.compute_dtype),
-        )
 
 
 @dataclasses.dataclass
@@ -255,13 +241,12 @@ class CNNEncoderConfig(ModelConfig):
         dims = self._output_image_dims(self._filters())
         return (math.prod(dims),) if self.flatten_at_end else dims
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> CNNEncoder:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> CNNEncoder:
         filters = self._filters()
         self._output_image_dims(filters)  # raises where a kernel does not fit
         return CNNEncoder(
             _image_dims(self, "input_dims")[2],
-            [_conv_layer(self, "cnn", spec) for spec in filters],
+            _convolutions(self, "cnn", filters),
             rngs=rngs,
             scale_uint8=self.scale_uint8,
             flatten_at_end=self.flatten_at_end,
@@ -323,19 +308,10 @@ class CNNTransposeHeadConfig(ModelConfig):
             height, width = spec.transposed_output_size((height, width))
         return (height, width, filters[-1].channels)
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> CNNTransposeHead:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> CNNTransposeHead:
         input_dim, image = _flat_dim(self), _image_dims(self, "initial_image_dims")
-        initial = Layer(
-            width=math.prod(image),
-            activation="linear",
-            use_bias=True,
-            use_layernorm=False,
-            kernel_init=_initializer(self, "initial_dense_weights_initializer"),
-            bias_init=_initializer(self, "initial_dense_bias_initializer"),
-            dtype=_layer_dtype(self.compute_dtype),
-        )
-        layers = [_conv_layer(self, "cnn_transpose", spec) for spec in self._filters()]
+        initial = _layer(self, "initial_dense", math.prod(image))
+        layers = _convolutions(self, "cnn_transpose", self._filters())
         # Losses are made of what it puts out: float32.
         layers[-1] = dataclasses.replace(
             layers[-1], activation="linear", use_bias=True, use_layernorm=False, dtype=None
@@ -380,14 +356,13 @@ class RecurrentEncoderConfig(ModelConfig):
     def output_dims(self) -> tuple[int, ...]:
         return (self._at_least_one("hidden_dim"),)
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> RecurrentEncoder:
-        _check_framework(framework)
+    def _build(self, rngs: nnx.Rngs) -> RecurrentEncoder:
         if self.recurrent_layer_type not in CELLS:
             raise ValueError(
                 f"RecurrentEncoderConfig(recurrent_layer_type={self.recurrent_layer_type!r}): use one of {list(CELLS)}."
             )
         hidden_dim, num_layers = self._at_least_one("hidden_dim"), self._at_least_one("num_layers")
-        tokenizer = None if self.tokenizer_config is None else self.tokenizer_config.build(framework, rngs=rngs)
+        tokenizer = None if self.tokenizer_config is None else self.tokenizer_config.build(rngs=rngs)
         input_dim = _flat_dim(self) if self.tokenizer_config is None else self.tokenizer_config.output_dims[0]
         layers = [
             RecurrentLayer(
@@ -465,8 +440,6 @@ class ActorCriticEncoderConfig(ModelConfig):
     def output_dims(self) -> tuple[int, ...]:
         return self._base().output_dims
 
-    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> ActorCriticEncoder:
+    def _build(self, rngs: nnx.Rngs) -> ActorCriticEncoder:
         base = self._base()
-        return ActorCriticEncoder(
-            lambda: base.build(framework, rngs=rngs), shared=self.shared, inference_only=self.inference_only
-        )
+        return ActorCriticEncoder(lambda: base.build(rngs=rngs), shared=self.shared, inference_only=self.inference_only)

@@ -1,4 +1,4 @@
-"""Stacks of dense layers."""
+"""Stacks of layers: dense ones, and what they have in common with convolutions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flax import nnx
 
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.dense import Dense
+from jaxrl_stack.core.models.filters import Filter
 from jaxrl_stack.core.models.initializers import torch_default_bias, torch_default_kernel
 
 LAYERNORM_EPSILON = 1e-3
@@ -18,15 +19,16 @@ LAYERNORM_EPSILON = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """One dense layer and what follows it.
+    """One dense layer, or one convolution, and what follows it.
 
     Attributes:
-        width: Number of its outputs.
+        width: Number of its outputs; a convolution's channels.
         activation: Name or callable.
         use_bias: Whether it has a bias.
-        use_layernorm: Whether a layer normalisation stands between it and its activation.
+        use_layernorm: Whether a layer normalisation over the outputs stands between it and its activation.
         kernel_init, bias_init: Initializers; None = torch's default.
-        dtype: What it computes in; None = what its input and its parameters, float32, make together.
+        dtype: What it computes in; None = float32, or what its input makes of it.
+        filter: A convolution's kernel, stride and padding.
     """
 
     width: int
@@ -36,6 +38,7 @@ class Layer:
     kernel_init: Callable[..., Any] | None
     bias_init: Callable[..., Any] | None
     dtype: Any
+    filter: Filter | None = None
 
     def dense(self, input_dim: int, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense) -> nnx.Linear:
         """The layer itself, made as `nnx.Linear` is."""
@@ -50,7 +53,47 @@ class Layer:
         )
 
 
-class MLP(nnx.Module):
+class Stack(nnx.Module):
+    """Layers `{kind}_0`, `{kind}_1`, …, each with an activation after it; `layernorm_0`, … between them.
+
+    Args:
+        kind: What the layers are called.
+        width: Width of the input's last axis.
+        layers: The layers; none = identity.
+        make: ``(width of its input, layer) -> module``.
+        rngs: Where the initial weights come from.
+    """
+
+    def __init__(
+        self, kind: str, width: int, layers: Sequence[Layer], make: Callable[[int, Layer], nnx.Module], rngs: nnx.Rngs
+    ):
+        self.kind = kind
+        # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
+        self.activations = tuple(layer.activation for layer in layers)
+        self.use_layernorm = tuple(layer.use_layernorm for layer in layers)
+        for i, layer in enumerate(layers):
+            get_activation(layer.activation)
+            setattr(self, f"{kind}_{i}", make(width, layer))
+            width = layer.width
+            if layer.use_layernorm:
+                layernorm = nnx.LayerNorm(width, epsilon=LAYERNORM_EPSILON, dtype=layer.dtype, rngs=rngs)
+                setattr(self, f"layernorm_{i}", layernorm)
+        self.output_dim = width
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Float `[..., width]` -> `[..., output_dim]`; of images, the two axes before that may change, too."""
+        for i in range(len(self.activations)):
+            x = self._after(i, getattr(self, f"{self.kind}_{i}")(x))
+        return x
+
+    def _after(self, i: int, x: jax.Array) -> jax.Array:
+        """What follows the i-th layer."""
+        if self.use_layernorm[i]:
+            x = getattr(self, f"layernorm_{i}")(x)
+        return get_activation(self.activations[i])(x)
+
+
+class MLP(Stack):
     """Dense layers `dense_0`, `dense_1`, …, each with an activation after it.
 
     Args:
@@ -63,27 +106,4 @@ class MLP(nnx.Module):
     def __init__(
         self, input_dim: int, layers: Sequence[Layer], *, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense
     ):
-        # Kept as they are: a jitted function such as jnp.tanh cannot be pickled, its name can.
-        self.activations = tuple(layer.activation for layer in layers)
-        self.use_layernorm = tuple(layer.use_layernorm for layer in layers)
-        width = input_dim
-        for i, layer in enumerate(layers):
-            get_activation(layer.activation)
-            setattr(self, f"dense_{i}", layer.dense(width, rngs, layer_class))
-            width = layer.width
-            if layer.use_layernorm:
-                layernorm = nnx.LayerNorm(width, epsilon=LAYERNORM_EPSILON, dtype=layer.dtype, rngs=rngs)
-                setattr(self, f"layernorm_{i}", layernorm)
-        self.output_dim = width
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Float `[..., input_dim]` -> `[..., output_dim]`."""
-        for i in range(len(self.activations)):
-            x = self._after(i, getattr(self, f"dense_{i}")(x))
-        return x
-
-    def _after(self, i: int, x: jax.Array) -> jax.Array:
-        """What follows the i-th dense layer."""
-        if self.use_layernorm[i]:
-            x = getattr(self, f"layernorm_{i}")(x)
-        return get_activation(self.activations[i])(x)
+        super().__init__("dense", input_dim, layers, lambda width, layer: layer.dense(width, rngs, layer_class), rngs)
