@@ -25,22 +25,26 @@ class TrainedOn:
     num_steps: int
 
 
+@dataclasses.dataclass
 class StepsTrained:
     """Lifetime counters: rows used in gradient steps, up to some number of updates.
 
     Updates that an iteration on the device makes are all of one size and are not counted one by one: `lifetime` is
     told that size.
+
+    Attributes:
+        steps: ``{module id: number}``, and under ALL_MODULES that of the environment.
+        num_updates: After so many updates.
     """
 
-    def __init__(self) -> None:
-        self._lifetime: dict[str, int] = {}
-        self.num_updates = 0
+    steps: dict[str, int] = dataclasses.field(default_factory=dict)
+    num_updates: int = 0
 
     def count(self, trained_on: Mapping[str, TrainedOn], num_updates: int) -> None:
         """Add the update that made `num_updates` of them."""
         for name in (*trained_on, ALL_MODULES):
             used = trained_on[name].num_steps if name in trained_on else env_steps(trained_on)
-            self._lifetime[name] = self.lifetime(name, used, num_updates)
+            self.steps[name] = self.lifetime(name, used, num_updates)
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
@@ -51,22 +55,20 @@ class StepsTrained:
             num_steps: Steps of an update that was not counted.
             num_updates: Updates so far.
         """
-        return self._lifetime.get(name, 0) + num_steps * (num_updates - self.num_updates)
+        return self.steps.get(name, 0) + num_steps * (num_updates - self.num_updates)
 
     def get_state(self, module_ids: Iterable[str]) -> dict[str, Any]:
         """As arrays, for the given modules."""
         return {
-            "steps": {name: counters.from_int(self._lifetime.get(name, 0)) for name in (*module_ids, ALL_MODULES)},
+            "steps": {name: counters.from_int(self.steps.get(name, 0)) for name in (*module_ids, ALL_MODULES)},
             "num_updates": np.array(self.num_updates, np.uint32),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StepsTrained:
         """What `get_state` returned, as an object again."""
-        steps = cls()
-        steps._lifetime = {name: counters.to_int(counter) for name, counter in state["steps"].items()}
-        steps.num_updates = int(state["num_updates"])
-        return steps
+        steps = {name: counters.to_int(counter) for name, counter in state["steps"].items()}
+        return cls(steps, int(state["num_updates"]))
 
 
 def env_steps(trained_on: Mapping[str, TrainedOn]) -> int:
