@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import Categorical, SquashedGaussian
-from jaxrl_stack.core.models.catalog import Catalog, hidden_layers, layer_initializers
+from jaxrl_stack.core.models.catalog import Catalog, hidden_layers, initializers
 from jaxrl_stack.core.models.configs import MLPEncoderConfig, MLPHeadConfig, ModelConfig, MultiStreamEncoderConfig
 
 if TYPE_CHECKING:
@@ -94,16 +94,16 @@ class SACCatalog(Catalog):
             output_layer_dim=self.latent_dims[0],
             output_layer_activation=settings["fcnet_activation"],
             output_layer_use_layernorm=settings["fcnet_use_layernorm"],
-            **layer_initializers(settings, "fcnet", "output"),
+            **initializers(settings, "fcnet", "output_layer"),
         )
         return MultiStreamEncoderConfig(
             base_encoder_configs={Columns.OBS: self.encoder_config, Columns.ACTIONS: action_encoder_config},
             hidden_layer_dims=settings["fusionnet_hiddens"],
             hidden_layer_activation=settings["fusionnet_activation"],
-            **layer_initializers(settings, "fusionnet", "hidden"),
+            **initializers(settings, "fusionnet", "hidden_layer"),
             output_layer_dim=self.latent_dims[0],
             output_layer_activation=settings["fusionnet_activation"],
-            **layer_initializers(settings, "fusionnet", "output"),
+            **initializers(settings, "fusionnet", "output_layer"),
             compute_dtype=settings["compute_dtype"],
         )
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 
 from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.learner.learner_state import LearnerState
@@ -568,7 +569,7 @@ class LearnerBase:
 
     def get_parameters(self, module: Any) -> list[Any]:
         """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
-        return self.pure.parameters_of(module)
+        return [leaf for _, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))]
 
     def get_param_ref(self, param: Any) -> str:
         """The key of a parameter in a `ParamDict`."""

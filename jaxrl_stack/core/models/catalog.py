@@ -116,7 +116,7 @@ class Catalog:
         return {
             "input_dims": self.latent_dims,
             **hidden_layers(settings, "head_fcnet"),
-            **layer_initializers(settings, "head_fcnet", "output"),
+            **initializers(settings, "head_fcnet", "output_layer"),
         }
 
     @classmethod
@@ -162,10 +162,7 @@ def _recurrent_encoder_config(tokenizer: ModelConfig, settings: Mapping[str, Any
         recurrent_layer_type="lstm",
         hidden_dim=settings["lstm_cell_size"],
         num_layers=1,
-        hidden_weights_initializer=settings["lstm_kernel_initializer"],
-        hidden_weights_initializer_config=settings["lstm_kernel_initializer_kwargs"],
-        hidden_bias_initializer=settings["lstm_bias_initializer"],
-        hidden_bias_initializer_config=settings["lstm_bias_initializer_kwargs"],
+        **initializers(settings, "lstm", "hidden"),
         tokenizer_config=tokenizer,
     )
 
@@ -176,11 +173,7 @@ def _image_encoder_config(space: Any, settings: Mapping[str, Any]) -> CNNEncoder
         input_dims=space.shape,
         cnn_filter_specifiers=default_filters(space.shape) if filters is None else filters,
         cnn_activation=settings["conv_activation"],
-        **{
-            f"cnn_{name}_initializer{ours}": settings[f"conv_{name}_initializer{given}"]
-            for name in ("kernel", "bias")
-            for ours, given in (("", ""), ("_config", "_kwargs"))
-        },
+        **initializers(settings, "conv", "cnn", kernel="kernel"),
         # Planes of bits and the like keep their numbers.
         scale_uint8=space.dtype == np.uint8 and bool(np.max(space.high) == 255),
         compute_dtype=settings["compute_dtype"],
@@ -194,14 +187,14 @@ def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
         "hidden_layer_activation": settings[f"{part}_activation"],
         "hidden_layer_use_layernorm": settings[f"{part}_use_layernorm"],
         "compute_dtype": settings["compute_dtype"],
-        **layer_initializers(settings, part, "hidden"),
+        **initializers(settings, part, "hidden_layer"),
     }
 
 
-def layer_initializers(settings: Mapping[str, Any], part: str, layer: str) -> dict[str, Any]:
-    """The initializers of one part of the networks as arguments for its hidden or its output layers."""
+def initializers(settings: Mapping[str, Any], part: str, layers: str, kernel: str = "weights") -> dict[str, Any]:
+    """The initializers of one part of the networks as arguments for layers of its config, which may say weights."""
     return {
-        f"{layer}_layer_{ours}_initializer{suffix}": settings[f"{part}_{name}_initializer{given}"]
-        for ours, name in (("weights", "kernel"), ("bias", "bias"))
+        f"{layers}_{ours}_initializer{suffix}": settings[f"{part}_{name}_initializer{given}"]
+        for ours, name in ((kernel, "kernel"), ("bias", "bias"))
         for suffix, given in (("", ""), ("_config", "_kwargs"))
     }

@@ -227,10 +227,6 @@ class PureModule:
             )
         return {path: self._ref_of_variable[id(variable)] for path, variable in variables.items()}
 
-    def parameters_of(self, module: Any) -> list[nnx.Param]:
-        """The `nnx.Param` variables below a module or submodule."""
-        return [leaf for _, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))]
-
     @property
     def stream_refs(self) -> frozenset[str]:
         """Refs of the entries of `rest` that are random streams: their keys and counts."""
