@@ -176,6 +176,10 @@ class ConnectorV2(Checkpointable, Constructible):
         self._outputs: Any = None
         self._state: Any = None
 
+    def _check_argument(self, name: str, value: Any, fits: bool, remedy: str) -> None:
+        if not fits:
+            raise ValueError(f"{type(self).__name__}({name}={value!r}): {remedy}.")
+
     def __new__(cls, *args, **kwargs):
         # Remembered here, not in __init__, so that a subclass need not know about it.
         self = super().__new__(cls)

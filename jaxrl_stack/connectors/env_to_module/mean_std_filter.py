@@ -54,10 +54,8 @@ class MeanStdFilter(ConnectorV2):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        if clip_by_value is not None and not clip_by_value > 0.0:
-            raise ValueError(
-                f"MeanStdFilter(clip_by_value={clip_by_value!r}): give a positive number, or None for off."
-            )
+        is_positive = clip_by_value is None or clip_by_value > 0.0
+        self._check_argument("clip_by_value", clip_by_value, is_positive, "give a positive number, or None for off")
         self.de_mean_to_zero = de_mean_to_zero
         self.de_std_to_one = de_std_to_one
         self.clip_by_value = clip_by_value

@@ -30,8 +30,8 @@ class ReturnsSoFar(ConnectorV2):
 
     def __init__(self, *args: Any, gamma: float | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if gamma is not None and not 0.0 <= gamma <= 1.0:
-            raise ValueError(f"ReturnsSoFar(gamma={gamma!r}): give a number in [0, 1], or None for the config's.")
+        fits = gamma is None or 0.0 <= gamma <= 1.0
+        self._check_argument("gamma", gamma, fits, "give a number in [0, 1], or None for the config's")
         self.gamma = gamma
 
     def init(self, num_envs: int) -> Any:

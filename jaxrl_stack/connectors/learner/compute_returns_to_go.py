@@ -28,8 +28,7 @@ class ComputeReturnsToGo(ConnectorV2):
 
     def __init__(self, *args, gamma: float, **kwargs):
         super().__init__(*args, **kwargs)
-        if not 0.0 <= gamma <= 1.0:
-            raise ValueError(f"ComputeReturnsToGo(gamma={gamma!r}): give a number in [0, 1].")
+        self._check_argument("gamma", gamma, 0.0 <= gamma <= 1.0, "give a number in [0, 1]")
         self.gamma = float(gamma)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:

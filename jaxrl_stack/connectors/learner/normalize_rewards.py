@@ -49,12 +49,9 @@ class NormalizeRewards(ConnectorV2):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        if clip_by_value is not None and not clip_by_value > 0.0:
-            raise ValueError(
-                f"NormalizeRewards(clip_by_value={clip_by_value!r}): give a positive number, or None for off."
-            )
-        if not epsilon > 0.0:
-            raise ValueError(f"NormalizeRewards(epsilon={epsilon!r}): give a positive number.")
+        is_positive = clip_by_value is None or clip_by_value > 0.0
+        self._check_argument("clip_by_value", clip_by_value, is_positive, "give a positive number, or None for off")
+        self._check_argument("epsilon", epsilon, epsilon > 0.0, "give a positive number")
         self.clip_by_value = clip_by_value
         self.epsilon = epsilon
         self.update_stats = update_stats

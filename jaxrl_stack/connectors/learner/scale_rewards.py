@@ -26,8 +26,7 @@ class ScaleRewards(ConnectorV2):
 
     def __init__(self, *args: Any, factor: float, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if not (factor > 0.0 and math.isfinite(factor)):
-            raise ValueError(f"ScaleRewards(factor={factor!r}): give a finite number above 0.")
+        self._check_argument("factor", factor, factor > 0.0 and math.isfinite(factor), "give a finite number above 0")
         self.factor = float(factor)
 
     @property
