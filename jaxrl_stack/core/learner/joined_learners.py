@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.core.experience import Experience, Share
-from jaxrl_stack.core.learner.learner_actor import Answer, LearnerActor
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner.learner_actor import Answer, LearnerActor, UpdateData
 from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
@@ -341,11 +341,7 @@ class JoinedLearners:
     # -------------------------------------------------------------------------------------------------------- updates
 
     def update(
-        self,
-        shares: Sequence[TrainingData | Experience | Share],
-        arguments: dict[str, Any],
-        async_update: bool,
-        return_state: bool,
+        self, shares: Sequence[UpdateData], arguments: dict[str, Any], async_update: bool, return_state: bool
     ) -> list[dict[str, Any]]:
         """One update from every learner's share; see `LearnerGroup.update`."""
         if async_update:
@@ -364,9 +360,7 @@ class JoinedLearners:
         rows = [answer.rows for answer in answers]
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
-    def _send_update(
-        self, shares: Sequence[TrainingData | Experience | Share], arguments: dict[str, Any], return_state: bool
-    ) -> list[Any]:
+    def _send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> list[Any]:
         self._num_sent += 1
         takes_snapshot = (self._num_sent - self._sent_at_snapshot) % self.config.learner_snapshot_interval == 0
         return [
@@ -389,7 +383,7 @@ class JoinedLearners:
         return metrics
 
     def _update_async(
-        self, shares: Sequence[TrainingData | Experience | Share], arguments: dict[str, Any], return_state: bool
+        self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool
     ) -> list[dict[str, Any]]:
         results = self._with_restart(self._fetch_finished)
         if len(self.pending) >= self.config.max_requests_in_flight_per_learner:
@@ -422,7 +416,7 @@ def _is_broken_program(error: Exception) -> bool:
     return isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause)
 
 
-def _num_env_steps(share: TrainingData | Experience | Share, config: AlgorithmConfig) -> int:
+def _num_env_steps(share: UpdateData, config: AlgorithmConfig) -> int:
     """Steps that are dropped with a share; a train batch's, where only fetching the data would tell."""
     known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 
 
+UpdateData = TrainingData | Experience | Share
+"""What one learner makes an update from."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What one learner's update came to.
@@ -133,12 +137,7 @@ class LearnerActor:
         return getattr(self.learner, method)(value)
 
     def update(
-        self,
-        data: TrainingData | Experience | Share,
-        arguments: dict[str, Any],
-        *,
-        wants_state: bool = False,
-        wants_weights: bool = False,
+        self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
         """Make an update.
 

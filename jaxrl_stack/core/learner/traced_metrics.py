@@ -14,6 +14,7 @@ from flax import struct
 from jaxrl_stack.ops import masks, reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.metrics.metrics_logger import Key
 
 MetricKey = tuple[str, ...]
 """``(module_id, name)``; longer for nested names."""
@@ -53,13 +54,7 @@ class TracedMetrics:
         self.rows: dict[MetricKey, jax.Array] = {}
 
     def log_value(
-        self,
-        key: str | tuple[str, ...],
-        value: Any,
-        *,
-        reduce: str | None = None,
-        window: int | None = None,
-        **kwargs: Any,
+        self, key: Key, value: Any, *, reduce: str | None = None, window: int | None = None, **kwargs: Any
     ) -> None:
         """Log a scalar under a path.
 
@@ -99,9 +94,7 @@ class TracedMetrics:
             raise ValueError(f"log_value({path!r}): the value has shape {value.shape}; log a scalar, such as its mean.")
         self._values[path] = (how, value)
 
-    def log_dict(
-        self, stats_dict: Mapping[str, Any], *, key: str | tuple[str, ...] | None = None, **kwargs: Any
-    ) -> None:
+    def log_dict(self, stats_dict: Mapping[str, Any], *, key: Key | None = None, **kwargs: Any) -> None:
         """Log every entry of a dict (nested ones become longer paths) below `key`; see `log_value`."""
         prefix = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         for name, value in stats_dict.items():
@@ -110,7 +103,7 @@ class TracedMetrics:
             else:
                 self.log_value((*prefix, name), value, **kwargs)
 
-    def peek(self, key: str | tuple[str, ...], default: Any = None) -> Any:
+    def peek(self, key: Key, default: Any = None) -> Any:
         """What was logged under a path so far, of this minibatch alone: an array that gradients flow through.
 
         Raises:
@@ -123,7 +116,7 @@ class TracedMetrics:
 
     def log_statistics(
         self,
-        key: str | tuple[str, ...],
+        key: Key,
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
