@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.learner.learner_base import ModuleID
+from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.loss_hooks import LinearizedLosses, LossHooks, Trace
 from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows
 from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
@@ -167,11 +167,7 @@ class GradientStep:
         return columns, module.forward_train(columns)
 
     def arguments_of_losses(
-        self,
-        params: ParamDict,
-        rest: dict[str, jax.Array],
-        batch: dict[ModuleID, dict[str, Any]],
-        num_rows: Mapping[ModuleID, int],
+        self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, num_rows: Mapping[ModuleID, int]
     ) -> tuple[Any, ...]:
         """Those to trace `losses` for, with `num_rows` rows of each module's ``[T, B, ...]``."""
 

@@ -39,7 +39,7 @@ from jaxrl_stack.utils.snapshots import is_lost, reraise
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
-from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, ModuleID
+from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, Batch, ModuleID
 from jaxrl_stack.core.learner.stored_learner import StoredLearner
 
 __all__ = ["DEFAULT_OPTIMIZER", "ENTROPY_KEY", "LR_KEY", "POLICY_LOSS_KEY", "VF_LOSS_KEY", "Learner"]
@@ -259,7 +259,7 @@ class Learner(OldUpdates, StoredLearner):
             rows = row_blocks.concatenate([self._as_multi_module_batch(batch) for batch in batches])
         return self._fit_rows(rows, counter, plan)
 
-    def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> dict[ModuleID, dict[str, Any]]:
+    def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> Batch:
         """Episodes through the learner connector pipeline: ``{module_id: {column: [N, ...]}}`` on the host, step by
         step and episode by episode."""
         columns = None
@@ -315,7 +315,7 @@ class Learner(OldUpdates, StoredLearner):
         state, batch = update.connect(state, block, settings, counter, axis_name=self.reduction_axis)
         return state.connector, batch
 
-    def _as_multi_module_batch(self, batch: Any) -> dict[ModuleID, dict[str, Any]]:
+    def _as_multi_module_batch(self, batch: Any) -> Batch:
         batch = getattr(batch, "policy_batches", batch)
         if not isinstance(batch, Mapping):
             raise TypeError(
@@ -333,7 +333,7 @@ class Learner(OldUpdates, StoredLearner):
             row_blocks.check_columns(mid, columns, self.template[mid])
         return columns_of
 
-    def _fit_rows(self, rows: dict[ModuleID, dict[str, Any]], counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
+    def _fit_rows(self, rows: Batch, counter: np.ndarray, plan: UpdatePlan) -> dict[str, Any]:
         """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``."""
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
         lengths = {mid: steps_per_item(columns, lead=1) for mid, columns in rows.items()}
@@ -452,7 +452,7 @@ class Learner(OldUpdates, StoredLearner):
             self._last = (metrics, counts)
         return rows
 
-    def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Mapping[ModuleID, Mapping[str, Any]]) -> None:
+    def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
         """Raises a ValueError for rows that `update_rows` cannot learn from."""
         if self.has_host_connectors:
             raise ValueError(
@@ -637,11 +637,7 @@ class Learner(OldUpdates, StoredLearner):
         return -(-num_steps // length) * num_columns, length
 
     def _training_of(
-        self,
-        plan: UpdatePlan,
-        num_rows: Mapping[ModuleID, int],
-        batch: Mapping[ModuleID, Mapping[str, Any]],
-        chunks: Mapping[ModuleID, tuple[int, int]],
+        self, plan: UpdatePlan, num_rows: Mapping[ModuleID, int], batch: Batch, chunks: dict[ModuleID, tuple[int, int]]
     ) -> dict[ModuleID, TrainedOn]:
         """What one update from that many rows trains on, of which the batch may mask some.
 

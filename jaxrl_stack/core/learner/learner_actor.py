@@ -19,8 +19,7 @@ from jaxrl_stack.utils.devices import gathered
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-    from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+    from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec
 
 
 UpdateData = TrainingData | Experience | Share
@@ -59,12 +58,7 @@ class LearnerActor:
     """
 
     def __init__(
-        self,
-        *,
-        config: AlgorithmConfig,
-        module_spec: RLModuleSpec | MultiRLModuleSpec | None,
-        num_cpus: float,
-        num_gpus: float,
+        self, *, config: AlgorithmConfig, module_spec: AnyRLModuleSpec | None, num_cpus: float, num_gpus: float
     ):
         num_devices = 1 if config.num_cpus_per_learner in ("auto", None) else int(config.num_cpus_per_learner)
         set_up_actor(num_cpus=num_cpus, num_gpus=num_gpus, num_cpu_devices=max(1, num_devices))

@@ -28,8 +28,8 @@ from jaxrl_stack.core.learner.traced_metrics import LR_KEY, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
-from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule
 from jaxrl_stack.ops import reductions
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters, devices, schedules
@@ -72,6 +72,8 @@ OLD_MEMBERS = _OLD_HOOKS | {
 """Members of earlier Learners of RLlib, and what to use instead."""
 
 ModuleID = str
+Batch = dict[ModuleID, dict[str, Any]]
+"""Columns of every module."""
 
 
 class LearnerBase:
@@ -108,11 +110,7 @@ class LearnerBase:
         __getattr__ = old_members(OLD_MEMBERS)
 
     def __init__(
-        self,
-        *,
-        config: AlgorithmConfig,
-        module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
-        module: RLModule | None = None,
+        self, *, config: AlgorithmConfig, module_spec: AnyRLModuleSpec | None = None, module: RLModule | None = None
     ):
         if module_spec is not None and module is not None:
             raise ValueError("Learner(module_spec=..., module=...): pass one of them, not both.")

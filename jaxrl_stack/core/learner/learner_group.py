@@ -17,7 +17,7 @@ from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_ru
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec, check_fits_specs
+from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_manager import RemoteCallResults, ResultOrError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
         self,
         *,
         config: AlgorithmConfig,
-        module_spec: RLModuleSpec | MultiRLModuleSpec | None = None,
+        module_spec: AnyRLModuleSpec | None = None,
         learner: Learner | None = None,
         placement_group: Any = None,
         actors: JoinedLearners | None = None,

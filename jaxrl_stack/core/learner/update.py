@@ -15,7 +15,7 @@ from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import sequence_length
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
-from jaxrl_stack.core.learner.learner_base import ModuleID
+from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
 from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows, minibatch_index, shard_rows
@@ -28,8 +28,6 @@ from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.live_inputs import once_of, traced_once
 from jaxrl_stack.utils.profiling import LEARNER_CONNECTOR
 from jaxrl_stack.utils.traced_config import TracedConfigView
-
-Batch = dict[ModuleID, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)

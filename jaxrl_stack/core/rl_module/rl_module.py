@@ -865,7 +865,7 @@ class MultiRLModuleSpec:
             kwargs["modules_to_load"] = set(kwargs["modules_to_load"])
         return cls(**kwargs)
 
-    def update(self, other: MultiRLModuleSpec | RLModuleSpec, override: bool = False) -> None:
+    def update(self, other: AnyRLModuleSpec, override: bool = False) -> None:
         """Take over another spec in place.
 
         Args:
@@ -895,6 +895,9 @@ class MultiRLModuleSpec:
         if module_id not in self.rl_module_specs:
             raise KeyError(f"No spec for module {module_id!r}; there are {list(self.rl_module_specs)}.")
         return self.rl_module_specs[module_id]
+
+
+AnyRLModuleSpec = RLModuleSpec | MultiRLModuleSpec
 
 
 class _CompiledForwards:
@@ -954,7 +957,7 @@ def _attributes(owner: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in names}
 
 
-def _spec_to_dict(spec: RLModuleSpec | MultiRLModuleSpec) -> dict[str, Any]:
+def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
     """A spec's fields by name, with classes, spaces and the model config as plain data."""
     out: dict[str, Any] = {}
     for name, value in _attributes(spec, (field.name for field in dataclasses.fields(spec))).items():
