@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
     from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
+    Episodes = Sequence[SingleAgentEpisode]
+
 
 def run_host_connectors(
     pipeline: ConnectorPipelineV2,
     *,
-    episodes: Sequence[SingleAgentEpisode],
+    episodes: Episodes,
     batch: dict[str, Any] | None = None,
     made: set[str] | None = None,
     **arguments: Any,
@@ -69,7 +71,7 @@ def run_host_connectors(
 
 
 def run_host_connectors_of_learner(
-    pipeline: ConnectorPipelineV2, *, episodes: Sequence[SingleAgentEpisode], **arguments: Any
+    pipeline: ConnectorPipelineV2, *, episodes: Episodes, **arguments: Any
 ) -> dict[str, dict[tuple, list[Any]]]:
     """Run a learner pipeline's host connectors on the episodes of an update, before these become a block of arrays.
 
@@ -99,9 +101,7 @@ def run_host_connectors_of_learner(
     return columns
 
 
-def columns_of_episodes(
-    columns: dict[str, dict[tuple, list[Any]]], episodes: Sequence[SingleAgentEpisode]
-) -> list[dict[str, Any]]:
+def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Episodes) -> list[dict[str, Any]]:
     """What `run_host_connectors_of_learner` returned, as arrays episode by episode.
 
     Args:
@@ -155,7 +155,7 @@ def columns_of_episodes(
 def _run(
     pipeline: ConnectorPipelineV2,
     batch: dict[str, Any],
-    episodes: Sequence[SingleAgentEpisode],
+    episodes: Episodes,
     *,
     shared_data: dict | None = None,
     metrics: MetricsLogger | None = None,
@@ -188,10 +188,7 @@ def _run(
 
 
 def _observations(
-    pipeline: ConnectorPipelineV2,
-    columns: dict[str, Any],
-    writers: dict[str, str],
-    episodes: Sequence[SingleAgentEpisode],
+    pipeline: ConnectorPipelineV2, columns: dict[str, Any], writers: dict[str, str], episodes: Episodes
 ) -> Any:
     """The observations with the dtypes of the host connectors' output space."""
     on_host = pipeline.checked_host_connectors()
@@ -224,7 +221,7 @@ def _observations(
     )
 
 
-def _one_item_per_episode(name: str, data: Any, episodes: Sequence[SingleAgentEpisode], source: str) -> Any:
+def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str) -> Any:
     """A column as arrays ``[B, ...]``; arrays that were put there as such pass."""
     if is_by_episode(data):
         keys = [episode_key(episode) for episode in episodes]

@@ -39,7 +39,7 @@ from jaxrl_stack.utils.snapshots import is_lost, reraise
 if TYPE_CHECKING:
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
-from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, Batch, ModuleID
+from jaxrl_stack.core.learner.learner_base import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY, Batch, ModuleID, Timesteps
 from jaxrl_stack.core.learner.stored_learner import StoredLearner
 
 __all__ = ["DEFAULT_OPTIMIZER", "ENTROPY_KEY", "LR_KEY", "POLICY_LOSS_KEY", "VF_LOSS_KEY", "Learner"]
@@ -115,9 +115,7 @@ class Learner(OldUpdates, StoredLearner):
             )
         return plan
 
-    def update_block(
-        self, experience: Experience, *, timesteps: dict[str, Any] | int | None = None, **sizes: Any
-    ) -> dict[str, Any]:
+    def update_block(self, experience: Experience, *, timesteps: Timesteps = None, **sizes: Any) -> dict[str, Any]:
         """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
 
         It is the computation of an iteration on the device; each shape of block is compiled once.
@@ -208,7 +206,7 @@ class Learner(OldUpdates, StoredLearner):
         data_iterators: Sequence[Any] | None = None,
         training_data: Any = None,
         *,
-        timesteps: dict[str, Any] | int | None = None,
+        timesteps: Timesteps = None,
         num_total_minibatches: int = 0,
         num_epochs: int = 1,
         minibatch_size: int | None = None,
@@ -412,9 +410,7 @@ class Learner(OldUpdates, StoredLearner):
 
     # ------------------------------------------------------------------------------------------------- rows from replay
 
-    def update_rows(
-        self, experience: Experience, *, timesteps: dict[str, Any] | int | None = None
-    ) -> dict[MetricKey, np.ndarray]:
+    def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[MetricKey, np.ndarray]:
         """One gradient step on all rows of a batch, as it was drawn from replay.
 
         The hot path of off-policy algorithms: rows are not looked at, and metrics stay on the devices until
@@ -489,7 +485,7 @@ class Learner(OldUpdates, StoredLearner):
         if self.has_host_hooks:
             self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
-    def _timesteps_counter(self, timesteps: dict[str, Any] | int | None) -> np.ndarray:
+    def _timesteps_counter(self, timesteps: Timesteps) -> np.ndarray:
         steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
         if not (steps is None or isinstance(steps, int | np.integer)):
             raise TypeError(

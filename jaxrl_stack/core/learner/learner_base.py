@@ -74,6 +74,8 @@ OLD_MEMBERS = _OLD_HOOKS | {
 ModuleID = str
 Batch = dict[ModuleID, dict[str, Any]]
 """Columns of every module."""
+Timesteps = dict[str, Any] | int | None
+"""Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``."""
 
 
 class LearnerBase:

@@ -14,6 +14,7 @@ from jaxrl_stack.core.experience import Experience, deal_out, joined
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_runners
+from jaxrl_stack.core.learner.learner_base import Timesteps
 from jaxrl_stack.core.learner.learner_state import STATE_COMPONENTS
 from jaxrl_stack.core.learner.training_data import OldUpdates, TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -154,7 +155,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
         episodes_refs: Sequence[Any] | None = None,
         data_iterators: Sequence[Any] | None = None,
         training_data: TrainingData | None = None,
-        timesteps: dict[str, Any] | int | None = None,
+        timesteps: Timesteps = None,
         async_update: bool = False,
         return_state: bool = False,
         num_total_minibatches: int = 0,
@@ -211,7 +212,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
         self,
         experiences: Sequence[Experience],
         *,
-        timesteps: dict[str, Any] | int | None = None,
+        timesteps: Timesteps = None,
         async_update: bool = False,
         return_state: bool = False,
         **sizes: Any,
@@ -245,9 +246,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
             return self._local_results(self._local.update_block(experience, **arguments), return_state)
         return self._actors.update(deal_out(experiences, len(self)), arguments, async_update, return_state)
 
-    def update_rows(
-        self, experience: Experience, *, timesteps: dict[str, Any] | int | None = None
-    ) -> dict[Any, np.ndarray]:
+    def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[Any, np.ndarray]:
         """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.
 
         Args:
