@@ -64,7 +64,7 @@ class GradientStep:
             else:
                 losses, trace.linearized, (rest, metrics, per_row) = self._linearized(trace, rest, rows, first)
             trace.losses = losses
-            trace.metrics = TracedMetrics.holding(metrics, per_row)
+            trace.metrics = TracedMetrics(metrics, per_row)
             # The module that the losses saw belongs to their differentiation and must not be read after it.
             trace.module = learner.pure.bind(params, rest)
             for mid, loss in losses.items():

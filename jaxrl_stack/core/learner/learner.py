@@ -142,8 +142,7 @@ class Learner(OldUpdates, StoredLearner):
             )
         plan, block = self.plan(**sizes), Experience.check(experience, is_rows=False).modules
         shapes = {mid: self._check_block(mid, columns, plan) for mid, columns in block.items()}
-        counter = self._timesteps_counter(timesteps)
-        self._before_update(counter)
+        counter = self._before_update(timesteps)
         dealt = {mid: row_blocks.deal_out_columns(columns, plan.local_devices) for mid, columns in block.items()}
         program = self._program("block", self.pure_update, plan, dealt)
         num_rows = {mid: num_steps * num_columns for mid, (num_steps, num_columns) in shapes.items()}
@@ -245,8 +244,7 @@ class Learner(OldUpdates, StoredLearner):
             shuffle_batch_per_epoch=shuffle_batch_per_epoch,
             num_total_minibatches=num_total_minibatches,
         )
-        counter = self._timesteps_counter(timesteps)
-        self._before_update(counter)
+        counter = self._before_update(timesteps)
         data.solve_refs()
         if data.episodes is not None:
             rows = self._rows_of_episodes(data.episodes, counter)
@@ -291,7 +289,8 @@ class Learner(OldUpdates, StoredLearner):
         block = as_arrays(block, self.axis_name is None)
         connector, batch = self._compiled[key](state, block, self.placed_settings(), counter)
         batch = own_shards(batch)  # Waits, and raises if the program has failed.
-        self._replace_in_state(connector=connector)
+        old, self._state = self.state, dataclasses.replace(self.state, connector=connector)
+        self._snapshots.renamed(old, self._state)
         # A module that a connector has added has the rows that it was made of.
         row_of = dict.fromkeys(batch, next(iter(rows.values()))) | rows
         return {mid: self._taken(mid, columns, row_of[mid]) for mid, columns in batch.items()}
@@ -436,8 +435,7 @@ class Learner(OldUpdates, StoredLearner):
             steps = {mid: n * steps_per_item(batch[mid], lead=1) for mid, n in num_rows.items()}
             trained = {mid: TrainedOn(n, n) for mid, n in steps.items() if self.should_module_be_updated(mid)}
             self._rows_trained_on = (num_rows, trained)
-        counter = self._timesteps_counter(timesteps)
-        self._before_update(counter)
+        counter = self._before_update(timesteps)
         key = ("rows", self._num_connector_changes)
         if key not in self._compiled:
             step = functools.partial(self.pure_update.step, axis_name=self.reduction_axis)
@@ -475,24 +473,24 @@ class Learner(OldUpdates, StoredLearner):
 
     # --------------------------------------------------------------------------------------------------------- programs
 
-    def _before_update(self, counter: np.ndarray) -> None:
+    def _before_update(self, timesteps: Timesteps) -> np.ndarray:
+        """What comes before each update; gives lifetime env steps, uint32[2]."""
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
                 f"This learner runs on {self.num_devices} devices of several processes, inside the program of a JAX "
                 f"environment, and takes no data from one of them. To update from data, leave distributed.initialize() "
                 f"out and let Ray start the processes: learners(num_learners=...)."
             )
-        if self.has_host_hooks:
-            self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
-
-    def _timesteps_counter(self, timesteps: Timesteps) -> np.ndarray:
         steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
         if not (steps is None or isinstance(steps, int | np.integer)):
             raise TypeError(
                 f"timesteps={timesteps!r} must be a number of env steps, or "
                 f"{{'num_env_steps_sampled_lifetime': number}}."
             )
-        return counters.from_int(int(steps or 0))
+        steps = int(steps or 0)
+        if self.has_host_hooks:
+            self.before_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": steps})
+        return counters.from_int(steps)
 
     def _program(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
         """The compiled program of an update, for a batch and further arguments of these shapes."""
@@ -518,7 +516,9 @@ class Learner(OldUpdates, StoredLearner):
         """
         num_updates = self.num_updates + 1
         with deferred_interrupt(), self._recovering(num_updates - 1):
-            self._before_donation()
+            # Eager runs donate nothing, and actors start again from what their group has copied.
+            if self.axis_name is not None and not self.config.num_learners:
+                self._snapshots.before_call(self.state)
             yield
             self._snapshots.after_call(self._state)
             self._counted = (self._state, num_updates)
@@ -543,11 +543,6 @@ class Learner(OldUpdates, StoredLearner):
         if self._settings_on_device is None:
             self._settings_on_device = place_replicated(self.settings(), self.devices)
         return self._settings_on_device
-
-    def _before_donation(self) -> None:
-        # Eager runs donate nothing, and actors start again from what their group has copied.
-        if self.axis_name is not None and not self.config.num_learners:
-            self._snapshots.before_call(self.state)
 
     @contextlib.contextmanager
     def _recovering(self, num_updates: int) -> Iterator[None]:
@@ -600,11 +595,6 @@ class Learner(OldUpdates, StoredLearner):
         if any(leaf.sharding != sharding for leaf in own.values()):
             return jax.device_put(host_view(own), sharding), others
         return own, others
-
-    def _replace_in_state(self, **parts: Any) -> None:
-        """Change parts of the state as a step of an update."""
-        old, self._state = self.state, dataclasses.replace(self.state, **parts)
-        self._snapshots.renamed(old, self._state)
 
     # --------------------------------------------------------------------------------------------------------- counters
 

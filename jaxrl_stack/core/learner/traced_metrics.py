@@ -45,13 +45,16 @@ class TracedMetrics:
     ``reduce="item_series"`` logs one value per row of the batch: what an update that makes a single gradient step hands
     back to its caller. Updates in minibatches leave it out.
 
+    Args:
+        collected, rows: What another collector has collected and its `rows`, to go on from.
+
     Attributes:
         rows: ``{path: float32 [N]}``, what was logged per row.
     """
 
-    def __init__(self) -> None:
-        self._values: dict[MetricKey, tuple[How, Any]] = {}
-        self.rows: dict[MetricKey, jax.Array] = {}
+    def __init__(self, collected: Metrics | None = None, rows: Mapping[MetricKey, jax.Array] | None = None):
+        self._values: dict[MetricKey, tuple[How, Any]] = {} if collected is None else collected.logged()
+        self.rows: dict[MetricKey, jax.Array] = dict(rows or {})
 
     def log_value(
         self, key: Key, value: Any, *, reduce: str | None = None, window: int | None = None, **kwargs: Any
@@ -136,14 +139,6 @@ class TracedMetrics:
     def collect(self) -> Metrics:
         """What was logged, as a pytree that can leave the trace."""
         return Metrics.of(self._values)
-
-    @classmethod
-    def holding(cls, metrics: Metrics, rows: Mapping[MetricKey, jax.Array]) -> TracedMetrics:
-        """A collector that already holds what another one collected and its `rows`."""
-        collector = cls()
-        collector.rows = dict(rows)
-        collector._values = metrics.logged()
-        return collector
 
 
 @struct.dataclass
