@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxrl_stack.utils.results import check_stop, flatten_result
+from jaxrl_stack.utils.results import flatten_result, get_nested, no_number
 
 Until = Mapping[Any, Any] | Callable[[Mapping[str, Any]], Any] | int | None
 """Path in the result → value at which to stop, as Tune has it; a function of the result; a number of iterations; None
@@ -101,10 +102,19 @@ class StopCriteria:
         return self._check(result, present)
 
     def _check(self, result: Mapping[str, Any], targets: Mapping[str, float]) -> str | None:
-        try:
-            return check_stop(result, targets)
-        except ValueError as error:
-            raise StopError(f"{self.source}: {error}") from error
+        """The first of these criteria that is reached, in words; all of them have to be numbers of the result."""
+        reached = None
+        for path, target in targets.items():
+            try:
+                value = get_nested(result, path)
+            except KeyError as error:
+                raise StopError(f"{self.source}: {error.args[0]}") from error
+            if not isinstance(value, numbers.Real):
+                raise StopError(f"{self.source}: {no_number(path, result)} It holds a {type(value).__name__}.")
+            # What is not yet known, NaN, has not reached its bound.
+            if reached is None and value >= target:
+                reached = f"{path} = {value:g} has reached {target:g}"
+        return reached
 
     def eta(
         self, result: Mapping[str, Any], before: Mapping[str, float], steady_seconds: float

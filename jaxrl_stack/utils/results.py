@@ -1,10 +1,8 @@
-"""The nested dict that `Algorithm.train` returns: its keys, access by path, stop criteria."""
+"""The nested dict that `Algorithm.train` returns: its keys, and access by path."""
 
 from __future__ import annotations
 
 import difflib
-import math
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -226,13 +224,13 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
     node: Any = result
     for part in parts:
         if not isinstance(node, Mapping) or part not in node:
-            raise KeyError(_unknown("/".join(parts), result))
+            raise KeyError(no_number("/".join(parts), result))
         node = node[part]
     return node
 
 
-def _unknown(key: str, result: Mapping[Any, Any]) -> str:
-    """Says that a key does not exist, and which ones look like it."""
+def no_number(key: str, result: Mapping[Any, Any]) -> str:
+    """Says that there is no number at a path, and which ones look like it."""
     keys = [k for k in flatten_result(result) if not k.startswith("config/")]
     name = key.rsplit("/", 1)[-1]
     if name in _OLD_KEYS:
@@ -246,33 +244,3 @@ def _unknown(key: str, result: Mapping[Any, Any]) -> str:
             similar = [names[n] for n in difflib.get_close_matches(name, names, n=3)]
     hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"There are {sorted(keys)}."
     return f"The result has no number {key!r}. {hint}"
-
-
-def check_stop(result: Mapping[Any, Any], criteria: Mapping[Any, Any] | None) -> str | None:
-    """Whether training has reached one of its goals.
-
-    Args:
-        result: What ``train()`` returned.
-        criteria: Path -> bound, such as ``{"env_runners/episode_return_mean": 475, "training_iteration":
-            100}``. A value that is not yet known (NaN) has not reached its bound.
-
-    Returns:
-        The first criterion with ``value >= bound``, in words; None if there is none.
-
-    Raises:
-        ValueError: If the result has no such number, or a bound is none; on the first result already.
-    """
-    reached = None
-    for key, bound in (criteria or {}).items():
-        if not isinstance(bound, numbers.Real) or math.isnan(bound):
-            raise ValueError(f"The bound of the stop criterion {key!r} must be a number, not {bound!r}.")
-        try:
-            value = get_nested(result, key)
-        except KeyError as error:
-            raise ValueError(f"Stop criterion: {error.args[0]}") from error
-        if not isinstance(value, numbers.Real):
-            name = key if isinstance(key, str) else "/".join(key)
-            raise ValueError(f"Stop criterion: {_unknown(name, result)} It holds a {type(value).__name__}.")
-        if reached is None and value >= bound:
-            reached = f"{key if isinstance(key, str) else '/'.join(key)} = {value:g} has reached {bound:g}"
-    return reached

@@ -6,7 +6,8 @@ import pytest
 
 from jaxrl_stack.runs.progress import eta_text
 from jaxrl_stack.runs.statistics import RunStatistics, duration
-from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.runs.stop import StopCriteria, StopError
+from jaxrl_stack.utils.results import empty_result
 
 
 def result_after(iterations: int, *, seconds: float, compile_s: float) -> dict:
@@ -37,3 +38,46 @@ def test_speed_and_eta_leave_compilation_out():
 @pytest.mark.parametrize(("seconds", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (187, "3:07"), (3600, "1:00:00")])
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+RESULT = empty_result() | {"training_iteration": 10, "num_env_steps_sampled_lifetime": 2**40, "config": {"lr": 1.0}}
+RESULT["env_runners"]["episode_return_mean"] = 470.5
+
+
+@pytest.mark.parametrize(
+    ("criteria", "reached"),
+    [
+        (None, None),
+        ({}, None),
+        ({"env_runners/episode_return_mean": 471}, None),
+        ({"env_runners/episode_return_mean": 470.5}, "env_runners/episode_return_mean = 470.5 has reached 470.5"),
+        ({("env_runners", "episode_return_mean"): 475, "training_iteration": 10}, "training_iteration = 10"),
+        ({"num_env_steps_sampled_lifetime": 1e6}, "num_env_steps_sampled_lifetime"),
+        # Not yet known.
+        ({"env_runners/episode_len_mean": -1e9}, None),
+    ],
+)
+def test_the_first_goal_that_is_reached_is_said(criteria, reached):
+    reason = StopCriteria(criteria).reached(RESULT)
+    assert reason is None if reached is None else reason.startswith(reached)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "message"),
+    [
+        ({"env_runners/episode_return_maen": 475}, "'env_runners/episode_return_mean'"),
+        ({"episode_return_mean": 475}, "'env_runners/episode_return_mean'"),
+        ({"episode_reward_mean": 475}, "Near matches: 'env_runners/episode_return_mean'"),
+        ({"timesteps_total": 475}, "'num_env_steps_sampled_lifetime'"),
+        ({"training_iterations": 5}, "'training_iteration'"),
+        ({"env_runners": 5}, "env_runners/episode_return_mean.*dict"),
+        ({"date": 5}, "str"),
+        ({"training_iteration": "10"}, "'training_iteration' has the bound '10', which must be a number"),
+        ({"training_iteration": float("nan")}, "must be a number"),
+        # A goal that is reached hides no mistake in the next one.
+        ({"training_iteration": 1, "trainig_iteration": 1}, "'trainig_iteration'"),
+    ],
+)
+def test_a_goal_that_results_do_not_hold_is_named_with_those_that_are_near(criteria, message):
+    with pytest.raises(StopError, match=f"until: .*{message}"):
+        StopCriteria(criteria).reached(RESULT)

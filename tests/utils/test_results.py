@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOLearner
-from jaxrl_stack.utils.results import check_stop, empty_result, flatten_result, get_nested, merge_nested
+from jaxrl_stack.utils.results import empty_result, flatten_result, get_nested, merge_nested
 
 API = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "rllib_api.json").read_text())
 
@@ -93,53 +93,6 @@ def test_flatten_and_get():
         get_nested(nested, "a/x/c")
     with pytest.raises(KeyError, match="d/0"):
         get_nested(nested, "d/0")
-
-
-@pytest.fixture
-def result():
-    result = empty_result()
-    result["env_runners"]["episode_return_mean"] = 470.5
-    return result | {"training_iteration": 10, "num_env_steps_sampled_lifetime": 2**40, "config": {"lr": 1.0}}
-
-
-@pytest.mark.parametrize(
-    ("criteria", "reached"),
-    [
-        (None, None),
-        ({}, None),
-        ({"env_runners/episode_return_mean": 471}, None),
-        ({"env_runners/episode_return_mean": 470.5}, "env_runners/episode_return_mean = 470.5 has reached 470.5"),
-        ({("env_runners", "episode_return_mean"): 475, "training_iteration": 10}, "training_iteration = 10"),
-        ({"num_env_steps_sampled_lifetime": 1e6}, "num_env_steps_sampled_lifetime"),
-        # Not yet known.
-        ({"env_runners/episode_len_mean": -1e9}, None),
-        ({"done": True}, None),
-    ],
-)
-def test_check_stop(result, criteria, reached):
-    reason = check_stop(result, criteria)
-    assert reason is None if reached is None else reason.startswith(reached)
-
-
-@pytest.mark.parametrize(
-    ("criteria", "message"),
-    [
-        ({"env_runners/episode_return_maen": 475}, "'env_runners/episode_return_mean'"),
-        ({"episode_return_mean": 475}, "'env_runners/episode_return_mean'"),
-        ({"episode_reward_mean": 475}, "Near matches: 'env_runners/episode_return_mean'"),
-        ({"timesteps_total": 475}, "'num_env_steps_sampled_lifetime'"),
-        ({"training_iterations": 5}, "'training_iteration'"),
-        ({"env_runners": 5}, "env_runners/episode_return_mean.*dict"),
-        ({"date": 5}, "str"),
-        ({"training_iteration": "10"}, "'training_iteration' must be a number, not '10'"),
-        ({"training_iteration": float("nan")}, "must be a number"),
-        # A goal that is reached hides no mistake in the next one.
-        ({"training_iteration": 1, "trainig_iteration": 1}, "'trainig_iteration'"),
-    ],
-)
-def test_check_stop_names_what_is_wrong(result, criteria, message):
-    with pytest.raises(ValueError, match=message):
-        check_stop(result, criteria)
 
 
 def test_merging_nested_dicts():
