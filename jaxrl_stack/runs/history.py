@@ -33,7 +33,8 @@ class History:
     reported. All values are float64; NaN where an iteration did not report the number. What was never reported is no
     column.
 
-    Memory is 8 bytes for each cell, and a sixteenth more while it grows: 10,000 iterations of 100 numbers take 8 to 9 MB.
+    Memory is 8 bytes for each cell, and a sixteenth more while it grows: 10,000 iterations of 100 numbers take 8 to 9
+    MB.
     """
 
     def __init__(self) -> None:

@@ -101,7 +101,7 @@ class StopCriteria:
         }
         return self._check(result, present)
 
-    def _check(self, result: Mapping[str, Any], targets: Mapping[str, float]) -> str | None:
+    def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> str | None:
         """The first of these criteria that is reached, in words; all of them have to be numbers of the result."""
         reached = None
         for path, target in targets.items():
