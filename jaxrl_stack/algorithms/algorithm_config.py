@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
 from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
-from jaxrl_stack.algorithms.setting_values import copy_value, fingerprint_of, is_search_space, same
+from jaxrl_stack.algorithms.setting_values import copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -261,31 +261,26 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         is_off = any(value is off or (off is not None and same(value, off)) for off in setting.off)
         return not is_off and setting.name not in self._static_settings
 
-    def static_fingerprint(self) -> Hashable:
-        """A hashable value that is equal for two configs iff one compiled program serves both.
-
-        Covers all static settings; of the traced ones only which are switched on and how many points a
-        schedule has.
-        """
-        parts: list[Hashable] = [type(self), self.algo_class, self.in_evaluation]
+    def _what_programs_are_made_of(self) -> list[Any]:
+        """All static settings; of the traced ones which are switched on, and how many points a schedule has."""
+        parts = [type(self), self.algo_class, self.in_evaluation, {name: vars(self)[name] for name in self._own_names}]
         for setting in self._declarations.by_name.values():
             value = vars(self)[setting.attribute]
-            if setting.name == "algorithm_config_overrides_per_module":
-                continue
-            if setting.kind == "static":
-                if isinstance(value, AlgorithmConfig):
-                    value = {name: value.stored_value(name) for name in value.explicitly_set}
-                parts.append((setting.name, fingerprint_of(value)))
+            if setting.kind == "static" and isinstance(value, AlgorithmConfig):
+                parts.append({name: value.stored_value(name) for name in value.explicitly_set})
+            elif setting.kind == "static" and setting.name != "algorithm_config_overrides_per_module":
+                parts.append(value)
             elif setting.kind == "traced" and self._is_traced(setting):
-                shape = traced_value(setting, value)
-                points = len(shape.values) if isinstance(shape, schedules.ScheduleArrays) else 0
-                parts.append((setting.name, "traced", points))
+                arrays = traced_value(setting, value)
+                parts.append(len(arrays.values) if isinstance(arrays, schedules.ScheduleArrays) else 1)
             elif setting.kind == "traced":
-                parts.append((setting.name, fingerprint_of(value if setting.name in self._static_settings else None)))
-        parts += [(name, fingerprint_of(vars(self)[name])) for name in sorted(self._own_names)]
-        for module_id in sorted(self.algorithm_config_overrides_per_module):
-            parts.append((module_id, self.get_config_for_module(module_id).static_fingerprint()))
-        return tuple(parts)
+                parts.append(value if setting.name in self._static_settings else None)
+        modules = self.algorithm_config_overrides_per_module
+        return [*parts, {mid: self.get_config_for_module(mid)._what_programs_are_made_of() for mid in modules}]
+
+    def shares_programs_with(self, other: AlgorithmConfig) -> bool:
+        """Whether one compiled program serves both configs."""
+        return same(self._what_programs_are_made_of(), other._what_programs_are_made_of(), in_programs=True)
 
     def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
         """Whether the other config's attributes of these names are equal to this one's."""
@@ -293,7 +288,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig) -> bool:
         """Whether everything that is built from the other config serves this one, too, its programs included."""
-        if self.static_fingerprint() != other.static_fingerprint():
+        if not self.shares_programs_with(other):
             return False
         names = [s.attribute for s in self._declarations.by_name.values() if s.kind not in ("static", "traced")]
         return all(same(vars(self)[name], vars(other)[name]) for name in names)

@@ -15,7 +15,7 @@ _Config = TypeVar("_Config")
 
 import math
 import os
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxrl_stack.algorithms.base_settings import BASE_SECTIONS, default_policy_mapping_fn
@@ -24,7 +24,7 @@ from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
 from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
-from jaxrl_stack.algorithms.setting_values import copy_value, fingerprint_of, is_search_space, same
+from jaxrl_stack.algorithms.setting_values import copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -587,7 +587,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         ...
     def _is_traced(self, setting: Setting) -> bool:
         ...
-    def static_fingerprint(self) -> Hashable:
+    def _what_programs_are_made_of(self) -> list[Any]:
+        ...
+    def shares_programs_with(self, other: AlgorithmConfig) -> bool:
         ...
     def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
         ...

@@ -1,10 +1,9 @@
-"""Values of settings: compared, copied, and as parts of keys."""
+"""Values of settings: compared and copied."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Hashable
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -22,19 +21,19 @@ def is_search_space(value: Any) -> bool:
     return callable(getattr(type(value), "sample", None)) and not isinstance(value, gym.Space)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Equality that copes with arrays and with containers of them."""
+def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
+    """Equality that copes with arrays and with containers of them; 1 and 1.0 are not the same in programs."""
     if a is b:
         return True
     if isinstance(a, _Array) or isinstance(b, _Array):
         return isinstance(a, _Array) and isinstance(b, _Array) and a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(same(a[key], b[key], in_programs=in_programs) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same(x, y, in_programs=in_programs) for x, y in zip(a, b, strict=True))
     if is_record(a) and type(a) is type(b):
-        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
-    if isinstance(a, bool) != isinstance(b, bool):
+        return same(as_dict(a), as_dict(b), in_programs=in_programs)
+    if type(a) is not type(b) and (in_programs or isinstance(a, bool) or isinstance(b, bool)):
         return False
     return bool(a == b)
 
@@ -70,38 +69,3 @@ def as_dict(value: Any) -> dict[str, Any]:
     if is_record(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return dict(value)
-
-
-class _ByEquality:
-    """Makes an unhashable object a part of a key: compared by value, hashed by its type."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __hash__(self) -> int:
-        return hash(type(self.value))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByEquality) and same(self.value, other.value)
-
-
-def fingerprint_of(value: Any) -> Hashable:
-    """A hashable form of a setting's value: equal iff the values are interchangeable in a program."""
-    if isinstance(value, dict):
-        return ("dict", frozenset((key, fingerprint_of(item)) for key, item in value.items()))
-    if isinstance(value, (list, tuple)):
-        return ("list", tuple(fingerprint_of(item) for item in value))
-    if isinstance(value, (set, frozenset)):
-        return ("set", frozenset(fingerprint_of(item) for item in value))
-    if isinstance(value, _Array):
-        array = np.asarray(value)
-        return ("array", array.shape, array.dtype.str, array.tobytes())
-    if is_record(value):
-        fields = tuple(fingerprint_of(getattr(value, field.name)) for field in dataclasses.fields(value))
-        return (type(value), fields)
-    try:
-        hash(value)
-    except TypeError:
-        return _ByEquality(value)
-    # The type keeps 1, 1.0 and True apart.
-    return (type(value), value)
