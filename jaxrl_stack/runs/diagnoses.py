@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -19,19 +20,21 @@ _GRADIENT_NORM = "gradients_default_optimizer_global_norm"
 _MIN_ITERATIONS = 5
 """Of less than these nothing is said about learning."""
 
+Kind = Literal["problem", "hint"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """Something that the numbers of a run say.
 
     Attributes:
-        kind: "problem": what keeps it from learning; "hint": what may be better; "good": what went well.
+        kind: "problem": what keeps it from learning; "hint": what may be better.
         title: It in a few words.
         text: What was measured, and what to do about it.
         columns: The columns that say it.
     """
 
-    kind: Literal["problem", "hint", "good"]
+    kind: Kind
     title: str
     text: str
     columns: tuple[str, ...]
@@ -90,10 +93,34 @@ def _share(count: int) -> int:
     return max(1, round(_LATE * count))
 
 
+Said = tuple[str, *tuple[str, ...]] | None
+"""What was measured and what to do, then the columns that say it; None if there is nothing to say."""
+Rule = Callable[[Numbers], Finding | None]
+
+RULES: list[Rule] = []
+"""What is looked for, most important first."""
+
+
+def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
+    """Makes the next one of `RULES` of a function; the arguments are those of `Finding`."""
+
+    def make(function: Callable[[Numbers], Said]) -> Rule:
+        @functools.wraps(function)
+        def find(numbers: Numbers) -> Finding | None:
+            said = function(numbers)
+            return None if said is None else Finding(kind, title, said[0], said[1:])
+
+        RULES.append(find)
+        return find
+
+    return make
+
+
 # Comparisons with NaN are False: a rule whose numbers are not known says nothing.
 
 
-def not_finite(numbers: Numbers) -> Finding | None:
+@rule("problem", "The loss is not finite any more")
+def not_finite(numbers: Numbers) -> Said:
     """The loss was a number once and is none any more."""
     column = numbers.column("total_loss")
     if column not in numbers.history:
@@ -102,30 +129,28 @@ def not_finite(numbers: Numbers) -> Finding | None:
     where = np.flatnonzero(np.isfinite(losses))
     if len(where) == 0 or np.isfinite(losses[-_share(len(losses)) :]).any():
         return None
-    return Finding(
-        "problem",
-        "The loss is not finite any more",
+    return (
         f"The last finite loss is that of iteration {where[-1] + 1} of {len(losses)}. Restart from a checkpoint before "
         f"it with a lower lr and grad_clip=0.5; debugging(check_nans=True) names what was not finite first.",
-        (column,),
+        column,
     )
 
 
-def no_episode(numbers: Numbers) -> Finding | None:
+@rule("problem", "No episode has ended")
+def no_episode(numbers: Numbers) -> Said:
     """There are steps and no return."""
     if RETURN in numbers.history or len(numbers.history) < _MIN_ITERATIONS:
         return None
     steps = numbers.late("num_env_steps_sampled_lifetime")
-    return Finding(
-        "problem",
-        "No episode has ended",
+    return (
         f"There is no return after {number_text(steps)} steps. Check that the environment sets terminated or "
         f"truncated; a time limit ends episodes that do not end by themselves.",
-        (RETURN,),
+        RETURN,
     )
 
 
-def collapsed(numbers: Numbers) -> Finding | None:
+@rule("problem", "It learned and lost it again")
+def collapsed(numbers: Numbers) -> Said:
     """It learned, and lost more than half of that again."""
     returns = numbers.known(RETURN)
     if len(returns) < _MIN_ITERATIONS:
@@ -133,17 +158,16 @@ def collapsed(numbers: Numbers) -> Finding | None:
     best, first, last = float(returns.max()), numbers.early(RETURN), numbers.late(RETURN)
     if not (best - first > 0.1 * max(1.0, abs(first)) and best - last > 0.5 * (best - first)):
         return None
-    return Finding(
-        "problem",
-        "It learned and lost it again",
+    return (
         f"The return was {number_text(best)} at its best, and is {number_text(last)} at the end. Let the learning rate "
         f"fall (lr=[[0, start], [steps, end]]), or lower lr or clip_param; the best state is in the checkpoint of that "
         f"time if there is one.",
-        (RETURN,),
+        RETURN,
     )
 
 
-def not_learning(numbers: Numbers) -> Finding | None:
+@rule("hint", "The return has not moved")
+def not_learning(numbers: Numbers) -> Said:
     """The return is where it was, within its own noise."""
     returns = numbers.known(RETURN)
     if len(returns) < 4 * _MIN_ITERATIONS:
@@ -154,34 +178,15 @@ def not_learning(numbers: Numbers) -> Finding | None:
     if returns.max() - first > 3.0 * noise or last - first > max(noise, 0.02 * abs(first)):
         return None
     # Of a run that goes on from a good checkpoint that is true, too.
-    return Finding(
-        "hint",
-        "The return has not moved",
+    return (
         f"It was {number_text(first)} in the first fifth and is {number_text(last)} in the last. Look at the other "
         f"findings first; without any, try another lr by a factor of 3, and more exploration (entropy_coeff).",
-        (RETURN,),
+        RETURN,
     )
 
 
-def still_rising(numbers: Numbers) -> Finding | None:
-    """The last fifth is better than all before."""
-    returns = numbers.known(RETURN)
-    if len(returns) < 2 * _MIN_ITERATIONS:
-        return None
-    late = returns[-_share(len(returns)) :]
-    before = returns[: len(returns) - len(late)]
-    growth, reach = float(late[-1] - late[0]), float(returns.max() - returns.min())
-    if not (late[-1] > before.max() and growth > 0.05 * reach > 0.0):
-        return None
-    return Finding(
-        "hint",
-        "The return is still rising",
-        f"It grew by {number_text(growth)} over the last fifth, to {number_text(float(late[-1]))}. Train longer.",
-        (RETURN,),
-    )
-
-
-def clipped_value_loss(numbers: Numbers) -> Finding | None:
+@rule("problem", "The value loss is cut off")
+def clipped_value_loss(numbers: Numbers) -> Said:
     """PPO's value loss is cut off, so that the critic hardly gets a gradient."""
     loss, unclipped, limit = (
         numbers.late("vf_loss"),
@@ -190,17 +195,17 @@ def clipped_value_loss(numbers: Numbers) -> Finding | None:
     )
     if not (unclipped > 2.0 * loss and loss > 0.5 * limit):
         return None
-    return Finding(
-        "problem",
-        "The value loss is cut off",
+    return (
         f"The squared value error is {number_text(unclipped)}, and vf_clip_param={number_text(limit)} lets at most "
         f"that through: errors above it give no gradient, and the critic cannot learn. Set vf_clip_param above "
         f"{number_text(2.0 * unclipped)}, or scale the rewards down.",
-        (numbers.column("vf_loss"), numbers.column("vf_loss_unclipped")),
+        numbers.column("vf_loss"),
+        numbers.column("vf_loss_unclipped"),
     )
 
 
-def blind_critic(numbers: Numbers) -> Finding | None:
+@rule("problem", "The critic explains little")
+def blind_critic(numbers: Numbers) -> Said:
     """The critic explains nothing of the returns although there is something to explain."""
     explained = numbers.late("vf_explained_var")
     if not (explained < 0.2 and len(numbers.known("vf_explained_var")) >= _MIN_ITERATIONS):
@@ -210,7 +215,6 @@ def blind_critic(numbers: Numbers) -> Finding | None:
         return None
     spread, size = numbers.late("value_target_std"), abs(numbers.late(RETURN))
     measured = f"The explained variance is {explained:.2f} late in the run"
-    columns = (numbers.column("vf_explained_var"), RETURN)
     if spread > 10.0 or (math.isnan(spread) and size > 100.0):
         scale = f"value targets spread by {number_text(spread)}" if spread > 0 else f"returns are {number_text(size)}"
         text = (
@@ -222,56 +226,55 @@ def blind_critic(numbers: Numbers) -> Finding | None:
             f"{measured}: advantages are as noisy as without a critic. Raise vf_loss_coeff or lr, or give it an "
             f"encoder of its own (vf_share_layers=False); check that observations hold what returns depend on."
         )
-    return Finding("problem", "The critic explains little", text, columns)
+    return text, numbers.column("vf_explained_var"), RETURN
 
 
-def kl_too_large(numbers: Numbers) -> Finding | None:
+@rule("problem", "Updates move the policy too far")
+def kl_too_large(numbers: Numbers) -> Said:
     """Updates move the policy further than PPO's surrogate is good for."""
     name = "mean_kl_loss" if len(numbers.known("mean_kl_loss")) else "approx_kl"
     divergence, target = numbers.late(name), numbers.setting("kl_target")
     limit = max(0.05, 5.0 * target) if target == target else 0.05
     if not divergence > limit:
         return None
-    return Finding(
-        "problem",
-        "Updates move the policy too far",
+    return (
         f"The KL divergence of an update is {divergence:.3g}, where 0.01 to 0.02 is usual. Lower lr by a factor of 3, "
         f"or num_epochs.",
-        (numbers.column(name),),
+        numbers.column(name),
     )
 
 
-def policy_hardly_moves(numbers: Numbers) -> Finding | None:
+@rule("problem", "Updates hardly move the policy")
+def policy_hardly_moves(numbers: Numbers) -> Said:
     """Updates change next to nothing while there is something left to learn."""
     name = "approx_kl" if len(numbers.known("approx_kl")) else "mean_kl_loss"
     divergence, clipped = numbers.late(name), numbers.late("clip_fraction")
     if not (abs(divergence) < 1e-4 and not clipped > 0.01 and not_learning(numbers) is not None):
         return None
-    return Finding(
-        "problem",
-        "Updates hardly move the policy",
+    return (
         f"The KL divergence of an update is {divergence:.2g}, where 0.01 is usual, and the return does not move. Raise "
         f"lr by a factor of 3, or num_epochs.",
-        (numbers.column(name), RETURN),
+        numbers.column(name),
+        RETURN,
     )
 
 
-def much_is_clipped(numbers: Numbers) -> Finding | None:
+@rule("problem", "Much of every batch is clipped")
+def much_is_clipped(numbers: Numbers) -> Said:
     """PPO's clipping acts on much of the batch."""
     clipped = numbers.late("clip_fraction")
     if not clipped > 0.35:
         return None
     limit = number_text(numbers.setting("clip_param"))
-    return Finding(
-        "problem",
-        "Much of every batch is clipped",
+    return (
         f"The ratio of {clipped:.0%} of the actions is outside of clip_param={limit}; 10 to 20 % is usual. "
         f"Lower lr or num_epochs, or take larger minibatches.",
-        (numbers.column("clip_fraction"),),
+        numbers.column("clip_fraction"),
     )
 
 
-def entropy_collapsed(numbers: Numbers) -> Finding | None:
+@rule("problem", "Exploration has stopped too early")
+def entropy_collapsed(numbers: Numbers) -> Said:
     """The policy has stopped exploring, and the return is not at its best."""
     first, last = numbers.early("entropy"), numbers.late("entropy")
     deviation = numbers.late("policy_std")
@@ -285,16 +288,45 @@ def entropy_collapsed(numbers: Numbers) -> Finding | None:
     if numbers.has_settled_at_its_best():
         return None
     best, late = float(returns.max()), numbers.late(RETURN)
-    return Finding(
-        "problem",
-        "Exploration has stopped too early",
+    return (
         f"{measured}, and the return is {number_text(late)}, below its best of {number_text(best)}. Raise "
         f"entropy_coeff (0.01 is a start), or lower lr.",
-        (numbers.column("entropy"), RETURN),
+        numbers.column("entropy"),
+        RETURN,
     )
 
 
-def gradient_spikes(numbers: Numbers) -> Finding | None:
+@rule("problem", "Q-values run away")
+def values_run_away(numbers: Numbers) -> Said:
+    """Q-values are far above every return that there was."""
+    returns = numbers.known(RETURN)
+    values = abs(numbers.late("qf_mean"))
+    if not len(returns) or not values > 10.0 * (1.0 + float(np.abs(returns).max())):
+        return None
+    return (
+        f"Their mean is {number_text(values)}, and no return was further from 0 than "
+        f"{number_text(float(np.abs(returns).max()))}. Lower lr, let the target network follow more slowly (tau, "
+        f"target_network_update_freq), or use double_q=True.",
+        numbers.column("qf_mean"),
+        RETURN,
+    )
+
+
+@rule("hint", "Every gradient is cut off")
+def always_clipped(numbers: Numbers) -> Said:
+    """All gradients are cut off, so that their length says nothing."""
+    usual, limit = numbers.late(_GRADIENT_NORM), numbers.setting("grad_clip")
+    if not usual > 20.0 * limit:
+        return None
+    return (
+        f"The gradient norm is {number_text(usual)}, far above grad_clip={number_text(limit)}: all updates are of the "
+        f"same length, and lr alone says how long. Scale the rewards down, lower vf_loss_coeff, or raise grad_clip.",
+        numbers.column(_GRADIENT_NORM),
+    )
+
+
+@rule("hint", "Single gradients are far above the others")
+def gradient_spikes(numbers: Numbers) -> Said:
     """Single updates have gradients far above the usual, and nothing cuts them off."""
     norms = numbers.known(_GRADIENT_NORM)
     if len(norms) < 2 * _MIN_ITERATIONS:
@@ -302,96 +334,58 @@ def gradient_spikes(numbers: Numbers) -> Finding | None:
     usual, largest, limit = float(np.median(norms)), float(norms.max()), numbers.setting("grad_clip")
     if not largest > 20.0 * usual > 0.0 or limit < 10.0 * usual:
         return None
-    return Finding(
-        "hint",
-        "Single gradients are far above the others",
+    return (
         f"The largest gradient norm is {number_text(largest)}, the median {number_text(usual)}, and "
         f"{'nothing cuts them off' if math.isnan(limit) else f'grad_clip={number_text(limit)} is above most'}. Set "
         f"grad_clip={number_text(float(f'{3.0 * usual:.1g}'))}.",
-        (numbers.column(_GRADIENT_NORM),),
+        numbers.column(_GRADIENT_NORM),
     )
 
 
-def always_clipped(numbers: Numbers) -> Finding | None:
-    """All gradients are cut off, so that their length says nothing."""
-    usual, limit = numbers.late(_GRADIENT_NORM), numbers.setting("grad_clip")
-    if not usual > 20.0 * limit:
-        return None
-    return Finding(
-        "hint",
-        "Every gradient is cut off",
-        f"The gradient norm is {number_text(usual)}, far above grad_clip={number_text(limit)}: all updates are of the "
-        f"same length, and lr alone says how long. Scale the rewards down, lower vf_loss_coeff, or raise grad_clip.",
-        (numbers.column(_GRADIENT_NORM),),
-    )
-
-
-def values_run_away(numbers: Numbers) -> Finding | None:
-    """Q-values are far above every return that there was."""
-    returns = numbers.known(RETURN)
-    values = abs(numbers.late("qf_mean"))
-    if not len(returns) or not values > 10.0 * (1.0 + float(np.abs(returns).max())):
-        return None
-    return Finding(
-        "problem",
-        "Q-values run away",
-        f"Their mean is {number_text(values)}, and no return was further from 0 than "
-        f"{number_text(float(np.abs(returns).max()))}. Lower lr, let the target network follow more slowly (tau, "
-        f"target_network_update_freq), or use double_q=True.",
-        (numbers.column("qf_mean"), RETURN),
-    )
-
-
-def mostly_compiling(numbers: Numbers) -> Finding | None:
+@rule("hint", "Most of the time went into compiling")
+def mostly_compiling(numbers: Numbers) -> Said:
     """More time went into compiling than into everything else."""
     compiling, total = float(numbers.known("timers/compile_s").sum()), float(numbers.known("time_this_iter_s").sum())
     if not (compiling > 0.5 * total and total > 2.0):
         return None
-    return Finding(
-        "hint",
-        "Most of the time went into compiling",
+    return (
         f"{compiling:.1f} of {total:.1f} s. The next process loads the programs if "
         f"resources(compilation_cache_dir=...) is set, which it is unless told "
         f"otherwise; programs compile again when sizes change.",
-        ("timers/compile_s",),
+        "timers/compile_s",
     )
 
 
-def host_bound(numbers: Numbers) -> Finding | None:
+@rule("hint", "The accelerator waits for the environments")
+def host_bound(numbers: Numbers) -> Said:
     """Environments on the host take most of the time."""
     host = float(numbers.known("timers/host_s").sum())
     total = float(numbers.known("time_this_iter_s").sum()) - float(numbers.known("timers/compile_s").sum())
     if not (host > 0.7 * total and total > 5.0):
         return None
-    return Finding(
-        "hint",
-        "The accelerator waits for the environments",
+    return (
         f"{host / total:.0%} of the time after compiling is spent on the host. Sample with more actors "
         f"(env_runners(num_env_runners=...)), more environments in each (num_envs_per_env_runner), or a JAX "
         f"environment, which runs inside the training program.",
-        ("timers/host_s",),
+        "timers/host_s",
     )
 
 
-RULES: tuple[Callable[[Numbers], Finding | None], ...] = (
-    not_finite,
-    no_episode,
-    collapsed,
-    not_learning,
-    clipped_value_loss,
-    blind_critic,
-    kl_too_large,
-    policy_hardly_moves,
-    much_is_clipped,
-    entropy_collapsed,
-    values_run_away,
-    always_clipped,
-    gradient_spikes,
-    mostly_compiling,
-    host_bound,
-    still_rising,
-)
-"""What is looked for, most important first."""
+@rule("hint", "The return is still rising")
+def still_rising(numbers: Numbers) -> Said:
+    """The last fifth is better than all before."""
+    returns = numbers.known(RETURN)
+    if len(returns) < 2 * _MIN_ITERATIONS:
+        return None
+    late = returns[-_share(len(returns)) :]
+    before = returns[: len(returns) - len(late)]
+    growth, reach = float(late[-1] - late[0]), float(returns.max() - returns.min())
+    if not (late[-1] > before.max() and growth > 0.05 * reach > 0.0):
+        return None
+    return (
+        f"It grew by {number_text(growth)} over the last fifth, to {number_text(float(late[-1]))}. Train longer.",
+        RETURN,
+    )
 
 
 def diagnoses(history: History, settings: Mapping[str, Any] | None = None) -> list[Finding]:

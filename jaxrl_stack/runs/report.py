@@ -45,7 +45,7 @@ _PHASES = {
 }
 _VIDEOS = (".mp4", ".webm", ".gif")
 _MAX_VIDEO_BYTES = 16 << 20
-_KINDS = {"problem": "Problem", "hint": "Hint", "good": "Good"}
+_KINDS = {"problem": "Problem", "hint": "Hint"}
 
 
 def write_report(
@@ -320,7 +320,6 @@ figure > svg { display: block; width: 100%; height: auto; }
 .findings li { border-left: 4px solid; padding: .2rem 0 .2rem .8rem; margin: .6rem 0; overflow-wrap: anywhere; }
 .findings .problem { border-color: #d55e00; }
 .findings .hint { border-color: #e69f00; }
-.findings .good { border-color: #009e73; }
 .bar { display: flex; height: 1.4rem; border-radius: 6px; overflow: hidden; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; padding: 0; margin: .6rem 0; }
 .legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem; }
