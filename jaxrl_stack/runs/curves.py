@@ -1,8 +1,7 @@
 """A number over the course of runs, and what several seeds say together: a middle, and how sure it is.
 
 Source: Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", NeurIPS 2021: runs are
-aggregated by the interquartile mean, and the band around it is a percentile bootstrap that draws runs, whole ones and
-within each environment.
+aggregated by the interquartile mean, and the band around it is a percentile bootstrap that draws whole runs.
 """
 
 from __future__ import annotations
@@ -131,30 +130,21 @@ def statistic_of(name: str) -> Callable[..., np.ndarray]:
 
 
 def bootstrap_interval(
-    scores: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], *, confidence: float = 0.95
+    scores: np.ndarray, statistic: Callable[..., np.ndarray], *, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Stratified percentile bootstrap of a statistic over runs.
+    """Percentile bootstrap of a statistic over runs.
 
     Args:
-        scores: ``float64[runs, points]`` of each stratum, such as an environment; with the same points. Runs are drawn
-            within their stratum, and the statistic is taken over all that were drawn.
+        scores: ``float64[runs, points]``; the statistic is taken over whole runs that are drawn.
         statistic: One of `STATISTICS`.
         confidence: Share of the resamples that are between the ends.
 
     Returns:
         ``(low, high)``, ``float64[points]`` each; always the same for the same scores.
     """
-    rng = np.random.default_rng(0)
-    draws = [rng.integers(len(runs), size=(_NUM_RESAMPLES, len(runs))) for runs in scores]
+    drawn = np.random.default_rng(0).integers(len(scores), size=(_NUM_RESAMPLES, len(scores)))
     # A point after the other: all resamples of all points would be gigabytes.
-    columns = zip(*(np.asarray(runs).T for runs in scores), strict=True)
-    samples = np.stack(
-        [
-            statistic(np.concatenate([one[drawn] for one, drawn in zip(column, draws, strict=True)], axis=1), axis=1)
-            for column in columns
-        ],
-        axis=1,
-    )
+    samples = np.stack([statistic(runs[drawn], axis=1) for runs in scores.T], axis=1)
     rest = (1.0 - confidence) / 2.0
     low, high = np.quantile(samples, (rest, 1.0 - rest), axis=0)
     return low, high
@@ -188,5 +178,5 @@ def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", c
         raise ValueError(f"{label}: the runs have no part of the x axis in common; draw them by x='iterations'.")
     x = np.linspace(start, end, _NUM_POINTS)
     scores = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
-    low, high = bootstrap_interval([scores], statistic, confidence=confidence)
+    low, high = bootstrap_interval(scores, statistic, confidence=confidence)
     return Band(label, curves, x, statistic(scores, axis=0), low, high)

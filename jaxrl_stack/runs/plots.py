@@ -144,7 +144,7 @@ def compare(
         curves = one.curves
         ends = np.array([[_mean_from(curve, 0.9), _mean_from(curve, 0.0)] for curve in curves])
         last, area = statistic(ends, axis=0).tolist()
-        low, high = bootstrap_interval([ends[:, :1]], statistic, confidence=band) if len(curves) > 1 else (last, last)
+        low, high = bootstrap_interval(ends[:, :1], statistic, confidence=band) if len(curves) > 1 else (last, last)
         end = float(min(curve.x[-1] for curve in curves))
         rows.append(Comparison(one.label, len(curves), last, float(np.max(low)), float(np.max(high)), area, end))
     return sorted(rows, key=lambda row: -row.last)

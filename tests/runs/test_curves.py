@@ -22,23 +22,17 @@ def test_one_lucky_and_one_unlucky_seed_do_not_move_the_interquartile_mean():
 
 def test_the_interval_of_two_runs_is_that_of_the_four_pairs_that_can_be_drawn():
     # Means 0, 5, 5, 10 with a quarter of the chance each: 95 % of them reach from the lowest to the highest.
-    low, high = bootstrap_interval([np.array([[0.0, 1.0], [10.0, 1.0]])], np.mean)
+    low, high = bootstrap_interval(np.array([[0.0, 1.0], [10.0, 1.0]]), np.mean)
     np.testing.assert_array_equal((low, high), ([0.0, 1.0], [10.0, 1.0]))
-    low, high = bootstrap_interval([np.array([[0.0], [10.0]])], np.mean, confidence=0.4)
+    low, high = bootstrap_interval(np.array([[0.0], [10.0]]), np.mean, confidence=0.4)
     np.testing.assert_array_equal((low, high), ([5.0], [5.0]))
 
 
 def test_the_interval_is_that_of_the_normal_distribution_for_the_mean_of_many():
     runs = np.random.default_rng(1).normal(size=(100, 1))
-    low, high = bootstrap_interval([runs], np.mean)
+    low, high = bootstrap_interval(runs, np.mean)
     expected = runs.mean() + np.array([-1.96, 1.96]) * runs.std() / 10.0
     np.testing.assert_allclose((low[0], high[0]), expected, atol=0.03)
-
-
-def test_runs_are_drawn_within_their_environment():
-    # Runs of an environment are alike, the environments are not: drawn together, the mean would be uncertain.
-    low, high = bootstrap_interval([np.zeros((4, 1)), np.full((4, 1), 100.0)], np.mean)
-    assert (low[0], high[0]) == (50.0, 50.0)
 
 
 def test_runs_are_compared_where_all_of_them_have_been():
