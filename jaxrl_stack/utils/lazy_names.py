@@ -15,14 +15,14 @@ def lazy_names(
 
     Args:
         package: The package's ``__name__``.
-        modules: Module, relative to the package -> names that it defines. The modules are attributes, too.
+        modules: Module, relative to the package -> names that it defines. Those in the package are attributes, too.
     """
-    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
-    children = {module.partition(".")[0] for module in modules}
+    homes = {name: f".{module}" for module, names in modules.items() for name in names}
+    children = {module.partition(".")[0] for module in modules if not module.startswith(".")}
 
     def get(name: str) -> Any:
         if name in homes:
-            return getattr(importlib.import_module(homes[name]), name)
+            return getattr(importlib.import_module(homes[name], package), name)
         if name in children:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -3,23 +3,13 @@
 ``algo.record("x.mp4")`` and ``policy.record("x.mp4", env)`` make them; `record_checkpoint` makes one of a checkpoint.
 """
 
-import importlib
-from typing import Any
+from jaxrl_stack.utils.lazy_names import lazy_names
 
 # What builds an algorithm from a checkpoint stands far below this room: found when it is asked for.
-_HOMES = {
-    "RecordedEpisode": "jaxrl_stack.videos.episodes",
-    "Video": "jaxrl_stack.videos.video",
-    "make_video": "jaxrl_stack.videos.video",
-    "record_checkpoint": "jaxrl_stack.algorithms.checkpoint_video",
+_MODULES = {
+    "episodes": ("RecordedEpisode",),
+    "video": ("Video", "make_video"),
+    ".algorithms.checkpoint_video": ("record_checkpoint",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
