@@ -117,20 +117,15 @@ class DQNLearner(TargetNetworkUpdates, Learner):
                 td_error_loss_fn=config.td_error_loss_fn,
             )
         without_action = rows_without_valid_action(self.module[module_id].action_space, batch)
-        means = self.masked_means(
-            {"loss": rows.loss, "q": rows.q_selected, "td_error": rows.td_error, **without_action}, batch
-        )
+        shown = {QF_LOSS_KEY: rows.loss, QF_MEAN_KEY: rows.q_selected, TD_ERROR_MEAN_KEY: rows.td_error}
+        means = self.masked_means(shown | without_action, batch)
         valid = batch[Columns.LOSS_MASK]
         log = self.metrics.log_value
         log((module_id, TD_ERROR_KEY), priorities(rows.td_error), reduce="item_series")
         log((module_id, QF_MAX_KEY), jnp.max(jnp.where(valid, rows.q_selected, -jnp.inf)), reduce="max")
         log((module_id, QF_MIN_KEY), jnp.min(jnp.where(valid, rows.q_selected, jnp.inf)), reduce="min")
-        log((module_id, QF_LOSS_KEY), means["loss"], window=1)
-        log((module_id, QF_MEAN_KEY), means["q"], window=1)
-        log((module_id, TD_ERROR_MEAN_KEY), means["td_error"], window=1)
-        for name in without_action:
-            log((module_id, name), means[name], window=1)
-        return means["loss"]
+        self.metrics.log_dict(means, key=module_id, window=1)
+        return means[QF_LOSS_KEY]
 
 
 __getattr__ = absent_or_renamed(
