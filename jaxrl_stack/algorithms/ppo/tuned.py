@@ -48,16 +48,14 @@ def rewards_over_10(observation_space: Any, action_space: Any) -> ScaleRewards:
     return ScaleRewards(factor=0.1)
 
 
+_USUAL: dict[str, Any] = {"gamma": 0.99, "lambda_": 0.95, "clip_param": 0.2, "use_kl_loss": False}
+
 # Value errors are far above the default vf_clip_param of 10 in many environments, which would stop the critic from
 # learning. Learning rates that fall do not fall to 0, so that an unlucky run goes on learning.
-_COMMON: dict[str, Any] = {
+_COMMON: dict[str, Any] = _USUAL | {
     "num_epochs": 4,
     "lr": 2.5e-3,
-    "gamma": 0.99,
-    "lambda_": 0.95,
-    "clip_param": 0.2,
     "vf_clip_param": 1000.0,
-    "use_kl_loss": False,
     "entropy_coeff": 0.01,
     "grad_clip": 0.5,
     "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
@@ -73,17 +71,16 @@ _PENDULUM: dict[str, Any] = {"num_epochs": 10, "gamma": 0.95, "entropy_coeff": 0
 def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: int, **changed: Any) -> dict[str, Any]:
     """Settings for those of brax's trainer, which makes minibatches of `rows` rollouts of `unroll` steps."""
     return {
+        **_USUAL,
         "num_envs_per_env_runner": envs,
         "train_batch_size_per_learner": minibatches * rows * unroll,
         "minibatch_size": rows * unroll,
         "num_epochs": epochs,
         "lr": 3e-4,
         "gamma": 0.97,
-        "lambda_": 0.95,
         "clip_param": 0.3,
         "vf_clip_param": math.inf,
         "vf_loss_coeff": 0.25,
-        "use_kl_loss": False,
         "entropy_coeff": 1e-2,
         "model_config": {"fcnet_hiddens": [256, 256], "fcnet_activation": "swish"},
         "learner_connector": rewards_times_10,
@@ -97,34 +94,27 @@ _BRAX_NOTEBOOK = "google/brax, notebooks/training.ipynb, {} steps; " + _WITHOUT
 _PLAYGROUND = "mujoco_playground/config/dm_control_suite_params.py, 60M steps; " + _WITHOUT
 _PLAYGROUND_SETTINGS = _brax_settings(2048, 30, 32, 1024, 16, gamma=0.995, lr=1e-3)
 _CRAFTAX = FromLiterature("MichaelTMatthews/Craftax_Baselines, ppo.py, 1B steps")
-_CRAFTAX_SETTINGS: dict[str, Any] = {
+_CRAFTAX_SETTINGS: dict[str, Any] = _USUAL | {
     "num_envs_per_env_runner": 1024,
     "train_batch_size_per_learner": 64 * 1024,
     "minibatch_size": 8192,
     "num_epochs": 4,
     "lr": [[0, 2e-4], [1_000_000_000, 0.0]],
-    "gamma": 0.99,
     "lambda_": 0.8,
-    "clip_param": 0.2,
     "vf_clip_param": math.inf,
     "vf_loss_coeff": 0.5,
-    "use_kl_loss": False,
     "entropy_coeff": 0.01,
     "grad_clip": 1.0,
     "model_config": {"fcnet_hiddens": [512, 512, 512], "fcnet_activation": "tanh"},
 }
 _SCHULMAN = FromLiterature("Schulman et al. 2017, arXiv:1707.06347, table 3, 1M steps; observations are normalised")
-_MUJOCO: dict[str, Any] = {
+_MUJOCO: dict[str, Any] = _USUAL | {
     "num_env_runners": 0,
     "train_batch_size_per_learner": 2048,
     "minibatch_size": 64,
     "num_epochs": 10,
     "lr": 3e-4,
-    "gamma": 0.99,
-    "lambda_": 0.95,
-    "clip_param": 0.2,
     "vf_clip_param": math.inf,
-    "use_kl_loss": False,
     "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
     **_FILTERED,
 }
@@ -134,7 +124,7 @@ _BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, "grad_clip": 0.5}
 _BIPEDAL |= {"env_to_module_connector": returns_and_mean_std_filter, "learner_connector": normalized_rewards}
 
 # The network is that of Mnih et al., 2015.
-_ATARI: dict[str, Any] = {
+_ATARI: dict[str, Any] = _USUAL | {
     "env_config": {"repeat_action_probability": 0.0, "episodic_life": True},
     "clip_rewards": True,
     "num_env_runners": 0,
@@ -144,12 +134,9 @@ _ATARI: dict[str, Any] = {
     "minibatch_size": 256,
     "num_epochs": 4,
     "lr": [[0, 2.5e-4], [10_000_000, 1e-5]],
-    "gamma": 0.99,
-    "lambda_": 0.95,
     "clip_param": 0.1,
     "vf_clip_param": 1000.0,
     "vf_loss_coeff": 0.5,
-    "use_kl_loss": False,
     "entropy_coeff": 0.01,
     "grad_clip": 0.5,
     "model_config": {
@@ -170,19 +157,16 @@ def _minatar_settings(
 
     Step size and bonus go down together: with a constant bonus the last bricks of a wall are missed at random.
     """
-    return {
+    return _USUAL | {
         "num_envs_per_env_runner": num_envs,
         "train_batch_size_per_learner": 128 * num_envs,
         "minibatch_size": 16 * num_envs,
         "num_epochs": 4,
         "lr": [[0, lr], [num_steps, 0.0]],
         "entropy_coeff": [[0, entropy_coeff], [num_steps, 0.0]],
-        "gamma": 0.99,
-        "lambda_": 0.95,
         "clip_param": clip_param,
         "vf_clip_param": math.inf,
         "vf_loss_coeff": 0.5,
-        "use_kl_loss": False,
         "grad_clip": 0.5,
         "model_config": {
             "conv_filters": [[16, 3, 1]],
@@ -194,17 +178,14 @@ def _minatar_settings(
 
 
 # Velocities are in no observation: an LSTM has to tell them.
-_STATELESS: dict[str, Any] = {
+_STATELESS: dict[str, Any] = _USUAL | {
     "num_env_runners": 0,
     "num_envs_per_env_runner": 16,
     "train_batch_size_per_learner": 2048,
     "minibatch_size": 256,
     "num_epochs": 10,
     "lr": 1e-3,
-    "lambda_": 0.95,
-    "clip_param": 0.2,
     "vf_clip_param": 1e6,
-    "use_kl_loss": False,
     "model_config": {"fcnet_hiddens": [32], "use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 20},
     **_FILTERED,
 }
