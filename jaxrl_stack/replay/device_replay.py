@@ -171,7 +171,6 @@ class DeviceReplay:
         num_envs: B, environments on this device.
         batch_size: N, items of a sample.
         n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
-        gamma: Discount, if `sample` does not say so.
         alpha: Exponent of priorities, >= 0; None for uniform draws.
         clip_rewards: How `sample` clips the reward of every step of a window; see `ops.returns.clipped_rewards`.
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
@@ -191,7 +190,6 @@ class DeviceReplay:
     num_envs: int
     batch_size: int
     n_step: int | tuple[int, int] = 1
-    gamma: float = 0.99
     alpha: float | None = None
     clip_rewards: bool | float | None = None
     num_final_obs: int | None = None
@@ -460,7 +458,7 @@ class DeviceReplay:
         key: jax.Array | RandomNumbers,
         *,
         beta: jax.Array | float = 0.0,
-        gamma: jax.Array | float | None = None,
+        gamma: jax.Array | float = 0.99,
         axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draw n-step transitions, with replacement.
@@ -469,7 +467,7 @@ class DeviceReplay:
             state: The state; not an empty one.
             key: PRNG key, or what `random_numbers` made of it.
             beta: Exponent of importance weights; no effect on uniform draws.
-            gamma: Discount; that of the description if None.
+            gamma: Discount.
             axis_name: Axis of the devices that each draw a part of the batch from a memory of their own, or None.
 
         Returns:
@@ -533,7 +531,7 @@ class DeviceReplay:
         length: int,
         burn_in: int = 0,
         beta: jax.Array | float = 0.0,
-        gamma: jax.Array | float | None = None,
+        gamma: jax.Array | float = 0.99,
         axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
@@ -648,9 +646,9 @@ class DeviceReplay:
         weights = arithmetic.importance_weights(jnp, counts, least, jnp.asarray(beta, jnp.float32))
         return self._places(state.head, places), envs, weights
 
-    def _discounts(self, gamma: jax.Array | float | None, number: int) -> jax.Array:
+    def _discounts(self, gamma: jax.Array | float, number: int) -> jax.Array:
         times = jnp.arange(number, dtype=jnp.int32)
-        return jnp.asarray(self.gamma if gamma is None else gamma, jnp.float32) ** times
+        return jnp.asarray(gamma, jnp.float32) ** times
 
     def _items(self, state: ReplayState, ages: jax.Array, envs: jax.Array) -> ReplayItems:
         return ReplayItems(rows=state.num_rows - jnp.uint32(1) - ages.astype(jnp.uint32), envs=envs)

@@ -162,7 +162,6 @@ def test_transitions_equal_reference(case):
         num_envs=num_envs,
         batch_size=800,
         n_step=n_step,
-        gamma=0.9,
         alpha=alpha,
         num_final_obs=slots,
         extra_columns=("state_in",),
@@ -181,7 +180,7 @@ def test_transitions_equal_reference(case):
         size = source.num_drawable(num_rows, slots or num_rows * num_envs)
         assert int(replay.num_steps(state)) == size * num_envs
         assert replay.num_steps(state) > 0
-        batch, items = jax.tree.map(np.asarray, run.sample(state, jax.random.key(i), beta=0.5))
+        batch, items = jax.tree.map(np.asarray, run.sample(state, jax.random.key(i), beta=0.5, gamma=0.9))
         rows = (items.rows - np.uint32(2**32 - 9)).astype(int)
         drawn = set(zip(rows.tolist(), items.envs.tolist(), strict=True))
         oldest = len(source.rows) - size
@@ -206,14 +205,7 @@ def test_transitions_equal_reference(case):
 def test_a_cut_ends_running_episodes_as_a_truncation_does(slots):
     """What is added next is of other episodes: no window may reach into it."""
     replay = DeviceReplay(
-        capacity=24,
-        num_envs=2,
-        batch_size=400,
-        n_step=3,
-        gamma=0.9,
-        num_final_obs=slots,
-        alpha=0.5,
-        extra_columns=("state_in",),
+        capacity=24, num_envs=2, batch_size=400, n_step=3, num_final_obs=slots, alpha=0.5, extra_columns=("state_in",)
     )
     source, run = Source(2, 0.1, 0.2, seed=5), functions(replay)
     cut, state = jax.jit(replay.cut), empty(replay)
@@ -226,7 +218,7 @@ def test_a_cut_ends_running_episodes_as_a_truncation_does(slots):
         source.t, source.episode = np.where(running, 0, source.t), source.episode + running
         state = cut(state)
         assert int(state.size) == source.num_drawable(12, slots or 24)
-        batch, items = jax.tree.map(np.asarray, run.sample(state, jax.random.key(i)))
+        batch, items = jax.tree.map(np.asarray, run.sample(state, jax.random.key(i), gamma=0.9))
         assert len(set(zip(items.rows.tolist(), items.envs.tolist(), strict=True))) == 2 * int(state.size)
         batch.pop("weights")
         drawn = zip(items.rows.astype(int).tolist(), items.envs.tolist(), strict=True)
@@ -268,12 +260,11 @@ def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
         num_envs=2,
         batch_size=300,
         n_step=n_step,
-        gamma=0.5,
         num_final_obs=slots,
         alpha=alpha,
         extra_columns=("state_in",),
     )
-    sample = jax.jit(functools.partial(replay.sample_sequences, length=4, burn_in=burn_in))
+    sample = jax.jit(functools.partial(replay.sample_sequences, length=4, burn_in=burn_in, gamma=0.5))
     source = Source(2, 0.08, 0.12, seed=3)
     add, state = functions(replay).add, empty(replay)
     for i in range(7):
