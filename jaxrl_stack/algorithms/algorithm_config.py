@@ -236,18 +236,14 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
             cache[module_id] = config
         return cache[module_id]
 
-    def traced_values(self, module_id: str | None = None) -> dict[str, np.ndarray | schedules.ScheduleArrays]:
+    def traced_values(self) -> dict[str, np.ndarray | schedules.ScheduleArrays]:
         """The traced settings as what a compiled program takes.
-
-        Args:
-            module_id: Applies this module's overrides.
 
         Returns:
             Name → ``float32[]``, or the arrays of a schedule for every setting that may be one. Settings
             that are switched off (such as ``grad_clip=None``) and those in ``_static_settings`` are left out.
         """
-        config = self if module_id is None else self.get_config_for_module(module_id)
-        return {s.name: traced_value(s, vars(config)[s.attribute]) for s in config._traced_settings()}
+        return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
         """The number of a traced setting that is baked in (``_static_settings``), else None."""

@@ -504,7 +504,7 @@ def test_traced_values_are_strong_float32_arrays():
     assert (values["gamma"].shape, values["gamma"].dtype) == ((), np.float32)
     assert values["lr"].values.shape == values["entropy_coeff"].values.shape == (8,)
     assert "grad_clip" not in values
-    assert config.traced_values("default_policy")["clip_param"] == np.float32(0.5)
+    assert config.get_config_for_module("default_policy").traced_values()["clip_param"] == np.float32(0.5)
     config.experimental(_static_settings=["gamma"])
     assert "gamma" not in config.traced_values()
     assert (config.static_value("gamma"), config.static_value("lambda_")) == (0.5, None)
