@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.algorithms.ppo.tuned import mean_std_filter
+from jaxrl_stack.algorithms.ppo.tuned import ATARI_NETWORK, mean_std_filter
 from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
 from jaxrl_stack.connectors.env_to_module import FrameStacking
 from jaxrl_stack.utils.class_paths import register_class
@@ -99,7 +99,6 @@ _MOUNTAIN_CAR = _LUNAR_LANDER | {
     "target_network_update_freq": 5_000,
     "epsilon": [(0, 1.0), (24_000, 0.07)],
 }
-# The network is that of Mnih et al., 2015.
 _ATARI: dict[str, Any] = {
     "env_config": {"repeat_action_probability": 0.0, "episodic_life": True, "stack_num": 1},
     "env_to_module_connector": four_frames,
@@ -119,12 +118,7 @@ _ATARI: dict[str, Any] = {
     "gamma": 0.99,
     "target_network_update_freq": 1_000,
     "epsilon": [(0, 1.0), (1_000_000, 0.01)],
-    "model_config": {
-        "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
-        "conv_activation": "relu",
-        "head_fcnet_hiddens": [512],
-        "head_fcnet_activation": "relu",
-    },
+    "model_config": ATARI_NETWORK,
 }
 _ATARI_SOURCE = FromLiterature(_ZOO.format("atari, 10M steps; four environments instead of one"))
 

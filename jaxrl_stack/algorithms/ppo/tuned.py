@@ -123,7 +123,13 @@ _BIPEDAL = _MUJOCO | {"num_envs_per_env_runner": 32, "train_batch_size_per_learn
 _BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, "grad_clip": 0.5}
 _BIPEDAL |= {"env_to_module_connector": returns_and_mean_std_filter, "learner_connector": normalized_rewards}
 
-# The network is that of Mnih et al., 2015.
+# That of Mnih et al., 2015.
+ATARI_NETWORK: dict[str, Any] = {
+    "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+    "conv_activation": "relu",
+    "head_fcnet_hiddens": [512],
+    "head_fcnet_activation": "relu",
+}
 _ATARI: dict[str, Any] = _USUAL | {
     "env_config": {"repeat_action_probability": 0.0, "episodic_life": True},
     "clip_rewards": True,
@@ -139,13 +145,7 @@ _ATARI: dict[str, Any] = _USUAL | {
     "vf_loss_coeff": 0.5,
     "entropy_coeff": 0.01,
     "grad_clip": 0.5,
-    "model_config": {
-        "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
-        "conv_activation": "relu",
-        "head_fcnet_hiddens": [512],
-        "head_fcnet_activation": "relu",
-        "vf_share_layers": True,
-    },
+    "model_config": {**ATARI_NETWORK, "vf_share_layers": True},
 }
 
 
