@@ -234,10 +234,8 @@ class Algorithm(Checkpointable):
         names = (type(self).__name__, env_name(config.env))
         # Of joined processes, which all know every result, the first one writes.
         writes = num_joined_processes() == 1 or jax.process_index() == 0
-        loggers: Any = config.loggers  # a dict, whatever they were given as
-        if not writes:
-            return RunOutput(*names, self._reported_config)
-        return RunOutput(*names, self._reported_config, config.results_dir, loggers)
+        where: Any = (config.results_dir, config.loggers) if writes else ()
+        return RunOutput(*names, self._reported_config, *where)
 
     def _reported(self) -> dict[str, Any]:
         """The last result, with the counters as they are now: what `metrics.peek` finds beside what is logged there."""

@@ -115,8 +115,7 @@ def draw(
     Raises:
         ValueError: If `path` has another end.
     """
-    if path is not None:
-        checked_figure_path(path)
+    target = None if path is None else checked_figure_path(path)
     figure = ax.figure if ax is not None else RunFigure(figsize=(width, height), layout="constrained")
     axes: Axes = ax if ax is not None else figure.subplots()
     num_before = sum(not str(line.get_label()).startswith("_") for line in axes.lines)
@@ -137,8 +136,8 @@ def draw(
         columns = max(1, min(len(labels), 72 // (longest + 6)))
         figure.legends.clear()
         figure.legend(loc="outside lower center", frameon=False, fontsize=9.5, ncols=columns)
-    if path is not None:
-        _save(figure, checked_figure_path(path))
+    if target is not None:
+        _save(figure, target)
     return figure
 
 

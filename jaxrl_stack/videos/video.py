@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxrl_stack.videos.encoding import checked_path, write_video
+from jaxrl_stack.videos.encoding import write_video
 from jaxrl_stack.videos.episodes import RecordedEpisode, captioned
 
 _MOST_BYTES = 30_000_000
@@ -76,7 +76,6 @@ def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str]
         ValueError: No episodes, another suffix, frames that are no images, or `fps` is not positive.
         ImportError: Pillow is not installed.
     """
-    checked_path(path)
     rewards = [np.asarray(episode.rewards, np.float64) for episode in episodes]
     written = write_video(captioned(episodes, fps), path, fps)
     return Video(
