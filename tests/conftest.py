@@ -74,8 +74,7 @@ def _uses_ray(file: pathlib.Path) -> bool:
 class WholeFiles(LoadScopeScheduling):
     """All tests of a file in one of xdist's workers, so that what they share is made once.
 
-    All files with actors are one worker's, too, which starts the only Ray. It mostly waits for actors, and the others
-    run the rest.
+    All files with actors are one worker's, too, which starts the only Ray.
     """
 
     def __init__(self, config: pytest.Config, log: Any):
@@ -99,7 +98,7 @@ def pytest_collection_finish() -> None:
     """Collecting garbage takes a tenth of the time of tests that trace programs; what is there now stays anyway."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
 
 
 _OF_RAY: list[float] = []

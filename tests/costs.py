@@ -57,7 +57,7 @@ def table(files: dict[str, list[float]]) -> str:
 def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", f"--junitxml={report}", *arguments]
+        command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", f"--junitxml={report}", *arguments]
         status = subprocess.run(command, cwd=ROOT.parent, check=False).returncode
         text = PAGE.read_text()
         PAGE.write_text(text[: text.index("| file |")] + table(rows(report)))

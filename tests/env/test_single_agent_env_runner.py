@@ -469,7 +469,7 @@ def test_hooks_come_in_order_with_their_arguments():
 
 
 def test_an_episode_without_end_does_not_grow_with_every_block(monkeypatch):
-    monkeypatch.setattr(live_episodes, "MOST_EARLIER_STEPS", 300)
+    monkeypatch.setattr(live_episodes, "MOST_EARLIER_STEPS", 100)
     monkeypatch.setattr(live_episodes, "JOINED_STEPS", 32)
     ended = []
 
@@ -484,9 +484,9 @@ def test_an_episode_without_end_does_not_grow_with_every_block(monkeypatch):
     for hooks in ({"on_episode_step": lambda **kwargs: None}, {"on_episode_end": on_episode_end}):
         endless = config_for(num_envs=1).environment(env_config={"length": 10**6}).callbacks(**hooks)
         runner = SingleAgentEnvRunner(config=endless)
-        for _ in range(400):
+        for _ in range(200):
             runner.sample_block(num_steps=1)
-        most = 2 + (300 // 32 + 1 if "on_episode_end" in hooks else 0)
+        most = 2 + (100 // 32 + 1 if "on_episode_end" in hooks else 0)
         assert num_episodes() - before <= most
         runner.stop()
         del runner
