@@ -47,19 +47,38 @@ def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
     return keys
 
 
-Domain = tuple[int, int, int] | jax.Array
-"""``(size, a, b)``: a range, and the sides of the smallest rectangle with ``a = ceil(sqrt(size))`` that covers it;
-uint32 ``[3]`` where they are only known when the program runs: division by numbers that it does not know is slower."""
+def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
+    """Where a random permutation of ``range(size)`` sends ``index``.
+
+    The domain is the smallest rectangle ``a x b`` with ``a = ceil(sqrt(size))`` that covers the range. It is at most
+    ``a - 1`` larger, so nearly every index lands inside at once; those that do not are sent on (cycle walking), which
+    keeps the map a bijection of the range.
+
+    Args:
+        index: uint32 array of any shape, each below ``size``.
+        size: Length of the permuted range, 1 to 2**31.
+        keys: uint32 ``[NUM_ROUNDS]``, or ``[..., NUM_ROUNDS]`` with the leading shape of ``index`` for one
+            permutation per element.
+
+    Returns:
+        uint32 array of the shape of ``index``.
+
+    Raises:
+        ValueError: If ``size`` is out of range.
+    """
+    size, a, b = domain(size)
+    out = _network(index, a, b, keys)
+    return out if a * b == size else _walk(out, size, a, b, keys)
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """What `permute` needs to know of the range to permute.
+    """What `permute_within` needs to know of the range to permute.
 
     Args:
         size: Length of the range, 1 to 2**31.
 
     Returns:
-        A `Domain`.
+        ``(size, a, b)``: the sides of the smallest rectangle with ``a = ceil(sqrt(size))`` that covers the range.
 
     Raises:
         ValueError: If ``size`` is out of range.
@@ -70,29 +89,20 @@ def domain(size: int) -> tuple[int, int, int]:
     return size, a, -(-size // a)
 
 
-def permute(index: jax.Array, domain: Domain, keys: jax.Array) -> jax.Array:
-    """Where a random permutation of a range sends ``index``.
-
-    The rectangle of the domain is at most ``a - 1`` larger than the range, so nearly every index lands inside at once;
-    those that do not are sent on (cycle walking), which keeps the map a bijection of the range.
+def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.Array:
+    """`permute` for a range whose length is only known when the program runs: the same result, with divisions by
+    numbers that the compiler does not know.
 
     Args:
-        index: uint32 array of any shape, each below the size of the range.
-        domain: `domain` of that size.
-        keys: uint32 ``[NUM_ROUNDS]``, or ``[..., NUM_ROUNDS]`` with the leading shape of ``index`` for one
-            permutation per element.
+        index: uint32 array of any shape, each below the size.
+        domain: uint32 ``[3]``, what `domain` returned as an array.
+        keys: As for `permute`.
 
     Returns:
         uint32 array of the shape of ``index``.
     """
     size, a, b = domain
-    out = _network(index, a, b, keys)
-    if isinstance(size, int) and a * b == size:
-        return out
-    # Send what landed outside of the range on, until all of it is inside.
-    return jax.lax.while_loop(
-        lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, _network(x, a, b, keys), x), out
-    )
+    return _walk(_network(index, a, b, keys), size, a, b, keys)
 
 
 def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
@@ -102,3 +112,10 @@ def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
         left = (left + _mix(right, keys[..., i]) % jnp.uint32(a)) % jnp.uint32(a)
         right = (right + _mix(left, keys[..., i + 1]) % jnp.uint32(b)) % jnp.uint32(b)
     return left * jnp.uint32(b) + right
+
+
+def _walk(out: jax.Array, size: Any, a: Any, b: Any, keys: jax.Array) -> jax.Array:
+    """Send what landed outside of the range on, until all of it is inside."""
+    return jax.lax.while_loop(
+        lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, _network(x, a, b, keys), x), out
+    )

@@ -1074,7 +1074,7 @@ def test_many_parameters_are_never_laid_end_to_end(rows_per_microbatch, monkeypa
         program = jax.make_jaxpr(fit, axis_env=[("devices", 2)])(
             host_view(learner.state), block, learner.settings(), counters.zero()
         )
-        largest.append(max(concatenated_sizes(program.jaxpr), default=0))
+        largest.append(max(concatenated_sizes(program.jaxpr)))
     num_params = sum(value.size for value in weights[0].values())
     assert largest[0] >= num_params and largest[1] < num_params / 2
     for ref, value in weights[0].items():

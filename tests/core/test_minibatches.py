@@ -7,21 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.core.learner.minibatches import PackedRows, minibatch_index, num_minibatches, shard_rows
+from jaxrl_stack.core.learner.minibatches import (
+    PackedRows,
+    epoch_keys,
+    minibatch_index,
+    minibatch_index_within,
+    num_minibatches,
+    shard_rows,
+)
 from jaxrl_stack.ops import permutation
 
 
 def stream(num_rows, size, num_epochs, num_shards=1, first_shard=0, shuffle=True):
-    """Row numbers of all minibatches, ``[steps, S, m]``, and the round keys of every epoch and shard."""
+    """Row numbers of all minibatches, ``[steps, S, m]``, and the round keys."""
     steps = num_minibatches(num_rows, size, num_epochs)
 
     @jax.jit
     def run(key, shards, steps):
         seed = permutation.round_keys(key)
-        domain = permutation.domain(num_rows)
-        rows = jax.vmap(lambda step: minibatch_index(step, size, domain, seed if shuffle else None, shards))(steps)
-        epochs = jnp.arange(-(-len(steps) * size // num_rows), dtype=jnp.uint32)
-        return rows, permutation.derive_keys(seed, epochs[:, None, None], shards[None, :, None])
+        keys = epoch_keys(seed, -(-len(steps) * size // num_rows), shards) if shuffle else None
+        return jax.vmap(lambda step: minibatch_index(step, size, num_rows, keys))(steps), keys
 
     shards = np.arange(first_shard, first_shard + num_shards, dtype=np.uint32)
     rows, keys = run(jax.random.key(3), shards, np.arange(steps, dtype=np.uint32))
@@ -40,7 +45,7 @@ def test_row_p_of_the_stream_is_row_p_mod_n_of_the_epochs_permutation(num_rows, 
     rows, keys = stream(num_rows, size, num_epochs)
     assert rows.shape == (num_minibatches(num_rows, size, num_epochs), 1, size)
     flat = rows.reshape(-1)
-    permute = jax.jit(lambda rows, keys: permutation.permute(rows, permutation.domain(num_rows), keys))
+    permute = jax.jit(lambda rows, keys: permutation.permute(rows, num_rows, keys))
     permutations = [np.asarray(permute(np.arange(num_rows, dtype=np.uint32), of_epoch)) for of_epoch in keys[:, 0]]
     expected = [permutations[p // num_rows][p % num_rows] for p in range(len(flat))]
     np.testing.assert_array_equal(flat, expected)
@@ -61,7 +66,9 @@ def test_without_shuffling_rows_keep_their_order():
 def test_the_stream_is_the_same_where_the_number_of_rows_is_an_argument(shuffle):
     shards = np.arange(2, dtype=np.uint32)
     seed = jax.jit(permutation.round_keys)(jax.random.key(3)) if shuffle else None
-    index = jax.jit(lambda steps, domain: jax.vmap(lambda step: minibatch_index(step, 8, domain, seed, shards))(steps))
+    index = jax.jit(
+        lambda steps, domain: jax.vmap(lambda step: minibatch_index_within(step, 8, domain, seed, shards))(steps)
+    )
     for num_rows in (5, 16, 21):
         rows, _ = stream(num_rows, 8, 4, num_shards=2, shuffle=shuffle)
         domain = np.array(permutation.domain(num_rows), np.uint32)

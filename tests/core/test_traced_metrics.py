@@ -73,6 +73,7 @@ def test_metrics_are_a_monoid_over_parts_minibatches_and_devices():
     assert values(two.with_part(four)) == {"last": 6.0, "mean": 6.0, "sum": 6.0, "min": 2.0, "max": 4.0}
     of_two = {"last": 4.0, "mean": 3.0, "sum": 6.0, "min": 2.0, "max": 4.0}
     history = jax.tree.map(lambda *x: jnp.stack(x), two, four)
+    assert values(history.over_minibatches()) == of_two
     one_by_one = Metrics.with_minibatch(Metrics.with_minibatch(two.before_minibatches(), two), four)
     assert values(Metrics.after_minibatches(one_by_one, jnp.uint32(2))) == of_two
     over_devices = jax.pmap(lambda metrics: metrics.values("devices"), axis_name="devices", devices=jax.devices()[:2])

@@ -5,10 +5,7 @@ import pytest
 
 from jaxrl_stack.ops import permutation
 
-round_keys = jax.jit(permutation.round_keys)
-permute = jax.jit(
-    lambda index, size, keys: permutation.permute(index, permutation.domain(size), keys), static_argnums=1
-)
+permute, round_keys = jax.jit(permutation.permute, static_argnums=1), jax.jit(permutation.round_keys)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100, 138, 997, 4096, 8192])
@@ -59,14 +56,16 @@ def test_one_permutation_per_element():
 @pytest.mark.parametrize("size", [0, -3, 2**31 + 1])
 def test_a_size_out_of_range_is_refused(size):
     with pytest.raises(ValueError, match=f"size={size}"):
-        permutation.domain(size)
+        permutation.permute(jnp.zeros(1, jnp.uint32), size, jnp.zeros(permutation.NUM_ROUNDS, jnp.uint32))
 
 
 def test_the_size_can_be_an_argument():
-    permute_within = jax.jit(permutation.permute)
+    permute_within = jax.jit(permutation.permute_within)
     keys = round_keys(jax.random.key(5))
     index = jnp.arange(16, dtype=jnp.uint32)
     for size in (16, 17, 138, 4096):
         expected = permute(index, size, keys)
         domain = np.array(permutation.domain(size), np.uint32)
         np.testing.assert_array_equal(permute_within(index, domain, keys), expected)
+    with pytest.raises(ValueError, match="size=0"):
+        permutation.domain(0)

@@ -133,27 +133,63 @@ class WholeRows:
         return self.columns[name]
 
 
-def minibatch_index(
-    step: jax.Array, size: int, domain: permutation.Domain, seed: jax.Array | None, shards: jax.Array | None
-) -> jax.Array:
+def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
+    """Round keys of the permutation of every epoch and shard.
+
+    Args:
+        seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update.
+        num_epochs: Number of epochs that the minibatches reach into.
+        shards: uint32 ``[S_local]``, global numbers of the shards that live here.
+
+    Returns:
+        uint32 ``[num_epochs, S_local, NUM_ROUNDS]``.
+    """
+    epochs = jnp.arange(num_epochs, dtype=jnp.uint32)
+    return permutation.derive_keys(seed, epochs[:, None, None], shards[None, :, None])
+
+
+def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array | None) -> jax.Array:
     """Row numbers of one minibatch in every local shard.
 
     Args:
         step: uint32 scalar, number of the minibatch in the update.
         size: Rows per minibatch and shard, ``m``.
-        domain: `permutation.domain` of the rows per shard.
+        num_rows: Rows per shard, ``N``.
+        keys: uint32 ``[num_epochs, S_local, NUM_ROUNDS]`` from `epoch_keys`; None keeps the order of the rows.
+
+    Returns:
+        uint32 ``[S_local, m]`` (``[1, m]`` without keys; broadcast it).
+    """
+    position = step * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
+    row = position % jnp.uint32(num_rows)
+    if keys is None:
+        return row[None]
+    if num_rows % size == 0:
+        # A minibatch never straddles epochs: one set of round keys per shard.
+        epoch_key = keys[(step * jnp.uint32(size)) // jnp.uint32(num_rows)]
+        return jax.vmap(lambda k: permutation.permute(row, num_rows, k))(epoch_key)
+    epoch_key = keys[position // jnp.uint32(num_rows)]  # [m, S, NUM_ROUNDS]
+    return jax.vmap(lambda k: permutation.permute(row, num_rows, k), in_axes=1)(epoch_key)
+
+
+def minibatch_index_within(
+    step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
+) -> jax.Array:
+    """`minibatch_index` where the number of rows is only known when the program runs: the same row numbers.
+
+    Args:
+        step: uint32 scalar, number of the minibatch in the update.
+        size: Rows per minibatch and shard, ``m``.
+        domain: uint32 ``[3]``, `permutation.domain` of the rows per shard.
         seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update; None keeps the order of the rows.
-        shards: uint32 ``[S_local]``, global numbers of the shards that live here; None without a seed.
+        shards: uint32 ``[S_local]``, global numbers of the shards that live here.
 
     Returns:
         uint32 ``[S_local, m]`` (``[1, m]`` without a seed; broadcast it).
     """
-    num_rows = domain[0]
     position = step * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
-    epoch, row = position // jnp.uint32(num_rows), position % jnp.uint32(num_rows)
-    if seed is None or shards is None:
+    epoch, row = position // domain[0], position % domain[0]
+    if seed is None:
         return row[None]
-    if isinstance(num_rows, int) and num_rows % size == 0:
-        epoch = epoch[:1]  # A minibatch never straddles epochs: one set of round keys per shard.
-    keys = permutation.derive_keys(seed, epoch[:, None, None], shards[None, :, None])  # [m or 1, S, NUM_ROUNDS]
-    return jax.vmap(lambda k: permutation.permute(row, domain, k), in_axes=1)(keys)
+    keys = permutation.derive_keys(seed, epoch[:, None, None], shards[None, :, None])  # [m, S, NUM_ROUNDS]
+    return jax.vmap(lambda k: permutation.permute_within(row, domain, k), in_axes=1)(keys)

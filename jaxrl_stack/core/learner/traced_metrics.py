@@ -230,6 +230,12 @@ class Metrics:
 
     # -------------------------------------------------------------------------------------------------- minibatches
 
+    def over_minibatches(self) -> Metrics:
+        """One of a history, ``[num_minibatches, ...]``."""
+        reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
+        numbers = {how: tuple(map(reducers[how], own)) for how, own in self.numbers.items()}
+        return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
+
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
         """Before the first of minibatches that come one by one: what is reduced, and the rounding errors of sums."""
         start = self.nothing()
@@ -249,10 +255,10 @@ class Metrics:
         return latest._with(numbers), errors
 
     @staticmethod
-    def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: int | jax.Array) -> Metrics:
+    def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: jax.Array) -> Metrics:
         """After the last of `num_minibatches` (a scalar)."""
         metrics, _ = reduced
-        number = jnp.float32(num_minibatches)
+        number = num_minibatches.astype(jnp.float32)
         return metrics._with(
             {how: tuple(x / number for x in own) for how, own in metrics.numbers.items() if how == "mean"}
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
@@ -18,12 +17,20 @@ from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_
 from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.loss_hooks import LossHooks, Trace
-from jaxrl_stack.core.learner.minibatches import PackedRows, WholeRows, minibatch_index, shard_rows
+from jaxrl_stack.core.learner.minibatches import (
+    PackedRows,
+    WholeRows,
+    epoch_keys,
+    minibatch_index,
+    minibatch_index_within,
+    shard_rows,
+)
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.traced_metrics import LR_KEY, MetricKey, Metrics, put_setting
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.rl_module.sequences import as_chunks, leading_axes, steps_per_item
 from jaxrl_stack.ops import permutation, reductions
+from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.utils.live_inputs import once_of, traced_once
 from jaxrl_stack.utils.profiling import LEARNER_CONNECTOR
@@ -113,12 +120,8 @@ class Update:
         traced = jax.make_jaxpr(step.losses, return_shape=True)(*arguments)
         read = step.replay_losses(once_of(step.losses, arguments, *traced))
         rows = {mid: PackedRows(columns, read[mid]) for mid, columns in shards_of.items()}
-        if row_counts is None:
-            domains = {mid: permutation.domain(own.num_rows) for mid, own in rows.items()}
-            row_counts = RowCounts(
-                domains, max(plan.num_steps(own.num_rows, lengths[mid]) for mid, own in rows.items())
-            )
-        index_of = _minibatches(state, row_counts.domains, sizes, plan, axis_name)
+        num_steps = max(plan.num_steps(own.num_rows, lengths[mid]) for mid, own in rows.items())
+        index_of = _minibatches(state, rows, sizes, num_steps, plan, axis_name, row_counts)
 
         # A few parameters go through the loop as one vector: XLA then works on it as a whole.
         start, unpack = as_vector(state.params)
@@ -131,7 +134,11 @@ class Update:
             (params, rest, optimizers), logged = step((unpack(carry[0]), *carry[1:]), rows, index)
             return (as_vector(params)[0], rest, optimizers), logged.collect()
 
-        carry, metrics = _scan(body, (start, rest, state.optimizers), row_counts.num_steps)
+        carry = (start, rest, state.optimizers)
+        if row_counts is None:
+            carry, metrics = _scan(body, carry, num_steps)
+        else:
+            carry, metrics = _scan_while(body, carry, row_counts.num_steps)
         carry = (unpack(carry[0]), *carry[1:])
         return self._ended(started, carry, metrics, timesteps, axis_name)
 
@@ -321,43 +328,64 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
 
 def _minibatches(
     state: LearnerState,
-    domains: Mapping[ModuleID, permutation.Domain],
+    rows: Mapping[ModuleID, PackedRows],
     sizes: Mapping[ModuleID, int],
+    num_steps: int,
     plan: UpdatePlan,
     axis_name: str | None,
+    row_counts: RowCounts | None,
 ) -> Callable[[ModuleID, jax.Array], jax.Array]:
     """``(module_id, number of a minibatch) -> its rows in every local shard``, uint32 ``[S, m]`` or ``[1, m]``."""
-    seed = shards = None
+    seed: Any = None
+    shards: Any = None
     is_divided = plan.minibatch_size is not None
     if plan.shuffle and is_divided and (plan.num_epochs > 1 or plan.num_total_minibatches > 0):
         local_shards = plan.num_shards // plan.num_devices
         seed = permutation.round_keys(_update_key(state, 3))
         first = jnp.uint32(0) if axis_name is None else jax.lax.axis_index(axis_name).astype(jnp.uint32)
         shards = first * jnp.uint32(local_shards) + jnp.arange(local_shards, dtype=jnp.uint32)
-    return lambda mid, number: minibatch_index(number, sizes[mid], domains[mid], seed, shards)
+    if row_counts is not None:
+        domains = row_counts.domains
+        return lambda mid, number: minibatch_index_within(number, sizes[mid], domains[mid], seed, shards)
+    keys: dict[ModuleID, Any] = dict.fromkeys(rows)
+    if seed is not None:
+        keys = {mid: epoch_keys(seed, -(-num_steps * sizes[mid] // r.num_rows), shards) for mid, r in rows.items()}
+    return lambda mid, number: minibatch_index(number, sizes[mid], rows[mid].num_rows, keys[mid])
 
 
-def _scan(
-    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int | jax.Array
-) -> tuple[Any, Metrics]:
+def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:
     """Run the minibatches of an update.
 
     Args:
         body: ``(carry, number of the minibatch) -> (carry, its metrics)``.
         carry: Before the first minibatch.
-        num_steps: How many there are, at least 1; uint32 where that is only known when the program runs.
+        num_steps: How many there are.
 
     Returns:
         ``(carry, metrics of all minibatches)``.
     """
+
+    def one_step(carry, number):
+        carry, metrics = body(carry, number)
+        return carry, Flat.of(metrics)
+
+    carry, history = jax.lax.scan(one_step, carry, jnp.arange(num_steps, dtype=jnp.uint32))
+    return carry, jax.vmap(Flat.tree)(history).over_minibatches()
+
+
+def _scan_while(
+    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: jax.Array
+) -> tuple[Any, Metrics]:
+    """`_scan` where the number of minibatches, uint32 of at least 1, is only known when the program runs."""
     once = traced_once(body, carry, jnp.uint32(0))
 
-    def one_step(number, state):
-        carry, reduced = state
+    def one_step(state):
+        number, carry, reduced = state
         carry, metrics = once.call(carry, number)
-        return carry, Metrics.with_minibatch(reduced, metrics)
+        return number + jnp.uint32(1), carry, Metrics.with_minibatch(reduced, metrics)
 
     _, nothing = once.out
-    steps = num_steps if isinstance(num_steps, jax.Array) else np.uint32(num_steps)
-    carry, reduced = jax.lax.fori_loop(np.uint32(0), steps, one_step, (carry, nothing.before_minibatches()))
+    _, carry, reduced = jax.lax.while_loop(
+        lambda state: state[0] < num_steps, one_step, (jnp.uint32(0), carry, nothing.before_minibatches())
+    )
     return carry, Metrics.after_minibatches(reduced, num_steps)

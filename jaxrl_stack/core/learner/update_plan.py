@@ -63,11 +63,11 @@ class UpdatePlan:
 
 @struct.dataclass
 class RowCounts:
-    """How many rows a batch has. Of a padded one they are arrays, so that another number is the same program.
+    """How many rows a padded batch really has: arrays, so that another number is the same program.
 
     Attributes:
-        domains: ``{module_id: permutation.Domain}`` of the rows per shard.
-        num_steps: int or uint32 scalar, gradient steps to make; the same on all devices.
+        domains: ``{module_id: uint32 [3]}``, `permutation.domain` of the rows per shard.
+        num_steps: uint32 scalar, gradient steps to make; the same on all devices.
     """
 
     domains: dict[str, Any]
