@@ -1,4 +1,4 @@
-"""The environments of this package for the host: the same dynamics behind gymnasium's interface.
+"""The environments of this package for the host: the same dynamics with gymnasium's interface.
 
 ``environment("envs.gymnasium_versions:GymnasiumCounterEnv", env_config={"terminate_at": 5})`` is sampled by runners.
 """

@@ -591,7 +591,7 @@ def test_rewards_are_clipped_where_the_learner_reads_them(driver, clip):
         own = np.broadcast_to(mask, rewards.shape)
         np.testing.assert_array_equal(rewards[own], expected(obs[..., 0] + 1)[own])
     assert CLIPPED
-    # Everybody else sees the environment's own rewards.
+    # Everything else sees the environment's own rewards.
     assert result["env_runners"]["episode_return_max"] == 15.0
     if driver != "blocks":
         runner = algo if driver == "device" else algo.env_runner

@@ -1,4 +1,4 @@
-"""JAX environments behind gymnasium's interface: the same dynamics, the same keys, the same trajectory."""
+"""JAX environments with gymnasium's interface: the same dynamics, the same keys, the same trajectory."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_unknown_ids_settings_and_prefixes_are_told_what_there_is(installed):
         resolve_env("wrong/x").make()
     with pytest.raises(ModuleNotFoundError) as error:
         resolve_env("gone/x").make()
-    assert error.value.__notes__ == ["Raised while not_there_at_all:MyEnv, behind the prefix 'gone/', was imported."]
+    assert error.value.__notes__ == ["Raised while not_there_at_all:MyEnv of the prefix 'gone/' was imported."]
 
 
 def test_errors_inside_of_a_suite_name_suite_and_version(installed, capsys, monkeypatch):

@@ -57,5 +57,5 @@ def test_in_a_loop_all_of_them_have_the_order_of_axes_that_fast_kernels_take():
     text = jax.jit(loop).lower(*shapes).compile().as_text()
     orders = set(re.findall(r"dim_labels=([\w>-]+)", text))
     assert orders == ({"b01f_01io->b01f"} if jax.default_backend() == "cpu" else orders)
-    # Nobody asks for the gradient of images: two convolutions are there, of which one is the gradient of the kernel.
+    # The gradient of images is not needed: two convolutions are there, of which one is the gradient of the kernel.
     assert text.count("dim_labels=") == 2

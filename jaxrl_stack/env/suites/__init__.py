@@ -46,7 +46,7 @@ class Suite:
         try:
             found = pkgutil.resolve_name(self.env_class)
         except Exception as error:
-            error.add_note(f"Raised while {self.env_class}, behind the prefix '{self.prefix}/', was imported.")
+            error.add_note(f"Raised while {self.env_class} of the prefix '{self.prefix}/' was imported.")
             raise
         if not (isinstance(found, type) and issubclass(found, SuiteEnv)):
             raise TypeError(
