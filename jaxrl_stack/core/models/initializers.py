@@ -201,9 +201,6 @@ def _torch_kaiming(distribution: str) -> Callable[..., Draw]:
     return factory
 
 
-_GLOROT, _LECUN, _HE = (1.0, "fan_avg"), (1.0, "fan_in"), (2.0, "fan_in")
-_SCALED = {"glorot": _GLOROT, "xavier": _GLOROT, "lecun": _LECUN, "he": _HE, "kaiming": _HE}
-"""Scale and mode of variance scaling, by what stands before ``"_uniform"`` and ``"_normal"``."""
 _INITIALIZERS: dict[str, Callable[..., Draw]] = {
     # jax.nn.initializers
     "zeros": lambda: _constant(0.0),
@@ -216,11 +213,16 @@ _INITIALIZERS: dict[str, Callable[..., Draw]] = {
     ),
     "variance_scaling": _variance_scaling,
     "orthogonal": _orthogonal,
-    **{
-        f"{name}_{kind}": functools.partial(_variance_scaling, *scale_and_mode, distribution)
-        for name, scale_and_mode in _SCALED.items()
-        for kind, distribution in (("uniform", "uniform"), ("normal", "truncated_normal"))
-    },
+    "glorot_uniform": lambda: _variance_scaling(1.0, "fan_avg", "uniform"),
+    "glorot_normal": lambda: _variance_scaling(1.0, "fan_avg", "truncated_normal"),
+    "xavier_uniform": lambda: _variance_scaling(1.0, "fan_avg", "uniform"),
+    "xavier_normal": lambda: _variance_scaling(1.0, "fan_avg", "truncated_normal"),
+    "lecun_uniform": lambda: _variance_scaling(1.0, "fan_in", "uniform"),
+    "lecun_normal": lambda: _variance_scaling(1.0, "fan_in", "truncated_normal"),
+    "he_uniform": lambda: _variance_scaling(2.0, "fan_in", "uniform"),
+    "he_normal": lambda: _variance_scaling(2.0, "fan_in", "truncated_normal"),
+    "kaiming_uniform": lambda: _variance_scaling(2.0, "fan_in", "uniform"),
+    "kaiming_normal": lambda: _variance_scaling(2.0, "fan_in", "truncated_normal"),
     # torch.nn.init
     "zeros_": lambda: _constant(0.0),
     "ones_": lambda: _constant(1.0),
