@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_stack.acting.episode_window import EpisodeWindow, RunningEpisodes
+from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
+from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import at_chunk_starts

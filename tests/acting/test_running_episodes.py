@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.acting.episode_window import RunningEpisodes
+from jaxrl_stack.acting.running_episodes import RunningEpisodes
 
 extend = jax.jit(RunningEpisodes.extend)
 
