@@ -679,18 +679,23 @@ class Learner(OldUpdates, StoredLearner):
 
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
         """Numbers of parameters of every module, and of all of them together."""
-        prefixes = {mid: f"{mid}/" for mid in self.template} | {ALL_MODULES: ""}
-        return {
-            name: {
-                "num_trainable_parameters": sum(
-                    p.size for ref, p in self.pure.params.items() if ref.startswith(prefix)
-                ),
-                "num_non_trainable_parameters": sum(
-                    r.size for ref, r in self.pure.rest.items() if ref.startswith(prefix)
-                ),
-            }
-            for name, prefix in prefixes.items()
-        }
+        if self._num_parameters is None:
+
+            def count(params: Any, rest: Any) -> dict[str, int]:
+                return {
+                    "num_trainable_parameters": sum(p.size for p in params),
+                    "num_non_trainable_parameters": sum(r.size for r in rest),
+                }
+
+            pure = self.pure
+            self._num_parameters = {
+                mid: count(
+                    [pure.params[ref] for ref in pure.module_refs(mid)],
+                    [leaf for ref, leaf in pure.rest.items() if ref.startswith(f"{mid}/")],
+                )
+                for mid in self.template
+            } | {ALL_MODULES: count(pure.params.values(), pure.rest.values())}
+        return self._num_parameters
 
     # ------------------------------------------------------------------------------------------------------------ other
 

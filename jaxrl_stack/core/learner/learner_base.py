@@ -132,6 +132,7 @@ class LearnerBase:
         self._state: LearnerState | None = None
         self._settings_on_device: Any = None
         self._counted: tuple[LearnerState | None, int] = (None, 0)
+        self._num_parameters: dict[str, dict[str, int]] | None = None
         self._steps_trained = StepsTrained()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self._forget_updates()
@@ -179,6 +180,7 @@ class LearnerBase:
             self._check_module(module_id, module[module_id])
         self.template = module
         self.pure = PureModule(module)
+        self._num_parameters = None
 
     def _check_module(self, module_id: ModuleID, module: RLModule) -> None:
         if not self._has_loss_of_algorithm(module):
