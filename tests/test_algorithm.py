@@ -757,7 +757,7 @@ def test_advantages_are_exact_through_stateful_connectors_terminations_and_time_
 
 def test_eager_runs_equal_compiled_ones():
     def run(disable_jit):
-        config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=4, num_epochs=1)
+        config = tiny(EndingsEnv, train_batch_size_per_learner=4, minibatch_size=2, num_epochs=1)
         config.env_runners(num_envs_per_env_runner=2).debugging(disable_jit=disable_jit)
         algo = config.build_algo()
         algo.train()
