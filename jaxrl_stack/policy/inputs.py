@@ -6,7 +6,7 @@ import abc
 import itertools
 import os
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gymnasium as gym
 import jax
@@ -19,8 +19,17 @@ from jaxrl_stack.videos.encoding import checked_path
 from jaxrl_stack.videos.episodes import check_num_episodes
 from jaxrl_stack.videos.video import Video, make_video
 
-State = TypeVar("State", bound=Any)
-"""What a policy remembers of running episodes; its `num_envs` says how many environments it is of."""
+
+class ActingState(Protocol):
+    """What a policy remembers of running episodes."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments it is of."""
+        ...
+
+
+State = TypeVar("State", bound=ActingState)
 
 
 class Given(NamedTuple):
