@@ -46,6 +46,7 @@ class ModelConfig(abc.ABC):
     def output_dims(self) -> tuple[int, ...]:
         """Shape of one output."""
 
+    @abc.abstractmethod
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The model.
 
@@ -56,12 +57,19 @@ class ModelConfig(abc.ABC):
         Raises:
             ValueError: For settings that do not fit together; the message names them.
         """
+
+
+class _OwnConfig(ModelConfig):
+    """A config of this package."""
+
+    def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         if framework != "jax":
             raise ValueError(f"framework={framework!r}: models are built with framework='jax' only.")
         return self._build(rngs)
 
+    @abc.abstractmethod
     def _build(self, rngs: nnx.Rngs) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} does not override build(framework, *, rngs).")
+        """The model."""
 
 
 def _flat_dim(config: ModelConfig) -> int:
@@ -106,7 +114,7 @@ def _convolutions(config: Any, prefix: str, filters: Sequence[Filter]) -> list[L
 
 
 @dataclasses.dataclass
-class _LayersConfig(ModelConfig):
+class _LayersConfig(_OwnConfig):
     """Hidden layers, then an output layer unless `output_layer_dim` is None.
 
     Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
@@ -209,7 +217,7 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
 
 
 @dataclasses.dataclass
-class CNNEncoderConfig(ModelConfig):
+class CNNEncoderConfig(_OwnConfig):
     """A `CNNEncoder`. `input_dims` is the shape of an image, `[height, width, channels]`.
 
     Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
@@ -270,7 +278,7 @@ class CNNEncoderConfig(ModelConfig):
 
 
 @dataclasses.dataclass
-class CNNTransposeHeadConfig(ModelConfig):
+class CNNTransposeHeadConfig(_OwnConfig):
     """A `CNNTransposeHead`, which makes images of vectors. `input_dims` is the shape of a vector, `[d]`.
 
     The last convolution has a bias, and neither a layer normalisation nor an activation. What is said of initializers
@@ -324,7 +332,7 @@ class CNNTransposeHeadConfig(ModelConfig):
 
 
 @dataclasses.dataclass
-class RecurrentEncoderConfig(ModelConfig):
+class RecurrentEncoderConfig(_OwnConfig):
     """A `RecurrentEncoder`: an encoder of single observations, if there is one, then LSTM or GRU layers.
 
     `input_dims` is the shape of an observation, `[d]`; with a tokenizer it is not read.
@@ -418,7 +426,7 @@ class MultiStreamEncoderConfig(_LayersConfig):
 
 
 @dataclasses.dataclass
-class ActorCriticEncoderConfig(ModelConfig):
+class ActorCriticEncoderConfig(_OwnConfig):
     """An `ActorCriticEncoder`.
 
     Args:
