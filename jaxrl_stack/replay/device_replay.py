@@ -5,22 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import STEP_COLUMNS, Columns
 from jaxrl_stack.ops import packing
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.ops.returns import clipped_rewards
 from jaxrl_stack.replay import arithmetic, device_priorities
 from jaxrl_stack.replay.arithmetic import N_STEP, WEIGHTS
-from jaxrl_stack.utils.memory import MemoryEstimate, bytes_of_shapes
+from jaxrl_stack.utils.memory import MemoryEstimate, available_memory, bytes_of_shapes, require_memory
+
+if TYPE_CHECKING:
+    from jaxrl_stack.utils.devices import Device
 
 _NUM_BEFORE = "num_before"
 _STORED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_READ = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS})
+_NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
 
 _OWN_FINALS_BYTES = 2**27
 """Up to so many bytes, every step keeps the observation that it led to beside its own."""
@@ -180,10 +185,8 @@ class DeviceReplay:
             an observation are those of the steps before it in its episode, before which they are zeros.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
 
-    Sizes and rollouts are those of a config that was validated, and are not looked at again here.
-
     Raises:
-        ValueError: If the capacity is above 2**30.
+        ValueError: If an argument is out of range.
     """
 
     capacity: int
@@ -197,8 +200,30 @@ class DeviceReplay:
     extra_columns: tuple[str, ...] = ()
 
     def __post_init__(self):
+        for name in ("capacity", "num_envs", "batch_size", "num_frames"):
+            if not arithmetic.is_int(getattr(self, name)) or getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be an int >= 1.")
+        _, high = self._n_steps
+        if high > self.num_rows:
+            raise ValueError(
+                f"capacity={self.capacity} holds {self.num_rows} steps of each of num_envs={self.num_envs} "
+                f"environments, and n_step={self.n_step!r} needs {high}: raise the capacity or use fewer environments."
+            )
         if self.capacity > 2**30:
             raise ValueError(f"capacity={self.capacity} is above 2**30 on one device: lower it or use more devices.")
+        if self.alpha is not None and not 0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha={self.alpha!r} must be a number >= 0, or None for uniform draws.")
+        slots = self.num_final_obs
+        if slots is not None and not (arithmetic.is_int(slots) and self.num_envs <= slots <= self.capacity):
+            raise ValueError(
+                f"num_final_obs={slots!r} must be from num_envs={self.num_envs}, so that the newest row is always "
+                f"there, to capacity={self.capacity}, or None."
+            )
+        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
+        if isinstance(self.extra_columns, str) or taken:
+            raise ValueError(
+                f"extra_columns={self.extra_columns!r} must be a tuple of column names other than {sorted(taken)}."
+            )
 
     @property
     def num_rows(self) -> int:
@@ -235,6 +260,20 @@ class DeviceReplay:
             sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps) / steps)
         return MemoryEstimate("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, sizes)
 
+    def require_memory(self, columns: Mapping[str, Any], device: Device) -> None:
+        """Refuse, before anything is allocated, what the device cannot hold.
+
+        Args:
+            columns: As in `init`; ``jax.eval_shape`` of a rollout knows them.
+            device: Where the state will be.
+
+        Raises:
+            ValueError: With the numbers and what to change.
+        """
+        require_memory(
+            self.memory_estimate(columns), available_memory(device), where=f"are free on {device}", remedy=REMEDY
+        )
+
     # ------------------------------------------------------------------------------------------------ filling the state
 
     def init(self, columns: Mapping[str, Any]) -> ReplayState:
@@ -243,6 +282,9 @@ class DeviceReplay:
         Args:
             columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
                 shapes after T and B, and their dtypes, count. Columns that are not stored are passed over.
+
+        Raises:
+            ValueError: If a column is missing or has another B.
         """
         step = self._step_of(columns)
         kept = self._kept_of(step[Columns.OBS])
@@ -288,8 +330,18 @@ class DeviceReplay:
             columns: ``{column: pytree [T, B, ...]}``, T from 1 to L: obs, actions, rewards, terminateds, truncateds;
                 final_obs, read where an episode is truncated and in the last row; the extra columns. A new priority is
                 the largest that was ever set.
+
+        Raises:
+            ValueError: If a column is missing, or T or B is out of range.
         """
+        self._step_of(columns)
         num_steps = columns[Columns.REWARDS].shape[0]
+        if not 1 <= num_steps <= self.num_rows:
+            raise ValueError(
+                f"A rollout of {num_steps} steps cannot be added to a replay buffer with {self.num_rows} steps of each "
+                f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
+                f"shorter fragments."
+            )
         terminateds, truncateds = (columns[name].astype(bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS))
         has_final = truncateds & ~terminateds
         ends = jnp.where(terminateds, jnp.where(truncateds, _BOTH, _TERMINATED), _GOES_ON)
@@ -552,7 +604,12 @@ class DeviceReplay:
             extra columns; and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens,
             int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is one of the
             extra columns.
+
+        Raises:
+            ValueError: If a length is out of range.
         """
+        if not (arithmetic.is_int(length) and length >= 1 and arithmetic.is_int(burn_in) and burn_in >= 0):
+            raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
         ages, envs, weights = self._draw(state, random.items, beta, axis_name)
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
@@ -752,6 +809,27 @@ class DeviceReplay:
 
     def _step_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Shapes and dtypes of one stored step."""
+        if Columns.LOSS_MASK in columns:
+            raise ValueError(
+                "Replay on the device takes rollouts of environments that reset in the same step, and these have a "
+                "loss_mask: use the actor driver."
+            )
+        missing = sorted((_READ | set(self.extra_columns)) - columns.keys())
+        if missing:
+            raise ValueError(f"The rollout lacks the columns {missing}; it has {sorted(columns)}.")
+        for name in (*_READ, *self.extra_columns):
+            for leaf in jax.tree.leaves(columns[name]):
+                if len(leaf.shape) < 2 or leaf.shape[1] != self.num_envs:
+                    raise ValueError(
+                        f"Column {name!r} has shape {tuple(leaf.shape)}, and a replay buffer of num_envs="
+                        f"{self.num_envs} takes [T, {self.num_envs}, ...]."
+                    )
+        for leaf in jax.tree.leaves(columns[Columns.OBS]):
+            if self.num_frames > 1 and (len(leaf.shape) < 3 or leaf.shape[-1] % self.num_frames):
+                raise ValueError(
+                    f"Observations of shape {tuple(leaf.shape[2:])} are not num_frames={self.num_frames} frames side "
+                    f"by side along their last axis: use num_frames=1."
+                )
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),
             {name: columns[name] for name in (*_STORED, *self.extra_columns)},

@@ -437,7 +437,7 @@ def test_state_round_trip_continues_bit_for_bit(replay, num_steps):
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, zip(states, samples, strict=True)))
 
 
-def test_memory_is_estimated_exactly():
+def test_memory_is_estimated_exactly_and_refused_with_numbers():
     columns = {
         "obs": jax.ShapeDtypeStruct((1, 4, 84, 84, 4), jnp.uint8),
         "final_obs": jax.ShapeDtypeStruct((1, 4, 84, 84, 4), jnp.uint8),
@@ -459,7 +459,42 @@ def test_memory_is_estimated_exactly():
         assert size - 64 <= estimate.num_bytes <= size + 3 * capacity
     assert DeviceReplay(capacity=10**6, num_envs=4, batch_size=1).memory_estimate(columns).num_bytes < 1.07e6 * frame
 
+    large = DeviceReplay(capacity=10**9, num_envs=4, batch_size=32)
+    with pytest.raises(ValueError, match=r"2\d\.\d TiB = 4 envs x 250,000,000 steps .* free on .*Lower"):
+        large.require_memory(columns, jax.devices()[0])
+    DeviceReplay(capacity=100, num_envs=4, batch_size=32).require_memory(columns, jax.devices()[0])
 
-def test_more_steps_than_numbers_of_rows_reach_are_refused():
-    with pytest.raises(ValueError, match="capacity=2147483648 is above 2\\*\\*30"):
-        DeviceReplay(capacity=2**31, num_envs=2, batch_size=4)
+
+BAD = {
+    "capacity": (dict(capacity=0), "capacity=0 must be an int >= 1"),
+    "n-step": (dict(n_step=(3, 3)), r"n_step=\(3, 3\) must be"),
+    "n-step-zero": (dict(n_step=0), "n_step=0 must be"),
+    "few-rows": (dict(n_step=6), "holds 5 steps of each of num_envs=2 .* n_step=6 needs 6"),
+    "alpha": (dict(alpha=-0.1), "alpha=-0.1 must be a number >= 0"),
+    "slots": (dict(num_final_obs=1), "num_final_obs=1 must be from num_envs=2"),
+    "extra": (dict(extra_columns=("new_obs",)), r"other than \['new_obs'\]"),
+    "large": (dict(capacity=2**31), "above 2\\*\\*30"),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_bad_settings_are_refused(case):
+    settings, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        DeviceReplay(**{"capacity": 10, "num_envs": 2, "batch_size": 4, **settings})
+
+
+def test_bad_rollouts_are_refused():
+    replay = DeviceReplay(capacity=10, num_envs=2, batch_size=4)
+    state = replay.init(Source(2, 0, 0, 0).rollout(1))
+    with pytest.raises(ValueError, match="rollout of 6 steps cannot be added to a replay buffer with 5 steps"):
+        replay.add(state, Source(2, 0, 0, 0).rollout(6))
+    with pytest.raises(ValueError, match=r"has shape \(1, 3.*num_envs=2 takes \[T, 2, ...\]"):
+        replay.add(state, Source(3, 0, 0, 0).rollout(1))
+    columns = Source(2, 0, 0, 0).rollout(1)
+    with pytest.raises(ValueError, match=r"lacks the columns \['rewards'\]"):
+        replay.init({name: value for name, value in columns.items() if name != "rewards"})
+    with pytest.raises(ValueError, match="have a loss_mask: use the actor driver"):
+        replay.init({**columns, "loss_mask": columns["terminateds"]})
+    with pytest.raises(ValueError, match="length=0 must be"):
+        replay.sample_sequences(state, jax.random.key(0), length=0)

@@ -104,6 +104,14 @@ def test_after_two_cuts_at_once_a_ring_of_frames_is_shorter_and_right():
     assert int(state.size) == 8
 
 
+def test_frames_that_do_not_divide_are_refused():
+    columns = Stacks(2).rollout(1)
+    with pytest.raises(ValueError, match=r"shape \(2, 6\) are not num_frames=4 frames .* num_frames=1"):
+        DeviceReplay(capacity=20, num_envs=2, batch_size=3, num_frames=4).init(columns)
+    with pytest.raises(ValueError, match="num_frames=0 must be"):
+        DeviceReplay(capacity=20, num_envs=2, batch_size=3, num_frames=0)
+
+
 # ---------------------------------------------------------------------------------------------------------- on the host
 
 
