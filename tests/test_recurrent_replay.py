@@ -50,7 +50,7 @@ def config_of(env, **training):
 @pytest.fixture(scope="module")
 def trained():
     algo = config_of(RepeatFirst).learners(num_cpus_per_learner=2).build_algo()
-    yield algo, [algo.train()["env_runners"]["episode_return_mean"] for _ in range(2)]
+    yield algo, [algo.train()["env_runners"]["episode_return_mean"] for _ in range(3)]
     algo.stop()
 
 
@@ -165,13 +165,14 @@ def trained_on_the_device(algo):
 
 
 def steps_of(columns):
-    """The observation of the first step of every sequence that counts, which tells the step."""
-    first = columns[Columns.LOSS_MASK].argmax(axis=1)
-    return [obs[t].tobytes() for obs, t in zip(columns[Columns.OBS], first, strict=True)]
+    """The observation of the first step of every sequence that counts, which tells the step, and how many count."""
+    mask = columns[Columns.LOSS_MASK]
+    parts = zip(columns[Columns.OBS], mask.argmax(axis=1), mask.sum(axis=1).tolist(), strict=True)
+    return [(obs[t].tobytes(), number) for obs, t, number in parts]
 
 
 def drawn_on_the_host(memory, state, wanted):
-    """Sequences that begin at the wanted steps, among those that are drawn, and their items."""
+    """Sequences that begin at the wanted steps and are as long, among those that are drawn, and their items."""
     found = {}
     for _ in range(1000):
         _, rows, items = memory.sample(state, None)

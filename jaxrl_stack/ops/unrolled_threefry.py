@@ -72,7 +72,8 @@ def _fold_in(key: jax.Array, data: Any) -> jax.Array:
 
 def _counters(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     size = math.prod(shape)
-    if size >= 1 << 32:
+    # An exported program has sizes that are known only when it runs.
+    if isinstance(size, int) and size >= 1 << 32:
         raise ValueError(f"Random numbers of shape {shape}: that is more than 2**32 of them at once.")
     low = jnp.arange(size, dtype=jnp.uint32).reshape(shape)
     return jnp.zeros_like(low), low

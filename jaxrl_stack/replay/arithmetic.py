@@ -84,6 +84,33 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
     return {Columns.LOSS_MASK: is_learned, Columns.SEQ_LENS: xp.sum(is_there, axis=1, dtype=xp.int32)}
 
 
+def num_starts(xp: Any, is_first: Any, length: int) -> Any:
+    """How many starts of sequences a step stands for, so that every step of an episode is learned from equally often.
+
+    A sequence of `length` steps may start up to ``length - 1`` steps before its episode: its steps from the first one
+    of the episode on are what there is of it. So each step is in `length` sequences; the first one stands for as many
+    starts, and every other for one.
+
+    Args:
+        xp: Namespace of the arrays.
+        is_first: bool, any shape: whether a step is the first of its episode.
+        length: Steps of a sequence that losses see, at most.
+    """
+    return xp.where(is_first, length, 1)
+
+
+def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
+    """int ``[N]``: how many steps of sequences losses see, at most.
+
+    Args:
+        xp: Namespace of the arrays.
+        is_first: bool ``[N]``, whether the step that was drawn is the first of its episode.
+        start: int ``[N]`` in ``[0, length)``, which of its `num_starts` it is then.
+        length: As there.
+    """
+    return xp.where(is_first, start + 1, length)
+
+
 def windows_in_sequences(
     xp: Any, rewards: Any, discounts: Any, is_there: Any, wanted: Any = None
 ) -> tuple[Any, Any, Any]:

@@ -35,28 +35,31 @@ class PriorityLevels:
         sums: float32 ``[G]``, of the items of a group.
         minima: float32 ``[G]``, likewise; inf where there is none.
         largest: float32, the largest priority that was ever set, 1 before.
+        starts: float32 ``[G, FAN]``, as how many of what it counts an item is drawn; None: all as one.
     """
 
     items: jax.Array
     sums: jax.Array
     minima: jax.Array
     largest: jax.Array
+    starts: jax.Array | None = None
 
 
-def init(num_items: int) -> PriorityLevels:
-    """No items, with room for `num_items`."""
+def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
+    """No items, with room for `num_items`; `has_starts`: whether items are drawn as different numbers of them."""
     num_groups = math.ceil(num_items / FAN)
     return PriorityLevels(
         items=jnp.zeros((num_groups, FAN), jnp.float32),
         sums=jnp.zeros((num_groups,), jnp.float32),
         minima=jnp.full((num_groups,), jnp.inf, jnp.float32),
         largest=jnp.ones((), jnp.float32),
+        starts=jnp.ones((num_groups, FAN), jnp.float32) if has_starts else None,
     )
 
 
-def num_bytes(num_items: int) -> int:
+def num_bytes(num_items: int, has_starts: bool = False) -> int:
     """Bytes of a `PriorityLevels` with room for `num_items`."""
-    return 4 * math.ceil(num_items / FAN) * (FAN + 2) + 4
+    return 4 * math.ceil(num_items / FAN) * (FAN * (1 + has_starts) + 2) + 4
 
 
 def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
@@ -69,25 +72,32 @@ def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
     return levels.items.reshape(-1).at[items].get(mode="promise_in_bounds")
 
 
-def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array) -> PriorityLevels:
+def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
     """Set what items count; of an item that comes more than once, the largest holds, in whatever order they come.
 
     Args:
         levels: State.
         items: int32 ``[N]``; `NO_ITEM` is passed over.
         counts: float32 ``[N]``, what they count, or 0 to take them out.
+        starts: float32 ``[N]``, as how many of that they are drawn; None: as before. Equal for equal items.
     """
     flat = levels.items.reshape(-1).at[items].set(0.0, mode="drop").at[items].max(counts, mode="drop")
     stored = flat.reshape(levels.items.shape)
     groups = items // FAN
     members = stored.at[groups].get(mode="clip")
     smallest = jnp.where(members > 0, members, jnp.inf).min(axis=-1)
+    of_items = levels.starts
+    if of_items is not None:
+        if starts is not None:
+            of_items = of_items.reshape(-1).at[items].set(starts, mode="drop").reshape(stored.shape)
+        members *= of_items.at[groups].get(mode="clip")
     # Items of one group write the same numbers.
     return dataclasses.replace(
         levels,
         items=stored,
         sums=levels.sums.at[groups].set(_summed(members.T), mode="drop"),
         minima=levels.minima.at[groups].set(smallest, mode="drop"),
+        starts=of_items,
     )
 
 
@@ -100,7 +110,7 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Random items, int32 ``[N]``, independent of each other and each in proportion to what it counts.
+    """Random items, int32 ``[N]``, independent of each other and each in proportion to what it counts, times `starts`.
 
     Every level takes a random number of its own: one for all of them has 24 bits, and of a million items each would
     come up to a tenth too often or too seldom.
@@ -123,6 +133,8 @@ def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
         child = _choose(above[level].at[:, groups].get(mode="promise_in_bounds"), random[level + 1])
         groups = child * columns + groups
     members = levels.items.at[groups].get(mode="promise_in_bounds").T
+    if levels.starts is not None:
+        members *= levels.starts.at[groups].get(mode="promise_in_bounds").T
     return groups * FAN + _choose(members, random[0])
 
 
@@ -141,7 +153,7 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """What all items count together."""
+    """What all items count together, each times its `starts`."""
     return jnp.sum(levels.sums)
 
 

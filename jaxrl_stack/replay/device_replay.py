@@ -49,7 +49,7 @@ class ReplayState:
         finals: Next observations that are no step's `obs` in the ring; None where every step has its own.
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
         size: int32, rows, counted from the newest, that can be drawn.
-        priorities: What items count, item ``env * L + place of the row``; None without priorities.
+        priorities: What items count, item ``env * L + place of the row``; None where all are drawn equally often.
         frames: The observations of all rows, where one frame is kept of each; None where the ring has them whole.
     """
 
@@ -163,6 +163,9 @@ class DeviceReplay:
     * Of observations that are `num_frames` frames side by side, one frame is stored per step; what is drawn is put
       together again, bit for bit.
     * All steps in it can be drawn: uniformly, or in proportion to ``priority ** alpha``.
+    * Of sequences, the first step of an episode is drawn `length` times as often as another one, with as many steps as
+      are in a sequence that starts 0 to ``length - 1`` steps before it: every step is learned from equally often. The
+      oldest ``length - 1`` rows, which are written over next, are the exception.
     * A buffer of small observations keeps what every step led to beside it. In a large one, observations at which an
       episode was truncated, without being terminated, lie in a ring of their own of `num_final_obs` slots. Where the
       rows hold more such steps than there are slots, the oldest rows are no longer drawn, up to and including the last
@@ -184,6 +187,7 @@ class DeviceReplay:
         num_frames: How many frames every observation is, side by side along its last axis, the newest last. Those of
             an observation are those of the steps before it in its episode, before which they are zeros.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
+        length: Steps of a sequence that losses see, at most, for `sample_sequences`; 1 for `sample`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -198,9 +202,10 @@ class DeviceReplay:
     num_final_obs: int | None = None
     num_frames: int = 1
     extra_columns: tuple[str, ...] = ()
+    length: int = 1
 
     def __post_init__(self):
-        for name in ("capacity", "num_envs", "batch_size", "num_frames"):
+        for name in ("capacity", "num_envs", "batch_size", "num_frames", "length"):
             if not arithmetic.is_int(getattr(self, name)) or getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be an int >= 1.")
         _, high = self._n_steps
@@ -235,6 +240,11 @@ class DeviceReplay:
         """The lowest and the highest number of steps of a window, both included."""
         return arithmetic.n_step_range(self.n_step)
 
+    @property
+    def _is_uniform(self) -> bool:
+        """Whether all steps are drawn equally often."""
+        return self.alpha is None and self.length == 1
+
     # ---------------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self, columns: Mapping[str, Any]) -> MemoryEstimate:
@@ -256,8 +266,8 @@ class DeviceReplay:
             # With them, how many frames before each of its own an episode knows.
             sizes[Columns.OBS] = 4 + math.ceil(sizes[Columns.OBS] * self._num_places / self.num_rows)
         sizes["ends"] = 4
-        if self.alpha is not None:
-            sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps) / steps)
+        if not self._is_uniform:
+            sizes["priorities"] = math.ceil(device_priorities.num_bytes(steps, self.length > 1) / steps)
         return MemoryEstimate("replay buffer", {"envs": self.num_envs, "steps": self.num_rows}, sizes)
 
     def require_memory(self, columns: Mapping[str, Any], device: Device) -> None:
@@ -317,7 +327,11 @@ class DeviceReplay:
             finals=finals,
             num_rows=jnp.zeros((), jnp.uint32),
             size=jnp.zeros((), jnp.int32),
-            priorities=(None if self.alpha is None else device_priorities.init(self.num_rows * self.num_envs)),
+            priorities=(
+                None
+                if self._is_uniform
+                else device_priorities.init(self.num_rows * self.num_envs, has_starts=self.length > 1)
+            ),
             frames=frames,
             layout=layout,
         )
@@ -373,10 +387,14 @@ class DeviceReplay:
             size=size,
             frames=frames,
         )
-        if state.priorities is None or self.alpha is None:
+        if state.priorities is None:
             return new
+        largest = state.priorities.largest
         levels = self._put_rows(
-            state.priorities, places, device_priorities.scaled(state.priorities.largest, self.alpha)
+            state.priorities,
+            places,
+            largest if self.alpha is None else device_priorities.scaled(largest, self.alpha),
+            self._starts(state, terminateds | truncateds),
         )
         if finals is not None:
             # Rows that were there before and are neither overwritten nor drawable any more, or are new and are not.
@@ -457,6 +475,27 @@ class DeviceReplay:
         )
         return frames, num_before
 
+    def not_finite(self, state: ReplayState) -> dict[str, jax.Array]:
+        """Which rows of the ring have a NaN or an infinity.
+
+        Returns:
+            bool ``[B, L]`` by column, the newest row last: rewards, and obs and final_obs where every row has its own.
+        """
+        steps = state.layout.unpack(state.ring)
+        columns = {Columns.REWARDS: steps["columns"][Columns.REWARDS], Columns.OBS: steps["columns"].get(Columns.OBS)}
+        columns[Columns.FINAL_OBS] = steps.get(Columns.FINAL_OBS)
+        shape = (self.num_envs, self.num_rows)
+        age = self.num_rows - jnp.arange(self.num_rows, dtype=jnp.int32)
+        is_taken = jnp.uint32(age) <= state.num_rows
+        out = {}
+        for name, column in columns.items():
+            found = jnp.zeros(shape, bool)
+            for leaf in jax.tree.leaves(column):
+                if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                    found |= ~jnp.isfinite(leaf).reshape(*shape, -1).all(axis=-1)
+            out[name] = jnp.roll(found, -state.head, axis=1) & is_taken
+        return out
+
     def cut(self, state: ReplayState) -> ReplayState:
         """Let running episodes end here, truncated: what is added next is not what followed the newest row."""
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
@@ -484,10 +523,21 @@ class DeviceReplay:
             levels = self._take_out(levels, state.head, state.size, size)
         return dataclasses.replace(state, ring=ring, finals=finals, size=size, priorities=levels, frames=frames)
 
-    def _put_rows(self, levels: Any, places: jax.Array, count: jax.Array | float) -> Any:
-        """Let all items of some rows count the same."""
+    def _put_rows(
+        self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
+    ) -> Any:
+        """Let all items of some rows count the same; with how many starts ``[B * T]`` they stand for."""
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
-        return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32))
+        return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
+
+    def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
+        """For how many starts of sequences the steps of a rollout stand, of which these ended an episode ``[T, B]``."""
+        if self.length == 1:
+            return None
+        before = self._take(state, jnp.arange(self.num_envs, dtype=jnp.int32), jnp.int32(0))["ends"]
+        begins = (before != _GOES_ON) | (state.size == 0)
+        is_first = jnp.concatenate([begins[None], ended[:-1]])
+        return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
         """Take out the oldest rows until `after` are left of `before`; without a turn of the loop if they are."""
@@ -562,25 +612,33 @@ class DeviceReplay:
     def random_numbers(self, key: jax.Array) -> RandomNumbers:
         """What a call of `sample` takes of random numbers: drawing those of many calls at once (vmapped over keys)
         takes less time than drawing them where they are used."""
-        levels, is_range = self._num_levels, self._n_steps[0] < self._n_steps[1]
-        bits = jax.random.bits(key, (levels + is_range, self.batch_size))
-        return RandomNumbers(items=bits[:levels], lengths=bits[levels] if is_range else None)
+        levels, is_range, has_starts = self._num_levels, self._is_range, self.length > 1
+        bits = jax.random.bits(key, (levels + is_range + has_starts, self.batch_size))
+        return RandomNumbers(
+            items=bits[:levels],
+            lengths=bits[levels] if is_range else None,
+            starts=bits[levels + is_range] if has_starts else None,
+        )
 
     @property
     def num_random_numbers(self) -> int:
         """How many of 32 bits that are."""
-        return (self._num_levels + (self._n_steps[0] < self._n_steps[1])) * self.batch_size
+        return (self._num_levels + self._is_range + (self.length > 1)) * self.batch_size
 
     @property
     def _num_levels(self) -> int:
-        return 1 if self.alpha is None else device_priorities.num_levels(self.num_rows * self.num_envs)
+        return 1 if self._is_uniform else device_priorities.num_levels(self.num_rows * self.num_envs)
+
+    @property
+    def _is_range(self) -> bool:
+        """Whether lengths of windows are drawn."""
+        return self._n_steps[0] < self._n_steps[1]
 
     def sample_sequences(
         self,
         state: ReplayState,
         key: jax.Array | RandomNumbers,
         *,
-        length: int,
         burn_in: int = 0,
         beta: jax.Array | float = 0.0,
         gamma: jax.Array | float = 0.99,
@@ -594,7 +652,6 @@ class DeviceReplay:
         Args:
             state: As in `sample`.
             key: As in `sample`.
-            length: Steps that losses see, at most.
             burn_in: Steps before them that only bring a recurrent state up to date, at most.
             beta: As in `sample`, like `gamma` and `axis_name`.
 
@@ -606,10 +663,10 @@ class DeviceReplay:
             extra columns.
 
         Raises:
-            ValueError: If a length is out of range.
+            ValueError: If `burn_in` is out of range.
         """
-        if not (arithmetic.is_int(length) and length >= 1 and arithmetic.is_int(burn_in) and burn_in >= 0):
-            raise ValueError(f"length={length!r} must be an int >= 1, and burn_in={burn_in!r} an int >= 0.")
+        if not (arithmetic.is_int(burn_in) and burn_in >= 0):
+            raise ValueError(f"burn_in={burn_in!r} must be an int >= 0.")
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
         ages, envs, weights = self._draw(state, random.items, beta, axis_name)
         earlier = ages[:, None] + jnp.arange(1, burn_in + 1, dtype=jnp.int32)
@@ -618,13 +675,13 @@ class DeviceReplay:
         is_before = (earlier <= oldest) & (ends == _GOES_ON)
         num_before = arithmetic.first(jnp, ~is_before)
 
-        times = jnp.arange(burn_in + length, dtype=jnp.int32)
+        times = jnp.arange(burn_in + self.length, dtype=jnp.int32)
         step_ages = (ages + num_before)[:, None] - times
         steps = self._take(state, envs[:, None], jnp.maximum(step_ages, 0))
         ends, columns = steps["ends"], steps["columns"]
         columns[Columns.OBS] = self._obs(state, steps, jnp.maximum(step_ages, 0), envs[:, None])
         is_there = arithmetic.until_end(jnp, ends != _GOES_ON) & (step_ages >= 0)
-        is_there &= times < num_before[:, None] + length
+        is_there &= times < (num_before + self._num_learned(state, ages, envs, random))[:, None]
 
         low, high = self._n_steps
         rewards, lengths, last = arithmetic.windows_in_sequences(
@@ -685,6 +742,9 @@ class DeviceReplay:
             items = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
             return items // self.num_envs, items % self.num_envs, jnp.ones(items.shape, jnp.float32)
         items = device_priorities.draw(state.priorities, bits)
+        if self.alpha is None:
+            envs, places = items // self.num_rows, items % self.num_rows
+            return self._places(state.head, places), envs, jnp.ones(items.shape, jnp.float32)
         # XLA would read what items count once more where weights are used, after the new priorities of these items,
         # and copy all of them to do so. After a barrier it reads once; and what is done with items waits for it.
         levels = state.priorities
@@ -702,6 +762,16 @@ class DeviceReplay:
             counts, least = counts / total[0], jax.lax.pmin(least / total[0], axis_name)
         weights = arithmetic.importance_weights(jnp, counts, least, jnp.asarray(beta, jnp.float32))
         return self._places(state.head, places), envs, weights
+
+    def _num_learned(
+        self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
+    ) -> jax.Array | int:
+        """How many steps of the sequences that start at these steps losses see, at most."""
+        if state.priorities is None or state.priorities.starts is None:
+            return self.length
+        items = self._flat(envs, self._places(state.head, ages))
+        is_first = state.priorities.starts.reshape(-1).at[items].get(mode="promise_in_bounds") > 1
+        return arithmetic.num_learned(jnp, is_first, _below(random.starts, self.length), self.length)
 
     def _discounts(self, gamma: jax.Array | float, number: int) -> jax.Array:
         times = jnp.arange(number, dtype=jnp.int32)
@@ -843,10 +913,12 @@ class RandomNumbers:
     Attributes:
         items: uint32 ``[levels, N]``, what picks items.
         lengths: uint32 ``[N]``, what picks lengths of windows; None if all have the same.
+        starts: uint32 ``[N]``, what picks one of the starts that a step stands for; None without sequences.
     """
 
     items: jax.Array
     lengths: jax.Array | None
+    starts: jax.Array | None
 
 
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:

@@ -277,15 +277,15 @@ class EpisodeReplayBuffer(Checkpointable):
                 where an episode ends and in the last row; loss_mask (optional), False in rows in which an environment
                 was only reset; everything else counts as output of the module.
             stream: Says which environments these are. Blocks with the same one continue each other, in the order in
-                which they come.
+                which they come; one of another number of environments continues nothing.
             serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
             starts: bool ``[B]``, whether a reset came before row 0. None: an episode that was running is
                 continued if row 0 has the observation with which the last block ended, bit for bit; where a connector
                 has changed it since (moving statistics), windows stop between the blocks.
 
         Raises:
-            ValueError: If the block has more steps than the buffer, its data does not fit to what is stored or to
-                earlier blocks of its stream, or a row that is only a reset comes in the middle of an episode.
+            ValueError: If the block has more steps than the buffer, its data does not fit to what is stored, or a row
+                that is only a reset comes in the middle of an episode.
         """
         ended = np.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
         num_envs = ended.shape[1]
@@ -298,16 +298,6 @@ class EpisodeReplayBuffer(Checkpointable):
                 f"capacity, or sample shorter fragments from fewer environments."
             )
         envs, times, lengths = _chains(ended, valid)
-        running = self._streams.get(stream)
-        if running is None:
-            numbers, ages = np.zeros((2, num_envs), np.int64)
-            running = Stream(np.full(num_envs, -1, np.int32), numbers, ages, None)
-        elif len(running.last) != num_envs:
-            raise ValueError(
-                f"A block of {num_envs} environments cannot continue the stream {stream!r}, which has "
-                f"{len(running.last)}: give other environments another `stream`."
-            )
-
         is_in_order = valid is None and 1 in ended.shape
 
         # From here on environment by environment, time running fastest.
@@ -329,6 +319,14 @@ class EpisodeReplayBuffer(Checkpointable):
             self._bookkeeping(),
         )
 
+        running = self._streams.get(stream)
+        if running is not None and len(running.last) != num_envs:
+            # Other environments, as after a restore with another number: none of them goes on.
+            self._end(running.number[running.last >= 0])
+            running = None
+        if running is None:
+            numbers, ages = np.zeros((2, num_envs), np.int64)
+            running = Stream(np.full(num_envs, -1, np.int32), numbers, ages, None)
         if starts is None:
             is_new = (running.last >= 0) & ~self._same_frames(running.last, take(columns[Columns.OBS], 0))
         else:
@@ -414,6 +412,7 @@ class EpisodeReplayBuffer(Checkpointable):
             rows = steps
             record.first = last
             store.begin_at(last)
+            self._begins_at(last)
         else:
             rows = np.append(steps, np.int32(last))
             del self._records[record.number]
@@ -469,9 +468,24 @@ class EpisodeReplayBuffer(Checkpointable):
         places[rows] = np.arange(len(rows))
         return {"_items": own, "_places": places}
 
+    def _begins_at(self, row: int) -> None:
+        """Note that what is left of an episode begins at a row now."""
+
     def _draw(self, number: int) -> np.ndarray:
         """Rows of random steps, ``[number]``."""
-        return self._items[self.rng.integers(self._num_timesteps, size=number)]
+        return self._draw_starts(number, 1)
+
+    def _draw_starts(self, number: int, length: int) -> np.ndarray:
+        """Rows of random steps, ``[number]``, where the first one of every episode counts as `length` steps."""
+        more, num_steps = length - 1, self._num_timesteps
+        drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
+        is_more = drawn >= num_steps
+        rows = self._items[np.where(is_more, 0, drawn)]
+        if np.count_nonzero(is_more):
+            # Episodes are numbered in the order in which they are evicted: there are no gaps.
+            numbers = self._counts.first_number + (drawn[is_more] - num_steps) // more
+            rows[is_more] = [self._records[number].first for number in numbers.tolist()]
+        return rows
 
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
         """float32 ``[N]``, at most 1."""
@@ -630,7 +644,9 @@ class EpisodeReplayBuffer(Checkpointable):
         """Draw sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
 
         A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` before
-        it, as far as its episode reaches. It starts at the left; zeros fill it up at the right.
+        it, as far as its episode reaches. It starts at the left; zeros fill it up at the right. The first step of an
+        episode is drawn `batch_length_T` times as often as another one, with 0 to `batch_length_T - 1` that follow, so
+        that every step is learned from equally often.
 
         Args:
             num_items: N; `batch_size_B` if None.
@@ -658,11 +674,13 @@ class EpisodeReplayBuffer(Checkpointable):
         length = _at_least(1, "batch_length_T", batch_length_T)
         burn_in_len = _at_least(0, "burn_in_len", burn_in_len)
         store = self._store
-        rows = self._draw_items(number, 0)
+        rows = self._draw_starts(number, length)
+        self._last_sampled, self._num_resamples = self._indexes(rows), 0
+        is_first, start = store.prev[rows] < 0, self.rng.integers(length, size=number)
         before, num_before = store.chain(rows, burn_in_len, backwards=True)
         heads = before[np.arange(number), num_before]
         frames, sizes = store.chain(heads, burn_in_len + length)
-        sizes = np.minimum(sizes, num_before + length)
+        sizes = np.minimum(sizes, num_before + arithmetic.num_learned(np, is_first, start, length))
         is_there = np.arange(burn_in_len + length) < sizes[:, None]
         self._note_sampled(rows, int((sizes - num_before).sum()), 1.0)
 

@@ -50,6 +50,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         super()._forget()
         self._max_priority = 1.0
         self._tree = PriorityTree(0)
+        # As how many of its priority the first step of an episode is drawn.
+        self._first_multiplicity = 1
         self._new_priority: float | None = None
 
     # ---------------------------------------------------------------------------------------------------------- adding
@@ -123,7 +125,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             self._last_sampled = None
         values = values[is_there]
         if len(values):
-            self._tree.set(rows[is_there], self._scaled(values))
+            self._set(rows[is_there], self._scaled(values))
             self._max_priority = max(self._max_priority, float(values.max()))
 
     def _checked_weight(self, weight: float | None) -> float | None:
@@ -144,7 +146,19 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if self._tree.size < self._store.num_rows:
             self._tree = self._tree.resized(self._store.num_rows)
         priority = self._max_priority if self._new_priority is None else self._new_priority
-        self._tree.set(rows, self._scaled(priority))
+        self._set(rows, self._scaled(priority))
+
+    def _set(self, rows: np.ndarray, scaled: Any) -> None:
+        """Set what steps count."""
+        if self._first_multiplicity == 1:
+            self._tree.set(rows, scaled)
+        else:
+            is_first = self._store.prev[rows] < 0
+            self._tree.set(rows, scaled, arithmetic.num_starts(np, is_first, self._first_multiplicity))
+
+    def _begins_at(self, row: int) -> None:
+        rows = np.array([row])
+        self._set(rows, self._tree.get(rows))
 
     def _remove_items(self, rows: np.ndarray) -> None:
         self._tree.remove(rows)
@@ -156,9 +170,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def _restored_items(self, items: Mapping[str, Any], store: FrameStore) -> dict[str, Any]:
         tree = PriorityTree(store.num_rows)
         tree.set(items["rows"], items["priorities"])
-        return {"_tree": tree, "_max_priority": float(items["max_priority"])}
+        return {"_tree": tree, "_max_priority": float(items["max_priority"]), "_first_multiplicity": 1}
 
-    def _draw(self, number: int) -> np.ndarray:
+    def _draw_starts(self, number: int, length: int) -> np.ndarray:
+        if length != self._first_multiplicity:
+            # Sequences of one length after the other are the rule: this happens once.
+            self._first_multiplicity = length
+            firsts = np.array([record.first for record in self._records.values()])
+            self._set(firsts, self._tree.get(firsts))
         return self._tree.find(self.rng.random(number) * self._tree.total)
 
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:

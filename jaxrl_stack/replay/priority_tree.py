@@ -20,7 +20,8 @@ class PriorityTree:
     """
 
     def __init__(self, size: int):
-        # Level 0 is the priorities; the last level has at most one group of siblings. 0 and inf stand for absent ones.
+        # Level 0 is the priorities, in the sums times their multiplicity; the last level has at most one group of
+        # siblings. 0 and inf stand for absent ones.
         self._sums: list[np.ndarray] = []
         self._minima: list[np.ndarray] = []
         while True:
@@ -40,7 +41,7 @@ class PriorityTree:
 
     @property
     def total(self) -> float:
-        """Sum of all priorities."""
+        """Sum of all priorities, each times its multiplicity."""
         return float(np.cumsum(self._sums[-1])[-1])
 
     @property
@@ -50,16 +51,18 @@ class PriorityTree:
 
     def get(self, indices: np.ndarray) -> np.ndarray:
         """Priorities, float64; 0 where absent."""
-        return self._sums[0].reshape(-1)[indices]
+        priorities = self._minima[0].reshape(-1)[indices]
+        return np.where(np.isinf(priorities), 0.0, priorities)
 
-    def set(self, indices: np.ndarray, priorities: np.ndarray | float) -> None:
+    def set(self, indices: np.ndarray, priorities: np.ndarray | float, multiplicities: np.ndarray | int = 1) -> None:
         """Set priorities, > 0.
 
         Args:
             indices: int ``[n]``; of an index that comes more than once the last one counts.
             priorities: ``[n]``, or one for all.
+            multiplicities: int ``[n]``, as how many of its priority each is drawn; or one for all.
         """
-        self._update(indices, priorities, priorities)
+        self._update(indices, priorities * multiplicities, priorities)
 
     def remove(self, indices: np.ndarray) -> None:
         """Make priorities absent."""
@@ -99,7 +102,7 @@ class PriorityTree:
         """A tree of more priorities, those of this one first."""
         tree = PriorityTree(size)
         present = np.flatnonzero(self._sums[0].reshape(-1))
-        tree.set(present, self.get(present))
+        tree._update(present, *(levels[0].reshape(-1)[present] for levels in (self._sums, self._minima)))
         return tree
 
     def _update(self, indices: np.ndarray, sums: np.ndarray | float, minima: np.ndarray | float) -> None:

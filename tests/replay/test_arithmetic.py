@@ -42,6 +42,19 @@ def test_windows_sum_what_is_in_them_and_nothing_else(xp):
 
 
 @both
+def test_every_step_is_in_equally_many_sequences(xp):
+    for num_steps, length in ((9, 4), (4, 4), (2, 4), (1, 4), (5, 1)):
+        is_first = np.arange(num_steps) == 0
+        counts = np.zeros(num_steps)
+        for t, number in enumerate(arithmetic.num_starts(xp, xp.asarray(is_first), length).tolist()):
+            starts = xp.arange(number, dtype=xp.int32)
+            firsts = xp.full(number, is_first[t])
+            for size in arithmetic.num_learned(xp, firsts, starts, length).tolist():
+                counts[t : t + size] += 1
+        np.testing.assert_array_equal(counts, length)
+
+
+@both
 @pytest.mark.parametrize("wanted", [None, np.arange(NUM_ITEMS) % 3 + 1])
 def test_windows_in_sequences_stop_where_these_do(xp, wanted):
     sizes = np.arange(NUM_ITEMS) % (WIDTH + 1)

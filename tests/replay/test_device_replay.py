@@ -94,6 +94,9 @@ class Source:
             "n_step": np.float32(last - row + 1),
         }
 
+    def is_first(self, row: int, env: int) -> bool:
+        return row == 0 or self.ended(row - 1, env)
+
     def sequence(self, row: int, env: int, length: int, burn_in: int, size: int):
         """Rows of the sequence around this step, and how many are burn-in."""
         first = row
@@ -263,8 +266,9 @@ def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
         num_final_obs=slots,
         alpha=alpha,
         extra_columns=("state_in",),
+        length=4,
     )
-    sample = jax.jit(functools.partial(replay.sample_sequences, length=4, burn_in=burn_in, gamma=0.5))
+    sample = jax.jit(functools.partial(replay.sample_sequences, burn_in=burn_in, gamma=0.5))
     source = Source(2, 0.08, 0.12, seed=3)
     add, state = functions(replay).add, empty(replay)
     for i in range(7):
@@ -274,7 +278,9 @@ def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
         drawn = list(zip(items.rows.tolist(), items.envs.tolist(), strict=True))
         assert len(set(drawn)) == size * 2
         for k, (row, env) in enumerate(drawn):
-            rows, num_before = source.sequence(row, env, 4, burn_in, size)
+            # Of the first step of an episode there may be fewer.
+            wanted = int(batch["loss_mask"][k].sum()) if source.is_first(row, env) else 4
+            rows, num_before = source.sequence(row, env, wanted, burn_in, size)
             length = len(rows)
             assert batch["seq_lens"][k] == length
             mask = (np.arange(4 + burn_in) >= num_before) & (np.arange(4 + burn_in) < length)
@@ -297,6 +303,51 @@ def test_sequences_equal_reference(slots, burn_in, alpha, n_step):
             assert_equal(jax.tree.map(lambda x: x[k, :length], actual), expected, f"add {i}, item {k}: ")  # noqa: B023
             assert all(not x[k, length:].any() for x in jax.tree.leaves(actual))
         np.testing.assert_array_equal(batch["weights"], np.ones(300, np.float32))
+
+
+def learned(source: Source, row: int, env: int, length: int):
+    """The rows that losses see of the sequences that start at a step: one each, as often as they come."""
+    whole = source.sequence(row, env, length, 0, len(source.rows))[0]
+    if not source.is_first(row, env):
+        return [whole]
+    return [whole[: start + 1] for start in range(length)]
+
+
+@pytest.mark.parametrize(("alpha", "burn_in", "n_step"), [(None, 2, 1), (0.6, 0, 3)])
+def test_every_step_is_learned_from_equally_often(alpha, burn_in, n_step):
+    """In episodes that are shorter than a sequence, too; unless priorities say otherwise, which weights undo."""
+    length, beta, num_rows = 4, 0.4, 30
+    replay = DeviceReplay(capacity=80, num_envs=2, batch_size=20_000, n_step=n_step, alpha=alpha, length=length)
+    source = Source(2, 0.15, 0.1, 0)
+    state = filled(replay, source, 6, 5)
+    draw = jax.jit(functools.partial(replay.sample_sequences, burn_in=burn_in, beta=beta))
+    starts = [(row, env) for row in range(num_rows) for env in range(2)]
+    assert sum(source.is_first(*start) for start in starts) > 8
+
+    def check(seed, scaled):
+        batch, items = jax.tree.map(np.asarray, draw(state, jax.random.key(seed)))
+        index = items.rows.astype(int) * 2 + items.envs
+        np.testing.assert_allclose(batch["weights"], (scaled / scaled.min())[index] ** -beta, rtol=1e-5)
+        place = {tuple(source.step(row, env, "obs")["id"].tolist()): i for i, (row, env) in enumerate(starts)}
+        counts = np.zeros(len(starts))
+        for obs in batch["obs"]["id"][batch["loss_mask"]].tolist():
+            counts[place[tuple(obs)]] += 1
+        expected = np.zeros(len(starts))
+        for (row, env), count in zip(starts, scaled, strict=True):
+            for rows in learned(source, row, env, length):
+                expected[[at * 2 + env for at in rows]] += count
+        np.testing.assert_allclose(counts / counts.mean(), expected / expected.mean(), rtol=0.15)
+        return expected
+
+    expected = check(0, np.ones(len(starts)))
+    # The newest steps are no exception: what starts before them ends there.
+    np.testing.assert_array_equal(expected, length)
+    if alpha is not None:
+        priorities = np.random.default_rng(1).uniform(0.5, 4.0, len(starts)).astype(np.float32)
+        rows, envs = np.array(starts).T
+        items = ReplayItems(rows=jnp.asarray(rows, jnp.uint32), envs=jnp.asarray(envs, jnp.int32))
+        state = functions(replay).update(state, items, priorities)
+        assert np.ptp(check(1, priorities.astype(np.float64) ** alpha)) > length
 
 
 # --------------------------------------------------------------------------------------------------------- priorities
@@ -380,6 +431,8 @@ def test_tree_of_priorities_equals_numpy():
     put = jax.jit(device_priorities.put, donate_argnums=0)
     levels = device_priorities.init(num_items)
     assert device_priorities.num_bytes(num_items) == sum(x.nbytes for x in jax.tree.leaves(levels))
+    with_starts = jax.tree.leaves(device_priorities.init(num_items, has_starts=True))
+    assert device_priorities.num_bytes(num_items, has_starts=True) == sum(x.nbytes for x in with_starts)
     for _ in range(20):
         items = rng.integers(num_items, size=400).astype(np.int32)
         given = rng.exponential(size=400).astype(np.float32) * (rng.random(400) < 0.8)
@@ -473,6 +526,7 @@ BAD = {
     "alpha": (dict(alpha=-0.1), "alpha=-0.1 must be a number >= 0"),
     "slots": (dict(num_final_obs=1), "num_final_obs=1 must be from num_envs=2"),
     "extra": (dict(extra_columns=("new_obs",)), r"other than \['new_obs'\]"),
+    "length": (dict(length=0), "length=0 must be an int >= 1"),
     "large": (dict(capacity=2**31), "above 2\\*\\*30"),
 }
 
@@ -496,5 +550,5 @@ def test_bad_rollouts_are_refused():
         replay.init({name: value for name, value in columns.items() if name != "rewards"})
     with pytest.raises(ValueError, match="have a loss_mask: use the actor driver"):
         replay.init({**columns, "loss_mask": columns["terminateds"]})
-    with pytest.raises(ValueError, match="length=0 must be"):
-        replay.sample_sequences(state, jax.random.key(0), length=0)
+    with pytest.raises(ValueError, match="burn_in=-1 must be"):
+        replay.sample_sequences(state, jax.random.key(0), burn_in=-1)

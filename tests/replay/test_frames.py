@@ -61,13 +61,13 @@ def assert_same(left, right):
 
 @pytest.mark.parametrize("settings", [dict(n_step=(1, 3)), dict(num_final_obs=2)], ids=["n-step", "slots"])
 def test_the_device_draws_the_same_from_frames_as_from_stacks(settings):
-    whole = DeviceReplay(capacity=23, num_envs=2, batch_size=60, **settings)
+    whole = DeviceReplay(capacity=23, num_envs=2, batch_size=60, length=4, **settings)
     frames = dataclasses.replace(whole, num_frames=NUM_FRAMES)
     source = Stacks(2, seed=len(settings))
     states, functions = [], []
     for replay in (whole, frames):
         add, sample = jax.jit(replay.add, donate_argnums=0), jax.jit(replay.sample)
-        sequences = jax.jit(functools.partial(replay.sample_sequences, length=4, burn_in=2))
+        sequences = jax.jit(functools.partial(replay.sample_sequences, burn_in=2))
         functions.append((add, sample, sequences, jax.jit(replay.cut)))
         states.append(replay.init(source.rollout(1)))
     for i in range(16):

@@ -185,6 +185,36 @@ def test_sequences_are_drawn_by_the_priority_of_their_first_step():
     buffer.update_priorities(np.full(len(slices), 2.0))
 
 
+def test_sequences_by_priority_and_their_weights():
+    """The first step of an episode is as many starts, each as likely as its priority says."""
+    length = 3
+    _, buffer = filled(alpha=0.6)
+    priorities = prioritised(buffer)
+    scaled = {key: p**0.6 for key, p in priorities.items()}
+    first = {e: min(t for other, t in scaled if other == e) for e, _ in scaled}
+    expected = dict.fromkeys(scaled, 0.0)
+    for (e, t), count in scaled.items():
+        for size in range(1, length + 1) if t == first[e] else [length]:
+            for step in range(t, t + size):
+                if (e, step) in expected:
+                    expected[e, step] += count
+    batch = buffer.sample_sequences(20_000, batch_length_T=length, beta=0.4)
+    keys, counts = np.unique(batch["obs"][batch["loss_mask"]].astype(int), axis=0, return_counts=True)
+    shares = np.array([expected[tuple(key)] for key in keys.tolist()])
+    assert len(keys) == len(buffer)
+    np.testing.assert_allclose(counts / counts.mean(), shares / shares.mean(), rtol=0.15)
+    least = min(scaled.values())
+    weights = [(scaled[tuple(key)] / least) ** -0.4 for key in batch["obs"][:, 0].astype(int).tolist()]
+    np.testing.assert_allclose(batch["weights"], weights, rtol=1e-6)
+    # What is written or changed afterwards is drawn likewise, and transitions are drawn as ever.
+    buffer.update_priorities(np.ones(20_000), indices=batch["batch_indexes"])
+    buffer.add(Chunks(7).next())
+    assert len(set(buffer._tree._sums[0].reshape(-1)[buffer._store.steps()])) > 1
+    buffer.sample_batch(1)
+    values = buffer._tree.get(np.arange(buffer._store.num_rows))
+    assert buffer._tree.total == pytest.approx(values.sum())
+
+
 def test_bad_priorities():
     with pytest.raises(ValueError, match="alpha=-0.1"):
         PrioritizedEpisodeReplayBuffer(alpha=-0.1)

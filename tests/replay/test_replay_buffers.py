@@ -371,7 +371,9 @@ def test_sequences_as_columns(cls, length, burn_in, n_step):
         t = first + num_before
         starts.add((e, t))
         assert num_before == min(burn_in, t)
-        assert mask.sum() == size - num_before == min(length, truth.given[e] - t)
+        # The first step of an episode stands for the sequences that start before it, too.
+        most = min(length, truth.given[e] - t)
+        assert mask.sum() == size - num_before and (mask.sum() == most if t else 1 <= mask.sum() <= most)
         assert mask[num_before:size].all()
         times = np.arange(first, first + size)
         steps = np.minimum(n_step, size - np.arange(size))
@@ -391,6 +393,31 @@ def test_sequences_as_columns(cls, length, burn_in, n_step):
             assert not batch[name][i, size:].any()
         np.testing.assert_array_equal(batch["state_in"][i], [e, first - 1] if first else [0, 0])
     assert len(starts) > 10
+
+
+@both
+@pytest.mark.parametrize(("burn_in", "n_step"), [(0, 1), (2, 3)])
+def test_every_step_is_learned_from_equally_often(cls, burn_in, n_step):
+    """In episodes that are shorter than a sequence, in one that goes on, and in what is left of one."""
+    buffer, truth = full(cls, lengths=(12, 5, 1, 9, 3), running=(0, 4), capacity=31)
+    truth.lengths[0] += 4
+    buffer.add(chunk(truth, 0, 12, 16))
+    parts = ((0, 3, 16), (1, 0, 5), (2, 0, 1), (3, 0, 9), (4, 0, 3))
+    steps = [(e, t) for e, first, last in parts for t in range(first, last)]
+
+    def shares(length, number=20_000):
+        batch = buffer.sample_sequences(number, batch_length_T=length, burn_in_len=burn_in, n_step=n_step, beta=0.4)
+        np.testing.assert_array_equal(batch["weights"], np.ones(number, np.float32))
+        learned = batch["obs"][batch["loss_mask"]].astype(int)
+        keys, found = np.unique(learned, axis=0, return_counts=True)
+        assert [tuple(key) for key in keys.tolist()] == steps
+        return found / found.mean()
+
+    for length in (4, 1, 8):
+        np.testing.assert_allclose(shares(length), 1.0, rtol=0.15)
+    # Transitions are drawn as ever.
+    found = np.unique(buffer.sample_batch(20_000)["obs"], axis=0, return_counts=True)[1]
+    np.testing.assert_allclose(found / found.mean(), 1.0, rtol=0.15)
 
 
 def test_the_state_before_a_step_as_it_is_stored():
@@ -668,8 +695,6 @@ def test_blocks_that_do_not_fit(cls):
         buffer.add_block(source.next(20))
     source = Blocks(0)
     buffer.add_block(source.next(2))
-    with pytest.raises(ValueError, match="block of 4 environments cannot continue the stream 0, which has 3"):
-        buffer.add_block(Blocks(1, num_envs=4).next(2))
     torn = Blocks(2, longest=50).next(3)
     torn["terminateds"][:] = torn["truncateds"][:] = False
     torn["loss_mask"] = np.array([[True] * 3, [True, False, True], [True] * 3])
@@ -680,6 +705,39 @@ def test_blocks_that_do_not_fit(cls):
     buffer.add_block(nothing)
     assert len(buffer) == 6
     assert buffer.sample_batch(20, n_step=9)["n_step"].max() <= 2
+
+
+@both
+@pytest.mark.parametrize("num_envs", [1, 5])
+def test_a_block_of_another_number_of_environments_continues_nothing(cls, num_envs):
+    before, buffer = Blocks(0, longest=50), cls(60, seed=0)
+    before.truth.lengths[:] = [50] * 3
+    buffer.add_block(before.next(4), serial=7)
+    steps = contents(buffer)
+    after = Blocks(1, num_envs=num_envs, longest=50)
+    after.truth.lengths[:] = [50] * num_envs
+    first, second = after.next(3), after.next(3)
+    for block in (first, second):
+        for name in ("obs", "final_obs"):
+            block[name][..., 0] += 100
+    buffer.add_block(first, serial=8, starts=np.ones(num_envs, bool))
+    assert contents(buffer) == steps | {(100 + e, t) for e in range(num_envs) for t in range(3)}
+    assert [record.is_running for record in buffer._records.values()] == [False] * 3 + [True] * num_envs
+    transitions = buffer.sample_batch(80, n_step=9)
+    is_new = transitions["obs"][:, 0] >= 100
+    assert set(is_new.tolist()) == {False, True}
+    left = np.where(is_new, 3, 4) - transitions["obs"][:, 1]
+    np.testing.assert_array_equal(transitions["n_step"], left)
+    np.testing.assert_array_equal(transitions["new_obs"][:, 0], transitions["obs"][:, 0])
+    sequences = buffer.sample_sequences(40, batch_length_T=9, burn_in_len=3)
+    assert sequences["seq_lens"].max() == 4
+    # They go on among themselves, and the others are evicted.
+    buffer.add_block(second, serial=9, starts=np.zeros(num_envs, bool))
+    assert buffer.sample_batch(80, n_step=9)["n_step"].max() == 6
+    many = Blocks(2, num_envs=6).next(10)
+    many["obs"][..., 0] += 200
+    buffer.add_block(many, stream=1)
+    assert len(buffer) == 60 and min(contents(buffer))[0] >= 200
 
 
 def test_a_reset_in_row_0_ends_what_was_running():

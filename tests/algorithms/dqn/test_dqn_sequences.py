@@ -134,12 +134,12 @@ def drawn_sequences():
     goes_on = (kinds == 0)[:-1, :, None]
     columns["final_obs"][:-1] = np.where(goes_on, columns["obs"][1:], columns["final_obs"][:-1])
     settings = {"capacity": 24, "num_envs": num_envs, "alpha": 0.6, "extra_columns": ("state_in",)}
-    replay = DeviceReplay(batch_size=16, n_step=3, **settings)
+    replay = DeviceReplay(batch_size=16, n_step=3, length=4, **settings)
 
     @jax.jit
     def draw(columns):
         state = replay.add(replay.init(columns), columns)
-        return replay.sample_sequences(state, jax.random.key(0), length=4, burn_in=1, gamma=0.5)
+        return replay.sample_sequences(state, jax.random.key(0), burn_in=1, gamma=0.5)
 
     return jax.tree.map(np.asarray, draw(columns)[0])
 
