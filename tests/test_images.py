@@ -27,18 +27,22 @@ MODEL = {"conv_filters": [[2, 3, 3]], "fcnet_hiddens": [4], "head_fcnet_hiddens"
 class Blinking(ConfiguredEnv):
     """An image of one brightness, drawn anew in every step; action 1 pays where it is bright. Episodes have 8 steps."""
 
-    defaults = {"continuous": False, "size": 6}
+    defaults = {"continuous": False, "size": 6, "counts_to": 0}
 
     @property
     def observation_space(self):
-        return gym.spaces.Box(0, 255, (self.settings["size"], self.settings["size"], 1), np.uint8)
+        image = gym.spaces.Box(0, 255, (self.settings["size"], self.settings["size"], 1), np.uint8)
+        number = gym.spaces.Discrete(max(self.settings["counts_to"], 1), start=5)
+        return gym.spaces.Dict(image=image, step=number) if self.settings["counts_to"] else image
 
     @property
     def action_space(self):
         return gym.spaces.Box(-1, 1, (1,)) if self.settings["continuous"] else gym.spaces.Discrete(2)
 
-    def _obs(self, bright):
-        return jnp.full(self.observation_space.shape, jnp.where(bright, 230, 20), jnp.uint8)
+    def _obs(self, bright, t=0):
+        size = self.settings["size"]
+        image = jnp.full((size, size, 1), jnp.where(bright, 230, 20), jnp.uint8)
+        return {"image": image, "step": jnp.int32(5 + t)} if self.settings["counts_to"] else image
 
     def reset_env(self, key, params):
         bright = jax.random.bernoulli(key)
@@ -48,7 +52,7 @@ class Blinking(ConfiguredEnv):
         t, bright = state
         chosen = action[0] > 0 if self.settings["continuous"] else action == 1
         now = jax.random.bernoulli(key)
-        return self._obs(now), (t + 1, now), (chosen == bright).astype(jnp.float32), False, t + 1 >= 8, {}
+        return self._obs(now, t + 1), (t + 1, now), (chosen == bright).astype(jnp.float32), False, t + 1 >= 8, {}
 
 
 register_env("blinking", Blinking)
@@ -89,6 +93,24 @@ def test_images_of_bytes_are_trained_on_and_kept_as_bytes(config_class, continuo
     algo.stop()
 
 
+@pytest.mark.parametrize("env", ["blinking", "blinking-host"])
+@pytest.mark.parametrize(("config_class", "continuous"), [(PPOConfig, False), (DQNConfig, False), (SACConfig, True)])
+def test_large_numbers_beside_images_are_kept_as_numbers(config_class, continuous, env):
+    algo = config_of(config_class, env, continuous=continuous, counts_to=4000).build_algo()
+    before = algo.get_weights()[DEFAULT_MODULE_ID]
+    algo.train()
+    after = algo.get_weights()[DEFAULT_MODULE_ID]
+    kernels = (name for name in after if name.endswith("dense_0/kernel") and "target" not in name)
+    name = next(name for name in kernels if after[name].shape[0] == 4000)
+    changed = np.flatnonzero((after[name] != before[name]).any(axis=1))
+    # Of the rows of the kernel those of the numbers that were seen, counted from 0; episodes have 8 steps.
+    assert len(changed) and changed.max() <= 8
+    observations = {"image": np.zeros((2, 6, 6, 1), np.uint8), "step": np.array([5, 4004])}
+    actions, *_ = algo.get_policy().compute_actions(observations)
+    assert len(actions) == 2
+    algo.stop()
+
+
 def test_memory_estimates_count_a_byte_for_a_value_of_a_pixel():
     ppo = config_of(PPOConfig, "blinking").build_algo()
     assert ppo.memory_estimate()["train_batch"]["columns"]["obs"] == 64 * 6 * 6
@@ -123,12 +145,19 @@ def test_ppo_learns_what_is_in_an_image():
     algo.stop()
 
 
-def test_images_of_other_sizes_are_refused_with_filters_that_would_do():
-    algo_config = config_of(PPOConfig, "blinking", size=30).rl_module(model_config={"conv_filters": None})
-    with pytest.raises(
-        ValueError, match=r"\[30, 30, 1\].*'conv_filters': \[\[16, 4, 2\], \[32, 4, 2\], \[64, 4, 2\]\]"
-    ):
-        algo_config.build_algo()
+@pytest.mark.parametrize("size", [2, 5])
+def test_images_of_other_sizes_are_trained_on_with_filters_that_fit(size):
+    algo_config = config_of(PPOConfig, "blinking", size=size).rl_module(model_config={"conv_filters": None})
+    algo = algo_config.build_algo()
+    try:
+        before, _ = algo.get_weights(), algo.train()
+        after = algo.get_weights()
+        assert any(map(np.any, jax.tree.leaves(jax.tree.map(np.not_equal, before, after))))
+    finally:
+        algo.stop()
+
+
+def test_gray_images_without_an_axis_of_channels_are_refused():
     gray = gym.spaces.Box(0, 255, (84, 84), np.uint8)
     with pytest.raises(ValueError, match=r"without an axis of channels.*ReshapeObservation\(env, \(84, 84, 1\)\)"):
         PPOConfig().build_env_to_module_connector(spaces={"__env_single__": (gray, gym.spaces.Discrete(2))})

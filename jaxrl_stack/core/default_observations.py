@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium as gym
 import jax
@@ -12,17 +12,14 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
+from jaxrl_stack.utils.action_masks import ACTION_MASK, NO_VALID_ACTION_SHARE, OBSERVATIONS, allows_an_action
 from jaxrl_stack.utils.spaces import flatten_observation, flatten_space
 
-ACTION_MASK = "action_mask"
-"""Key of the mask in what default modules see: above 0 (or True) where an action is valid."""
-OBSERVATIONS = "observations"
-"""Key of all else."""
-NO_VALID_ACTION_SHARE = "no_valid_action_share"
-"""Result of a module whose observations have a mask: in which part of the rows it allowed nothing. Such rows act at
-random; 0 is right."""
 MASKED_LOGIT = -1e9
 """Logit of an action that is not valid. Its probability is 0 in float32, and finite multiples of it stay finite."""
+
+LOOKUP_FROM = 1024
+"""From this many values on, a Discrete observation stays a number: encoders look its row of their first kernel up."""
 
 Nested = gym.spaces.Dict | gym.spaces.Tuple
 
@@ -88,18 +85,6 @@ def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
     return logits if mask is None else jnp.where(mask, logits, MASKED_LOGIT)
 
 
-def allows_an_action(action_space: Any, mask: jax.Array) -> jax.Array:
-    """Whether a mask allows an action, in MultiDiscrete spaces one of every component: bool ``[...]``.
-
-    Args:
-        action_space: Discrete or MultiDiscrete.
-        mask: bool ``[..., A]``, as of `check_action_mask`.
-    """
-    lengths = action_space.nvec if isinstance(action_space, gym.spaces.MultiDiscrete) else [mask.shape[-1]]
-    parts = jnp.split(mask, np.cumsum(lengths)[:-1], axis=-1)
-    return jnp.stack([jnp.any(part, axis=-1) for part in parts]).all(axis=0)
-
-
 def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
     """``{NO_VALID_ACTION_SHARE: float32 [...], 1 where the mask of `OBS` allows nothing}``; empty without a mask."""
     mask = mask_of(batch[Columns.OBS])
@@ -163,18 +148,30 @@ def is_vector(space: gym.Space | None) -> bool:
     return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
 
 
+def is_looked_up(space: gym.Space | None) -> TypeGuard[gym.spaces.Discrete]:
+    """Whether observations of a space are numbers of so many values that one-hot vectors would be a waste.
+
+    A vector of 4,000 zeros but for a one takes 16 kB in every step that is kept, and its product with a kernel is one
+    row of that.
+    """
+    return isinstance(space, gym.spaces.Discrete) and bool(space.n >= LOOKUP_FROM)
+
+
 def flatten_space_beside_images(space: gym.Space) -> gym.Space:
     """The space of what `flatten_beside_images` makes of observations.
 
     Returns:
         A rank-1 float32 Box for what has no images in it; the space itself for an image; for what has images among
-        other things a Dict of both, keyed by names, in a Tuple by numbers.
+        other things a Dict of both, keyed by names, in a Tuple by numbers. A large Discrete, see `is_looked_up`, that
+        is alone, or alone under a key beside images, is a Discrete that starts at 0.
 
     Raises:
         ValueError: For images without an axis of channels.
     """
     if is_image(space):
         return space
+    if is_looked_up(space):
+        return gym.spaces.Discrete(space.n)
     if not has_images(space):
         _check_no_gray_image(space)
         return flatten_space(space)
@@ -184,6 +181,8 @@ def flatten_space_beside_images(space: gym.Space) -> gym.Space:
 def flatten_beside_images(space: gym.Space, observation: Any, batch_dims: int) -> Any:
     """Observations with one float32 vector, ``[*batch, d]``, in the place of all that is no image.
 
+    A large Discrete that is looked up is int32 ``[*batch]`` instead, counted from 0.
+
     Args:
         space: Of one observation.
         observation: Pytree that mirrors it, leaves ``[*batch, ...]``.
@@ -191,6 +190,8 @@ def flatten_beside_images(space: gym.Space, observation: Any, batch_dims: int) -
     """
     if is_image(space):
         return observation
+    if is_looked_up(space):
+        return (jnp.asarray(observation) - space.start).astype(jnp.int32)
     if not has_images(space):
         return flatten_observation(space, observation, batch_dims=batch_dims)
     values = observation if isinstance(space, gym.spaces.Dict) else {str(i): x for i, x in enumerate(observation)}

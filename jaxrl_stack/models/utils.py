@@ -52,7 +52,7 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """RLlib's convolutions for square images of 10, 42, 64, 84 or 96 pixels.
+    """The default convolutions for images of a size: RLlib's where it has some, else as `docs/networks.md` says.
 
     Args:
         shape: ``[height, width]``, with an axis of channels after or before them.
@@ -61,7 +61,7 @@ def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
         What `conv_filters` of a model config takes.
 
     Raises:
-        ValueError: For another size, with filters that would do.
+        ValueError: The shape is none of an image.
     """
     height, width, *channels = shape
     if channels and height != width and width == channels[0]:

@@ -27,7 +27,16 @@ def convolve(images: jax.Array, kernel: jax.Array, stride: tuple[int, int], marg
 
     Returns:
         ``[N, h, w, channels]``.
+
+    Raises:
+        ValueError: The kernel is larger than the images with their margins.
     """
+    padded = [n + sum(around) for n, around in zip(images.shape[1:3], margins, strict=True)]
+    if any(k > n for k, n in zip(kernel.shape[:2], padded, strict=True)):
+        raise ValueError(
+            f"convolve: a kernel of {list(kernel.shape[:2])} does not fit into images of {list(images.shape[1:3])}, "
+            f"with margins={margins} {padded}; take a smaller kernel or wider margins."
+        )
     return _plain(images, kernel, stride, margins)
 
 
@@ -72,17 +81,21 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
     """A convolution of the images with the outputs' shares, summed over images: these are its channels."""
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(low, k + (out - 1) * step - n - low) for (low, _), step, k, n, out in sizes]
-    # What no window reaches is cut off.
-    rows, columns = (
-        slice(max(0, -before), n + min(0, after)) for n, (before, after) in zip(images.shape[1:3], around, strict=True)
-    )
-    around = [(max(0, before), max(0, after)) for before, after in around]
+    # What no window reaches is cut off; that is the whole image where windows lie beside it.
+    (rows, vertical), (columns, horizontal) = map(_reached, images.shape[1:3], around)
     by_channel = jnp.transpose(images[:, rows, columns], (3, 1, 2, 0))
     shares = jnp.transpose(cotangent, (1, 2, 0, 3))
     out = jax.lax.conv_general_dilated(
-        by_channel, shares, (1, 1), around, rhs_dilation=stride, dimension_numbers=LAYOUT
+        by_channel, shares, (1, 1), (vertical, horizontal), rhs_dilation=stride, dimension_numbers=LAYOUT
     )
     return jnp.transpose(out, (1, 2, 0, 3))
+
+
+def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
+    """Which pixels of a row stay with the margins `around` it, and how many zeros stand before and after them."""
+    first, end = -around[0], size + around[1]
+    zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))
+    return slice(max(0, first), max(0, min(end, size))), zeros
 
 
 convolve.defvjp(_forward, _backward)

@@ -10,6 +10,7 @@ Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample varia
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -98,6 +99,40 @@ def update(statistics: RunningStatistics, batch: jax.Array, mask: jax.Array | No
         mask: bool ``[N]``; rows that count. None: all.
     """
     return merge(statistics, of_batch(batch, mask))
+
+
+def on_finite_rows(
+    function: Callable[[jax.Array, jax.Array | None], RunningStatistics],
+    batch: jax.Array,
+    mask: jax.Array | None = None,
+) -> RunningStatistics:
+    """``function(batch, mask)``, with a mask that leaves out the rows that hold a NaN or an infinity.
+
+    One of them would make every later mean NaN. Where all rows are finite, `function` gets `mask` itself.
+
+    Args:
+        function: `of_batch`, or `update` of some statistics.
+        batch: Number array ``[N, ...]``.
+        mask: bool ``[N]``; rows that count. None: all.
+    """
+    if not jnp.issubdtype(batch.dtype, jnp.inexact):
+        return function(batch, mask)
+    finite = jnp.isfinite(batch).reshape(batch.shape[0], -1).all(axis=1)
+    is_usual = jnp.all(finite if mask is None else finite | ~mask)
+
+    def all_rows(batch: jax.Array) -> RunningStatistics:
+        return function(batch, mask)
+
+    def finite_rows(batch: jax.Array) -> RunningStatistics:
+        return function(batch, finite if mask is None else finite & mask)
+
+    def one_of_both(batch: jax.Array) -> RunningStatistics:
+        return jax.lax.cond(is_usual, all_rows, finite_rows, batch)
+
+    def selected(batch: jax.Array) -> RunningStatistics:  # branching on an array stalls an accelerator
+        return jax.tree.map(lambda a, b: jnp.where(is_usual, a, b), all_rows(batch), finite_rows(batch))
+
+    return jax.lax.platform_dependent(batch, cpu=one_of_both, default=selected)
 
 
 def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name: str | None) -> RunningStatistics:

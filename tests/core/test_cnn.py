@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
+import math
+import re
 from pathlib import Path
 
 import gymnasium as gym
@@ -20,7 +24,7 @@ from jaxrl_stack.core.models.configs import (
     MLPEncoderConfig,
     MultiStreamEncoderConfig,
 )
-from jaxrl_stack.core.models.filters import default_filters, parse_filters, suggested_filters
+from jaxrl_stack.core.models.filters import default_filters, parse_filters
 from jaxrl_stack.models.utils import get_filter_config
 
 GOLDEN = np.load(Path(__file__).parents[1] / "reference" / "cnn_golden.npz")
@@ -251,13 +255,42 @@ def test_dict_observations_have_an_encoder_for_each_key():
     np.testing.assert_array_equal(out, jnp.concatenate([part[ENCODER_OUT] for part in parts], axis=-1))
 
 
-def test_filters_are_chosen_by_size_and_suggested_for_others():
+@pytest.mark.parametrize(
+    ("shape", "filters", "output"),
+    [
+        ((96, 96, 3), [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 2]], (6, 6, 256)),  # RLlib's
+        ((1, 1, 5), [[256, [1, 1], 1, "valid"]], (1, 1, 256)),
+        ((1, 2, 1), [[256, [1, 2], 1, "valid"]], (1, 1, 256)),
+        ((3, 3, 2), [[16, [3, 3], 1], [32, [3, 3], 1]], (3, 3, 32)),
+        ((1, 8, 7), [[16, [1, 3], 1], [32, [1, 3], 1]], (1, 8, 32)),
+        ((19, 20, 17), [[16, [3, 3], 1], [32, [3, 3], 1]], (19, 20, 32)),
+        ((4, 3, 194), [[16, [3, 3], 1], [32, [3, 3], 1]], (4, 3, 32)),
+        ((21, 2, 1), [[16, [4, 2], [2, 1]], [32, [4, 2], [2, 1]]], (6, 2, 32)),
+        ((60, 80, 3), [[channels, [4, 4], [2, 2]] for channels in (16, 32, 64, 128)], (4, 5, 128)),
+        ((1000, 1000, 1), [[min(16 * 2**i, 256), [4, 4], [2, 2]] for i in range(8)], (4, 4, 256)),
+    ],
+)
+def test_filters_are_chosen_by_size(shape, filters, output):
+    assert get_filter_config(shape) == filters
+    config = Catalog(gym.spaces.Box(0, 255, shape, np.uint8), DISCRETE).encoder_config
+    assert dataclasses.replace(config, flatten_at_end=False).output_dims == output  # type: ignore[type-var]
+    images = jax.ShapeDtypeStruct((2, *shape), np.uint8)
+    latents = jax.eval_shape(lambda x: config.build(rngs=rngs())({"obs": x})[ENCODER_OUT], images)
+    assert latents.shape == (2, math.prod(output))
+
+
+def test_filters_of_images_with_their_channels_first_are_those_of_the_image():
     assert get_filter_config((84, 84, 4)) == get_filter_config((4, 84, 84)) == get_filter_config([84, 84])
-    assert get_filter_config((96, 96, 3))[-1] == [256, [11, 11], 2]
-    for shape in ((60, 80, 3), (7, 7, 1), (5, 5, 1), (1000, 900, 3)):
-        with pytest.raises(ValueError, match="no default filters.*42, 64, 84, 96"):
-            get_filter_config(shape)
-        assert min(CNNEncoderConfig(shape, suggested_filters(shape), flatten_at_end=False).output_dims) >= 1
+
+
+def test_the_table_of_the_page_is_what_filters_are():
+    page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
+    example = re.search(r"So `(.*?)` gets `(.*?)`", page)
+    assert example and str(get_filter_config(json.loads(example[1]))) == example[2]
+    small = re.search(r"at most 20 x 20.*?`(.*?)`", page)
+    assert small and str(get_filter_config((7, 7, 3))) == small[1]
+    rllibs = re.search(r"square, ([\d, ]+) or (\d+) pixels", page)
+    assert rllibs and [*map(int, rllibs[1].split(",")), int(rllibs[2])] == [10, 42, 64, 84, 96]
 
 
 @pytest.mark.parametrize(

@@ -286,9 +286,7 @@ def test_default_encoders_have_the_base_that_encoders_of_ones_own_get():
 @pytest.mark.parametrize(
     ("space", "settings", "message"),
     [
-        (gym.spaces.Box(0, 255, (60, 80, 3)), {}, r"conv_filters': \[\[16, 4, 2\], .*resize.*FlattenObservations"),
         (gym.spaces.Box(0, 255, (4, 84, 84)), {}, r"channels seem to come first.*\[84, 84, 4\]"),
-        (gym.spaces.Box(0, 255, (210, 160, 3)), {}, "wrap_atari_for_new_api_stack"),
         (gym.spaces.Box(0, 1, (4, 4)), {}, "FlattenObservations"),
         (gym.spaces.Discrete(4), {}, "FlattenObservations"),
     ],
@@ -296,6 +294,44 @@ def test_default_encoders_have_the_base_that_encoders_of_ones_own_get():
 def test_encoders_that_do_not_exist_are_refused(space, settings, message):
     with pytest.raises(ValueError, match=message):
         Catalog(space, ACTION_SPACE, settings).build_encoder(rngs=rngs())
+
+
+@pytest.mark.parametrize("columns", [("obs",), ("obs", "actions")], ids="-".join)
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+def test_looking_numbers_up_is_the_layer_of_their_one_hot_vectors(columns, compute_dtype):
+    n, width = 7, 7 if len(columns) == 1 else 9
+    inputs = {"obs": jnp.array([[0, 6, 3], [3, 7, -1]]), "actions": jnp.linspace(-1, 1, 12).reshape(2, 3, 2)}
+    # Out of range: all zeros, as in flattened observations.
+    one_hot = {**inputs, "obs": jax.nn.one_hot(inputs["obs"], n)}
+    config = MLPEncoderConfig(
+        input_dims=(width,), hidden_layer_dims=[5, 4], columns=columns, compute_dtype=compute_dtype
+    )
+    plain = config.build(rngs=rngs())
+    looked_up = dataclasses.replace(config, num_values={"obs": n}).build(rngs=rngs())
+
+    def outputs_and_gradients(encoder, inputs):
+        def loss(encoder):
+            latent = encoder(inputs)["encoder_out"].astype(jnp.float32)
+            return jnp.sum(jnp.sin(latent)), latent
+
+        return nnx.jit(nnx.value_and_grad(loss, has_aux=True))(encoder)
+
+    tolerance = 1e-6 if compute_dtype == "float32" else 0.05
+    leaves = [jax.tree.leaves(outputs_and_gradients(*each)) for each in ((plain, one_hot), (looked_up, inputs))]
+    assert len(leaves[0]) == len(leaves[1]) == 6
+    for expected, got in zip(*leaves, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_an_encoder_without_layers_puts_out_one_hot_vectors():
+    encoder = MLPEncoderConfig(input_dims=(3,), hidden_layer_dims=[], num_values={"obs": 3}).build(rngs=rngs())
+    np.testing.assert_array_equal(encoder({"obs": jnp.array([2, 0])})["encoder_out"], [[0, 0, 1], [1, 0, 0]])
+
+
+def test_raw_frames_of_atari_get_a_network_and_a_hint_at_the_wrapper(caplog):
+    config = Catalog(gym.spaces.Box(0, 255, (210, 160, 3), np.uint8), ACTION_SPACE).encoder_config
+    assert config.output_dims == (4 * 5 * 256,)
+    assert "wrap_atari_for_new_api_stack" in caplog.text
 
 
 def test_heads_have_gains_of_their_own_as_the_ppo_page_shows():

@@ -12,6 +12,13 @@ import pytest
 from jaxrl_stack.ops.convolution import LAYOUT, convolve
 
 SAME, VALID, CUT = ((1, 2), (2, 1)), ((0, 0), (0, 0)), ((-1, 0), (-1, -1))
+ONE_SIDE = [
+    ((3, 1), (3, 3), (5, 1), ((1, -1), (3, -1))),  # windows that lie in zeros alone
+    ((2, 6), (2, 3), (5, 4), ((4, -4), (-4, 4))),
+    ((6, 9), (4, 2), (3, 3), ((3, 4), (2, -4))),
+    ((5, 4), (1, 2), (6, 4), ((2, -2), (-1, 3))),
+]
+"""Image, kernel, stride, and margins of which one side is cut and the other is padded."""
 
 
 def plain(images, kernel, stride, margins):
@@ -33,6 +40,28 @@ def test_gradients_are_those_that_jax_derives(stride, margins):
 
     own, derived = of(images, kernel)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, derived)
+
+
+def test_gradients_where_one_side_is_cut_and_the_other_padded():
+    shapes = [((2, *size, 2), (*kernel, 2, 3), stride, margins) for size, kernel, stride, margins in ONE_SIDE]
+
+    @jax.jit
+    def of(key):
+        found = []
+        for image, kernel, stride, margins in shapes:
+            arrays = [jax.random.normal(jax.random.fold_in(key, i), shape) for i, shape in enumerate((image, kernel))]
+            losses = [lambda x, k, f=f: jnp.sum(jnp.sin(f(x, k, stride, margins))) for f in (convolve, plain)]  # noqa: B023
+            found.append([jax.grad(loss, argnums=(0, 1))(*arrays) for loss in losses])
+        return found
+
+    for own, derived in of(jax.random.key(0)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, derived)
+
+
+def test_a_kernel_that_does_not_fit_is_refused():
+    images, kernel = jnp.zeros((1, 4, 5, 1)), jnp.zeros((3, 3, 1, 1))
+    with pytest.raises(ValueError, match=r"kernel of \[3, 3\] .* images of \[4, 5\], with margins=.* \[2, 6\]; take"):
+        jax.eval_shape(lambda x: convolve(x, kernel, (1, 1), ((-2, 0), (1, 0))), images)
 
 
 def test_second_derivatives_come_in_reverse():

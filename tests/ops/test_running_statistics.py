@@ -46,6 +46,19 @@ def test_masked_rows_do_not_count_even_if_they_are_not_numbers():
     assert_statistics(update(rs.init((3,)), jnp.asarray(batch), jnp.asarray(mask)), batch[mask])
 
 
+@pytest.mark.parametrize("masks", [None, np.arange(5) != 2])
+def test_finite_rows_give_the_same_bits_with_and_without_a_look_at_them(masks):
+    update = jax.jit(lambda statistics, rows: rs.update(statistics, rows, masks))
+    careful = jax.jit(
+        lambda statistics, rows: rs.on_finite_rows(lambda rows, mask: rs.update(statistics, rows, mask), rows, masks)
+    )
+    statistics = rs.init((7,))
+    for rows in np.random.default_rng(0).normal(3.0, 5.0, (10, 5, 7)).astype(np.float32):
+        expected, found = update(statistics, rows), careful(statistics, rows)
+        assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
+        statistics = found
+
+
 def test_a_batch_without_a_valid_row_changes_no_bit():
     before = update(rs.init((2,)), jnp.asarray(RNG.normal(size=(9, 2)), jnp.float32))
     after = update(before, jnp.full((4, 2), jnp.nan), jnp.zeros(4, bool))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,6 +43,17 @@ def initial_state_of(encoder: Any) -> Any:
 def batched_state(state: Any, number: int) -> Any:
     """A state without batch axis for so many environments or sequences, ``[number, ...]``."""
     return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (number, *jnp.shape(x))), state)
+
+
+def as_sequences(columns: dict[str, Any]) -> dict[str, Any]:
+    """What a module gets of steps ``[B, ...]``: with a recurrent state sequences of one step, ``[B, 1, ...]``."""
+    return of_steps(columns, lambda x: x[:, None]) if Columns.STATE_IN in columns else columns
+
+
+def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """With all columns changed but for the recurrent states, which belong to no step."""
+    states = (Columns.STATE_IN, Columns.STATE_OUT)
+    return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}
 
 
 def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:

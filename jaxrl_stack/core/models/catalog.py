@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.default_observations import check_action_mask, has_images, is_image, observations_space
+from jaxrl_stack.core.default_observations import (
+    check_action_mask,
+    has_images,
+    is_image,
+    is_looked_up,
+    observations_space,
+)
 from jaxrl_stack.core.distribution.jax_distribution import get_action_dist_cls_for_space
 from jaxrl_stack.core.models.configs import (
     CNNEncoderConfig,
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from flax import nnx
 
     from jaxrl_stack.core.distribution.distribution import Distribution
+
+_RAW_ATARI = (210, 160, 3)
 
 
 class Catalog:
@@ -128,11 +136,12 @@ class Catalog:
         A Dict gets an encoder for each of its entries, whose latents are put side by side.
 
         Args:
-            observation_space: A Box of rank 1 or 3 (``[height, width, channels]``), or a Dict of such spaces.
+            observation_space: A Box of rank 1 or 3 (``[height, width, channels]``), a large Discrete (`is_looked_up`),
+                or a Dict of such spaces.
             model_config_dict: All settings of `DefaultModelConfig`.
 
         Raises:
-            ValueError: For other spaces, and for images of a size that has no default filters while ``conv_filters``
+            ValueError: For other spaces, and for images that seem to have their channels first while ``conv_filters``
                 is None.
         """
         import gymnasium as gym
@@ -147,6 +156,9 @@ class Catalog:
             )
         if is_image(observation_space):
             return _image_encoder_config(observation_space, settings)
+        if is_looked_up(observation_space):
+            n = int(observation_space.n)
+            return MLPEncoderConfig(input_dims=(n,), num_values={Columns.OBS: n}, **hidden_layers(settings, "fcnet"))
         shape = observation_space.shape if isinstance(observation_space, gym.spaces.Box) else None
         if shape is None or len(shape) != 1:
             raise ValueError(
@@ -169,6 +181,11 @@ def _recurrent_encoder_config(tokenizer: ModelConfig, settings: Mapping[str, Any
 
 def _image_encoder_config(space: Any, settings: Mapping[str, Any]) -> CNNEncoderConfig:
     filters = settings["conv_filters"]
+    if filters is None and tuple(space.shape) == _RAW_ATARI:
+        notice_once(
+            "Observations are Atari's raw frames, [210, 160, 3]: smaller gray ones, in stacks, are faster and learned "
+            "from sooner; see jaxrl_stack.env.wrappers.atari_wrappers.wrap_atari_for_new_api_stack()."
+        )
     return CNNEncoderConfig(
         input_dims=space.shape,
         cnn_filter_specifiers=default_filters(space.shape) if filters is None else filters,

@@ -181,12 +181,15 @@ class MLPEncoderConfig(_MLPConfig):
 
     Args:
         columns: Their names, in their order.
+        num_values: `{column: n}` of columns that are numbers below n, in place of one-hot vectors of width n.
     """
 
     columns: Sequence[str] = (Columns.OBS,)
+    num_values: Mapping[str, int] = dataclasses.field(default_factory=dict, kw_only=True)
 
     def _build(self, rngs: nnx.Rngs) -> MLPEncoder:
-        return MLPEncoder(self._input_dim(), self._layers(), rngs=rngs, columns=self.columns)
+        layers, of_columns = self._layers(), {"columns": self.columns, "num_values": self.num_values}
+        return MLPEncoder(self._input_dim(), layers, rngs=rngs, **of_columns)
 
 
 @dataclasses.dataclass

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.ops.dense import dense
+
+
+class Part(NamedTuple):
+    """A part of what a layer takes, side by side with others.
+
+    Attributes:
+        values: Float ``[..., width]``; or int ``[...]``, numbers that stand for one-hot vectors.
+        num_values: Width of these vectors, for numbers; None for floats.
+    """
+
+    values: jax.Array
+    num_values: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Rows of the kernel that it is multiplied with."""
+        return self.values.shape[-1] if self.num_values is None else self.num_values
+
+    def as_floats(self) -> jax.Array:
+        """Float ``[..., width]``; numbers are made one-hot, those out of range all zeros."""
+        return self.values if self.num_values is None else jax.nn.one_hot(self.values, self.num_values)
 
 
 class Dense(nnx.Linear):
@@ -18,3 +43,24 @@ class Dense(nnx.Linear):
         kernel, bias = self.kernel[...], self.bias[...]
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         return dense(inputs, kernel, bias)
+
+    def of_parts(self, parts: Sequence[Part]) -> jax.Array:
+        """What the layer makes of ``jnp.concatenate([part.as_floats() for part in parts], axis=-1)``.
+
+        Of numbers, the rows of the kernel are looked up that their one-hot vectors would be multiplied with.
+        """
+        kernel, bias = self.promote_dtype(
+            (self.kernel[...], None if self.bias is None else self.bias[...]), dtype=self.dtype
+        )
+        total, first = jnp.zeros((), kernel.dtype) if bias is None else bias, 0
+        for part in parts:
+            rows = kernel[first : first + part.width]
+            total += _rows_at(rows, part.values) if part.num_values else part.values.astype(rows.dtype) @ rows
+            first += part.width
+        return total
+
+
+def _rows_at(rows: jax.Array, numbers: jax.Array) -> jax.Array:
+    """``rows[numbers]``, zeros for numbers out of range: negative ones do not count from the end."""
+    within = jnp.where(numbers < 0, len(rows), numbers)
+    return rows.at[within].get(mode="fill", fill_value=0)

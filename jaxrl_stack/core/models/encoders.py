@@ -13,6 +13,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder, handles_resets, initial_state_of
 from jaxrl_stack.core.models.cnn import CNN
+from jaxrl_stack.core.models.dense import Dense, Part
 from jaxrl_stack.core.models.mlp import MLP
 
 
@@ -21,16 +22,28 @@ class MLPEncoder(MLP, Encoder):
 
     Args:
         columns: Names of the columns, in their order. Their widths add up to `input_dim`.
+        num_values: `{column: n}` of those that are ints `[...]` below n. Each counts as the one-hot vector of its
+            number, of width n, which is not made: the first layer looks a row of its kernel up.
         *args, **kwargs: As in `MLP`.
     """
 
-    def __init__(self, *args: Any, columns: Sequence[str] = (Columns.OBS,), **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        columns: Sequence[str] = (Columns.OBS,),
+        num_values: Mapping[str, int] | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self.columns = tuple(columns)
+        self.num_values = tuple((num_values or {}).get(column) for column in self.columns)
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, jax.Array]:  # type: ignore[override]
-        joined = jnp.concatenate([inputs[column] for column in self.columns], axis=-1)
-        return {ENCODER_OUT: super().__call__(joined)}
+        parts = [Part(inputs[column], n) for column, n in zip(self.columns, self.num_values, strict=True)]
+        if self.activations and any(self.num_values):
+            first: Dense = getattr(self, f"{self.kind}_0")
+            return {ENCODER_OUT: self._from(1, self._after(0, first.of_parts(parts)))}
+        return {ENCODER_OUT: super().__call__(jnp.concatenate([part.as_floats() for part in parts], axis=-1))}
 
 
 class CNNEncoder(CNN, Encoder):

@@ -16,6 +16,14 @@ _DEFAULT_FILTERS: dict[int, list[list[Any]]] = {
     96: [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 2]],
 }
 """RLlib's filters of square images, by height."""
+_DENSE = 2
+"""Up to this many pixels a side an image gets a dense layer."""
+_LARGEST_BOARD = 20
+"""Up to this many pixels a side an image is a board, of which every field counts."""
+_SMALLEST_HALVED = 6
+"""Sides with more pixels are halved."""
+_MOST_CHANNELS_FIRST = 4
+"""Up to this many rows before two longer axes are taken for channels."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +121,11 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def default_filters(shape: Sequence[int]) -> list[list[Any]]:
-    """The filters for square images of 10, 42, 64, 84 or 96 pixels, which are RLlib's.
+    """The filters for images of a size, as `docs/networks.md` lists them.
+
+    Square images of 10, 42, 64, 84 and 96 pixels have RLlib's. Of others, boards of at most 20 pixels a side get two
+    convolutions of 3 x 3 that keep their size; images of at most 2 a dense layer, as a kernel that is the whole image;
+    larger ones convolutions that halve both sides until 6 pixels are left.
 
     Args:
         shape: ``[height, width, channels]``.
@@ -122,40 +134,37 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
         What `conv_filters` of a model config takes.
 
     Raises:
-        ValueError: For another size, with filters that would do.
+        ValueError: The shape is none of an image, or has its channels first.
     """
     shape = tuple(int(n) for n in shape)
-    if len(shape) == 3 and shape[0] == shape[1] and shape[0] in _DEFAULT_FILTERS:
-        return [list(specifier) for specifier in _DEFAULT_FILTERS[shape[0]]]
-    sizes = ", ".join(str(size) for size in _DEFAULT_FILTERS)
-    raise ValueError(
-        f"There are no default filters for images of the shape {list(shape)}; there are for square ones of {sizes} "
-        f"pixels, [height, width, channels]. {_suggestion(shape)}"
-    )
-
-
-def _suggestion(shape: tuple[int, ...]) -> str:
-    if len(shape) == 3 and shape[0] < min(shape[1:]) and shape[0] <= 4:
-        return (
-            f"The channels seem to come first: give the environment a wrapper that moves them to the end, "
-            f"{[*shape[1:], shape[0]]}."
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(
+            f"There are no default filters for images of the shape {list(shape)}: give them one axis of channels, the "
+            "last one, [height, width, channels]."
         )
-    if shape == (210, 160, 3):
-        return (
-            "For Atari, wrap the environment: jaxrl_stack.env.wrappers.atari_wrappers.wrap_atari_for_new_api_stack()."
+    *size, _ = height, width, channels = shape
+    if height <= _MOST_CHANNELS_FIRST and min(width, channels) > _LARGEST_BOARD:
+        raise ValueError(
+            f"There are no default filters for images of the shape {list(shape)}: the channels seem to come first. "
+            f"Give the environment a wrapper that moves them to the end, {[width, channels, height]}, or, if they are "
+            "the last axis already, set rl_module(model_config={'conv_filters': ...})."
         )
-    if len(shape) != 3:
-        return "Give them one axis of channels, the last one."
-    return (
-        f"Set rl_module(model_config={{'conv_filters': {suggested_filters(shape)}}}), resize the images, or, if they "
-        "are none, flatten them with the env-to-module connector FlattenObservations."
-    )
+    if height == width and height in _DEFAULT_FILTERS:
+        return [list(specifier) for specifier in _DEFAULT_FILTERS[height]]
+    if max(size) <= _DENSE:
+        return [[256, size, 1, VALID]]
+    if max(size) <= _LARGEST_BOARD:
+        return [[channels, [min(3, side) for side in size], 1] for channels in (16, 32)]
+    return _halving_filters(size)
 
 
-def suggested_filters(shape: Sequence[int]) -> list[list[int]]:
-    """Filters that halve images until their shorter side has at most 6 pixels."""
-    filters, channels, side = [], 16, min(shape[:2])
-    while side > 6 and len(filters) < 6:
-        filters.append([min(channels, 256), 4, 2])
-        channels, side = 2 * channels, -(-side // 2)
-    return filters or [[16, min(3, side), 1]]
+def _halving_filters(size: list[int]) -> list[list[Any]]:
+    """Filters that halve each side of an image, until it has at most 6 pixels, with twice the channels each time."""
+    filters, channels = [], 16
+    while max(size) > _SMALLEST_HALVED:
+        halved = [side > _SMALLEST_HALVED for side in size]
+        kernel = [4 if is_halved else min(3, side) for is_halved, side in zip(halved, size, strict=True)]
+        filters.append([channels, kernel, [1 + is_halved for is_halved in halved]])
+        channels = min(2 * channels, 256)
+        size = [-(-side // 2) if is_halved else side for is_halved, side in zip(halved, size, strict=True)]
+    return filters

@@ -82,7 +82,11 @@ class Stack(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Float `[..., width]` -> `[..., output_dim]`; of images, the two axes before that may change, too."""
-        for i in range(len(self.activations)):
+        return self._from(0, x)
+
+    def _from(self, first: int, x: jax.Array) -> jax.Array:
+        """What the layers from the `first` one on make of their input."""
+        for i in range(first, len(self.activations)):
             x = self._after(i, getattr(self, f"{self.kind}_{i}")(x))
         return x
 

@@ -14,7 +14,9 @@ from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.functional import ModuleDefinition
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
 from jaxrl_stack.utils.spaces import shape_dtype_struct
+from jaxrl_stack.utils.tracing_errors import remedy
 
+_READ_COLUMNS = "A batch is a dict of arrays with batch axes: read batch[Columns.OBS]."
 # Unlikely as a width, so that a mixed-up axis shows.
 BATCH_SIZE = 7
 SEQUENCE_LENGTH = 3
@@ -111,13 +113,16 @@ class _ForwardCheck:
                 f"{list(self.batch)}) nor in its outputs: read one of these columns, or add a connector "
                 "that makes the one that is missing."
             ) from error
-        except NotImplementedError:
-            raise
         except Exception as error:
+            if isinstance(error, NotImplementedError) and not remedy(error):
+                raise
             shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), self.batch)
+            hint = remedy(error) or ("" if isinstance(error, AttributeError) else _READ_COLUMNS)
+            reason = str(error).split("\n", 1)[0].rstrip(".") if hint else str(error)
             raise ValueError(
                 f"{self.owner}.{method}() failed on a batch made from its observation space "
-                f"{self.module.observation_space}, with the columns {shapes}: {type(error).__name__}: {error}"
+                f"{self.module.observation_space}, with the columns {shapes}: {type(error).__name__}: "
+                f"{reason}{hint and '. '}{hint}"
             ) from error
 
     def run(self, required: Collection[str]) -> None:

@@ -13,11 +13,29 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 Initializer = str | Callable[..., Any] | None
 
 
+_ATTENTION = (
+    "RLlib's networks with attention were those of its old stack. Use use_lstm=True, or the module GTrXL of "
+    "jaxrl_stack.examples.rl_modules.classes.gtrxl_rlm: rl_module(rl_module_spec=RLModuleSpec(module_class=GTrXL))"
+)
+_GONE = {"use_attention": _ATTENTION}
+"""Setting of RLlib's old stack -> what to use. Its networks have no such switch, and False asks for none."""
+
+
+OTHER_LIBRARIES = {
+    **dict.fromkeys(("net_arch", "hidden_sizes", "hidden_dims", "hidden_size", "layers"), "fcnet_hiddens"),
+    **dict.fromkeys(("activation", "activation_fn", "nonlinearity"), "fcnet_activation"),
+}
+"""Name in another library -> setting here."""
+
+
 def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, error: type[Exception]) -> None:
     known = list(known)
     for name in names:
+        if name in _GONE:
+            raise error(f"{owner} has no setting {name!r}: {_GONE[name]}.")
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
+            theirs = OTHER_LIBRARIES.get(name)
+            close = [theirs] if theirs in known else difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known settings: {known}."
             raise error(f"{owner} has no setting {name!r}: {hint}")
 
@@ -47,8 +65,8 @@ class DefaultModelConfig(Plain):
     fcnet_bias_initializer_kwargs: dict | None = None
     fcnet_use_layernorm: bool = False
 
-    # Encoder of images: [[out channels, kernel, stride(, "same" or "valid")], …]; None = chosen by image
-    # size.
+    # Encoder of images: [[out channels, kernel, stride(, "same" or "valid")], …]; None = chosen by the image's
+    # size, see docs/networks.md.
     conv_filters: list | None = None
     conv_activation: str | Callable[..., Any] = "relu"
     conv_kernel_initializer: Initializer = None
@@ -162,6 +180,8 @@ def check_model_config(model_config: Mapping[str, Any], *, custom_settings: bool
     """
     known = DefaultModelConfig.__dataclass_fields__
     suspects = [
-        name for name in model_config if not custom_settings or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        name
+        for name, value in model_config.items()
+        if (value if name in _GONE else not custom_settings or difflib.get_close_matches(name, known, n=1, cutoff=0.8))
     ]
     _reject_unknown(suspects, known, "The model_config of the default models", ValueError)

@@ -86,6 +86,20 @@ class ModuleDefinition:
             and all(value is other.constants[path] for path, value in self.constants.items())
         )
 
+    def is_alike(self, other: ModuleDefinition) -> bool:
+        """Whether a program traced with `other` serves this definition too, if both modules are of one spec.
+
+        Objects that are compared by identity, which each module makes for itself, count as the same.
+        """
+        mine, others = self.graphdef, other.graphdef
+        return (
+            mine.nodes == others.nodes
+            and len(mine.attributes) == len(others.attributes)
+            and all(map(_attributes_alike, mine.attributes, others.attributes))
+            and self.constants.keys() == other.constants.keys()
+            and all(np.array_equal(value, other.constants[path]) for path, value in self.constants.items())
+        )
+
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
         """The module with these arrays in it."""
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
@@ -116,6 +130,15 @@ class ModuleDefinition:
             {ref: raw_value(params[path]) for path, ref in self.param_refs.items()},
             {ref: raw_value(rest[path]) for path, ref in self.rest_refs.items()},
         )
+
+
+def _attributes_alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether two entries ``(name, value)`` of graph definitions are the same, but for which object it is."""
+    if one == other:
+        return True
+    (name, value), (other_name, other_value) = one, other
+    static, other_static = getattr(value, "value", None), getattr(other_value, "value", None)
+    return name == other_name and type(static) is type(other_static) and type(static).__eq__ is object.__eq__
 
 
 def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:

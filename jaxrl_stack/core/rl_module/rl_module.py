@@ -41,6 +41,7 @@ from jaxrl_stack.core.rl_module.functional import (
 from jaxrl_stack.core.rl_module.rllib_weights import NOT_IN_RLLIBS_MODULES, from_rllib_names, read_rllib_weights
 from jaxrl_stack.core.rl_module.target_networks import TargetParam, update_target_network
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import absent_or_renamed
 from jaxrl_stack.utils.spaces import space_from_dict, space_to_dict
 
@@ -63,6 +64,21 @@ _FLAX_REMEDY = (
     "Keep layers in nnx.List([...]) or nnx.Dict({...}) instead of a plain list or dict; assign an array as "
     "an attribute of its own (self.name = array): a NumPy array is a constant, an nnx.Param is trained."
 )
+
+
+_LAYERS_OF_FLAX = (
+    "Layers of flax.nnx take their initial weights from rngs=self.rngs and are called otherwise than torch's: "
+    "nnx.Linear(4, 2, use_bias=False, rngs=self.rngs)."
+)
+_OTHER_ATTRIBUTES = {
+    "config": "model_config",
+    "model_config_dict": "model_config",
+    "obs_space": "observation_space",
+    "obs_dim": "observation_space.shape",
+    "num_outputs": "action_space",
+    "act_space": "action_space",
+}
+"""Attribute of ModelV2 and older RLModules -> the one here."""
 
 
 class _RLModuleMeta(type(nnx.Module)):
@@ -165,7 +181,14 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         self._dropped_attributes: tuple[str, ...] = ()
         self._compiled_forwards = _CompiledForwards()
         self.rngs = _as_rngs(rngs)
-        self.setup()
+        try:
+            self.setup()
+        except TypeError as error:
+            # A MultiRLModule builds others in its own.
+            is_told = bool(getattr(error, "__notes__", ()))
+            if not is_told and ("rngs" in str(error) or "keyword argument" in str(error)):
+                error.add_note(f"Raised in {type(self).__name__}.setup(). {_LAYERS_OF_FLAX}")
+            raise
 
     def _finish_build(self) -> None:
         if "_compiled_forwards" not in vars(self):
@@ -175,6 +198,12 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             )
         if isinstance(self, TargetNetworkAPI):
             self.make_target_networks()
+        for name, value in vars(self).items():
+            if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
+                notice_once(
+                    f"{type(self).__name__}.{name} is a JAX array, which training does not change: self.{name} = "
+                    f"nnx.Param(array) is trained, and a NumPy array is a constant."
+                )
         # Streams that layers draw from are theirs (forked, or held as an attribute of the layer).
         del self.rngs
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
@@ -196,7 +225,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                     f"{type(self).__name__}.{name} was left out because the module is inference_only: build "
                     "it with inference_only=False to train or evaluate it."
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            hint = f" Use self.{_OTHER_ATTRIBUTES[name]}." if name in _OTHER_ATTRIBUTES else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}")
 
     # What users override.
 
