@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.files import Component, Stored, opened, write
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, CLASS_AND_CTOR_ARGS_FILE, METADATA_FILE, STATE_FILE
-from jaxrl_stack.checkpoints.plain_data import DAMAGES, Decoder, Encoder, code_named_by
+from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder, Encoder, code_named_by
 from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.notices import notice_once
 
@@ -99,7 +99,7 @@ class Checkpointable:
         except ValueError:
             class_path = None
             encoder.left_out["class"] = f"{type(self).__name__}, which is defined inside a function"
-        return Component(
+        component = Component(
             class_path=class_path,
             ctor=ctor,
             left_out=encoder.left_out,
@@ -112,6 +112,8 @@ class Checkpointable:
                 for name, part in self.get_checkpointable_components()
             },
         )
+        _complete(component)
+        return component
 
     def save_to_path(
         self,
@@ -273,6 +275,39 @@ class Checkpointable:
             name = getattr(found, "__name__", component.class_path)
             raise ValueError(f"{what} is of {name}, not of {cls.__name__}: call {name}.from_checkpoint(path).")
         return found
+
+
+def _complete(component: Component) -> None:
+    """Let a component and its parts say of a config what one of them can: those that have built something of it."""
+    inside = list(_all_parts(component))
+    _take_settings(component, inside)
+    for part in inside:
+        _take_settings(part, [component])
+
+
+def _all_parts(component: Component) -> Iterator[Component]:
+    for part in component.parts.values():
+        yield part
+        yield from _all_parts(part)
+
+
+def _take_settings(component: Component, others: Sequence[Component]) -> None:
+    """Complete the config of a component with the JSON of the first of the others that has all of a setting."""
+    for where in list(component.left_out):
+        argument, _, name = where.partition("/")
+        settings = _settings(component, argument)
+        for other in others:
+            lacks = any(f"{gap}/".startswith(f"{where}/") for gap in other.left_out)
+            if name in settings and name in (known := _settings(other, argument)) and not lacks:
+                settings[name] = known[name]
+                del component.left_out[where]
+                break
+
+
+def _settings(component: Component, argument: str) -> dict[str, Any]:
+    """JSON of a config by setting; empty if this argument of the component is none."""
+    node = component.ctor["kwargs"].get(argument)
+    return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}
 
 
 @contextlib.contextmanager

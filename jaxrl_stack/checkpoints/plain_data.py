@@ -35,6 +35,7 @@ EXPECTED_BASES: dict[str, tuple[str, ...]] = {
     "algo_class": ("jaxrl_stack.algorithms.algorithm:Algorithm",),
     "callbacks_class": ("jaxrl_stack.callbacks.callbacks:RLlibCallback",),
     "catalog_class": ("jaxrl_stack.core.models.catalog:Catalog",),
+    "connector_class": ("jaxrl_stack.connectors.connector_v2:ConnectorV2",),
     "env": ("gymnasium.core:Env", "gymnasium.vector.vector_env:VectorEnv", "jaxrl_stack.env.jax_env:JaxEnv"),
     "env_runner_cls": ("jaxrl_stack.env.env_runner:EnvRunner",),
     "learner_class": ("jaxrl_stack.core.learner.learner:Learner",),

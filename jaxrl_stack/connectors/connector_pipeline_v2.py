@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.connector_v2 import (
@@ -26,6 +27,7 @@ from jaxrl_stack.connectors.host_connectors import run_host_connectors
 from jaxrl_stack.connectors.markers import Marker
 from jaxrl_stack.connectors.states import check_state, described, strong_array
 from jaxrl_stack.utils import streams
+from jaxrl_stack.utils.retracing import impurity
 from jaxrl_stack.utils.spaces import zeros
 
 
@@ -47,6 +49,7 @@ class ConnectorPipelineV2(PureConnector):
 
     Attributes:
         num_changes: How often a connector was added or removed.
+        of_setting: Those of the members that the function of a config's setting returned.
 
     Raises:
         TypeError: A member is not a ConnectorV2.
@@ -54,6 +57,7 @@ class ConnectorPipelineV2(PureConnector):
     """
 
     _is_optional_in_checkpoints = False
+    setting = ""  # of a config, whose function returns connectors for a pipeline of this class
     env_axis = 0  # where the environments are in a batch's leaves
     compiles_calls = False  # whether a `__call__` that stands where episodes have become arrays is compiled
 
@@ -77,6 +81,7 @@ class ConnectorPipelineV2(PureConnector):
         self._places: list[tuple[str, ConnectorV2]] = []  # members and markers
         self._members: list[tuple[str, ConnectorV2]] = []
         self.num_changes = 0
+        self.of_setting: Sequence[ConnectorV2] = ()
         self._are_spaces_chained = False
         for connector in places:
             self._place(len(self._places), connector)
@@ -381,9 +386,31 @@ class ConnectorPipelineV2(PureConnector):
                 if connector.is_host_connector:
                     raise TypeError(_not_pure([type(connector).__name__], "this pipeline is compiled"))
                 own_ctx = _context_of(name, connector, ctx)
+                self._check_draws(connector, state[name], batch, own_ctx)
                 own_state, batch = _checked_output(connector.apply(state[name], batch, own_ctx))
                 new_state[name] = check_state(state[name], own_state)
         return new_state, batch
+
+    def _check_draws(self, connector: ConnectorV2, *args: Any) -> None:
+        """Trace a user's connector twice where a pipeline is traced: what it draws without ``ctx.key`` differs.
+
+        Raises:
+            TypeError: If it does.
+        """
+        is_own = type(connector).__module__.startswith("jaxrl_stack.")
+        if is_own or isinstance(connector, ConnectorPipelineV2):
+            return
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
+            return
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)), args)
+        difference = impurity(connector.apply, *shapes, thorough=True)
+        if difference is not None:
+            method = "apply" if isinstance(connector, PureConnector) else "__call__"
+            raise TypeError(
+                f"{type(connector).__name__}.{method} differs when it is traced again: {difference}. It runs while JAX "
+                f"traces, once for all batches, so that random numbers of NumPy or Python are drawn once. Draw with "
+                f"jax.random from `ctx.key`, the connector's own in every step:\n{PURE_SIGNATURE}"
+            )
 
     @contextlib.contextmanager
     def _naming(self, name: str) -> Iterator[None]:
@@ -466,6 +493,18 @@ class ConnectorPipelineV2(PureConnector):
         Raises:
             NotImplementedError: A batch of several modules, for a host connector.
         """
+        columns = self._call_members(rl_module, self._given(batch), episodes, explore, kwargs)
+        return self._handed_over(columns, rl_module, [] if batch else list(episodes or ()))
+
+    def _given(self, batch: Any) -> Any:
+        """The batch of a call as connectors take it."""
+        return batch
+
+    def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
+        """What a call returns of the columns after the last connector; `episodes` are those that it started from."""
+        return columns
+
+    def _call_members(self, rl_module: Any, batch: Any, episodes: Any, explore: Any, kwargs: dict[str, Any]) -> Any:
         pure = self if self.is_host_connector else self.pure_part()
         given = {"rl_module": rl_module, "episodes": episodes, "explore": explore}
         if pure is self:

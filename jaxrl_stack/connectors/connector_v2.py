@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
@@ -21,6 +21,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils import streams
+from jaxrl_stack.utils.retracing import attributes_of, changed_attributes
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.functional import PureModule
@@ -437,7 +438,16 @@ class ConnectorV2(Checkpointable, Constructible):
             "input_observation_space": self._input_observation_space,
             "input_action_space": self._input_action_space,
         }
-        return (), {**dict(zip(spaces, args, strict=False)), **kwargs, **spaces}
+        parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
+        num_nameless = sum(p.kind is p.POSITIONAL_ONLY for p in parameters)
+        names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            names += [name for name in spaces if name not in names]  # handed up to this class
+        taken = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        takes_any = taken != {p.name for p in parameters}
+        spaces = {name: space for name, space in spaces.items() if takes_any or name in taken}
+        named = dict(zip(names, args[num_nameless:], strict=False))
+        return args[:num_nameless], {**named, **kwargs, **spaces}
 
 
 # `help` and `inspect.signature` read the signature off `__new__` where a class has one.
@@ -462,9 +472,9 @@ class HostConnector(ConnectorV2):
         """
         given = {module_id: jax.tree.map(jnp.asarray, columns) for module_id, columns in batch.items()}
         module = None if ctx.pure is None else ctx.module
-        before, none = _contents(self), cast(Any, _NoEpisodes(self))
+        before, none = attributes_of(self), cast(Any, _NoEpisodes(self))
         batch = self(rl_module=module, batch=given, episodes=none, explore=ctx.explore, shared_data={})
-        if _contents(self) != before:
+        if changed_attributes(before, attributes_of(self)):
             raise TypeError(
                 f"{type(self).__name__}.__call__ changes attributes of the connector. After episodes have become "
                 f"arrays it is compiled, and runs once for all batches: keep what changes in a state:\n{PURE_SIGNATURE}"
@@ -490,14 +500,6 @@ class _NoEpisodes:
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse
-
-
-def _contents(connector: ConnectorV2) -> dict[str, list[Any]]:
-    """What the attributes of a connector hold, to see whether it changed."""
-    return {
-        name: [id(value), *((len(leaf) if isinstance(leaf, Sized) else id(leaf)) for leaf in jax.tree.leaves(value))]
-        for name, value in vars(connector).items()
-    }
 
 
 class PureConnector(ConnectorV2):

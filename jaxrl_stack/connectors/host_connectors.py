@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxrl_stack.connectors.batch_items import episode_key, is_by_episode, single_agent_episode_iterator, stack_items
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.utils.signatures import call_problem
 from jaxrl_stack.utils.spaces import map_parts, validate_batch
 
 if TYPE_CHECKING:
@@ -176,6 +177,11 @@ def _run(
                 batch = connector(batch=batch, episodes=episodes, **arguments)
         except Exception as error:
             error.add_note(f"In host connector {name!r} of {type(pipeline).__name__}.")
+            problem = call_problem(connector, batch=batch, episodes=episodes, **arguments)
+            if problem is not None:
+                error.add_note(
+                    "Write def __call__(self, *, rl_module, batch, episodes, **kwargs), which returns the batch."
+                )
             raise
         if not isinstance(batch, dict):
             raise TypeError(

@@ -1,14 +1,15 @@
 """Policies as compiled programs in a folder, which run without the classes that they were made of.
 
 A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
-program reads, and the state before the first observation) and ``policy.json`` (spaces, shapes, dtypes). None of
-them holds Python code, and nothing is unpickled; but what is loaded runs as native code. Reading one needs jax, numpy,
-flatbuffers and gymnasium (for spaces).
+program reads, and the state before the first observation) and ``policy.json`` (spaces, shapes, dtypes, the program's
+checksum). None of them holds Python code, and nothing is unpickled; but what is loaded runs as native code. Reading one
+needs jax, numpy, flatbuffers and gymnasium (for spaces).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import zipfile
@@ -136,7 +137,9 @@ def write_stablehlo(
         "state": [{"is_batched": row.is_batched, **_shape_and_dtype(row.first)} for row in rows],
         "outputs": _described(jax.tree.unflatten(final.out_tree, final.out_avals)),
     }
-    _write(target, about, bytes(final.serialize()), arrays)
+    program_bytes = bytes(final.serialize())
+    about["program_sha256"] = _checksum(program_bytes)
+    _write(target, about, program_bytes, arrays)
     return str(target)
 
 
@@ -301,7 +304,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
     try:
         # Before anything is made that may be as large as a file says.
         _check_sizes(about, folder / ARRAYS_FILE)
-        program = jax_export.deserialize(bytearray((folder / PROGRAM_FILE).read_bytes()))
+        program = jax_export.deserialize(_checked_program(folder / PROGRAM_FILE, about))
         with open(folder / ARRAYS_FILE, "rb") as file, np.load(file, allow_pickle=False) as stored:
             weights = [_array(stored, f"weight_{i}", leaf) for i, leaf in enumerate(about["weights"])]
             state = [_array(stored, f"state_{i}", leaf) for i, leaf in enumerate(about["state"])]
@@ -309,6 +312,24 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
         return ExportedPolicy(program, about, weights, state)
     except Exception as error:  # whatever a damaged file makes the readers of three formats raise
         raise ValueError(f"The exported policy at {folder} is damaged: {error}. Export the policy again.") from error
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
+    """The serialized program.
+
+    Raises:
+        ValueError: If it is not what was written.
+    """
+    content = file.read_bytes()
+    # Exports of before there were checksums have none.
+    expected = about.get("program_sha256")
+    if expected is not None and _checksum(content) != expected:
+        raise ValueError(f"{file.name} is not what was written: its checksum differs from that in {DESCRIPTION_FILE}")
+    return bytearray(content)
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.policy.playing import made, play
+from jaxrl_stack.utils.action_masks import allows_an_action, mask_key_of, note_mask_that_allows_nothing
 from jaxrl_stack.utils.spaces import dtype_of, validate_batch
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.videos.encoding import checked_path
@@ -104,10 +105,13 @@ class Acting(abc.ABC, Generic[State]):
             all other columns after the module-to-env pipeline, NumPy.
 
         Raises:
-            ValueError: If an argument does not fit the observation space or the number of environments, or a policy was
-                exported with another `explore`.
+            ValueError: If an argument does not fit the observation space or the number of environments, an observation
+                is NaN or infinite, or a policy was exported with another `explore`.
         """
         observations = checked_observations(self.observation_space, observations, 1)
+        key_of_mask = mask_key_of(self.observation_space, self.action_space)
+        if key_of_mask is not None and not allows_an_action(self.action_space, observations[key_of_mask] > 0).all():
+            note_mask_that_allows_nothing()
         num_envs = jax.tree.leaves(observations)[0].shape[0]
         self._check_num_envs(num_envs)
         if state is None:
@@ -148,7 +152,7 @@ class Acting(abc.ABC, Generic[State]):
             ``(action, state, outputs)``, action and outputs without batch axis.
 
         Raises:
-            ValueError: If the observation does not fit the observation space.
+            ValueError: If the observation does not fit the observation space, or is NaN or infinite.
         """
         observation = checked_observations(self.observation_space, observation, 0)
         actions, state, outputs = self.compute_actions(
@@ -215,9 +219,16 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
         batch_dims: 1 for a batch ``[B, ...]``, 0 for one observation.
 
     Raises:
-        ValueError: If structure, shape or dtype do not fit the space, or the batch is empty; names the space.
+        ValueError: If structure, shape or dtype do not fit the space, or the batch is empty; names the space. If a
+            number is NaN or infinite; names its index.
     """
     name = "observations" if batch_dims else "observation"
+    match observations:
+        case (_, dict()) if isinstance(observations, tuple) and not isinstance(space, gym.spaces.Tuple):
+            raise ValueError(
+                f"{name} is a tuple of two, {_described(observations)}, as reset() returns it. Give its first part: "
+                "obs, info = env.reset()."
+            )
     try:
         arrays = _as_arrays(space, observations)
         batch_shape = validate_batch(space, arrays, batch_dims=batch_dims, name=name)
@@ -226,7 +237,16 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
         raise ValueError(f"{error} The policy takes {wanted}, got {_described(observations)}.") from error
     if batch_shape == (0,):
         raise ValueError("The batch of observations is empty: pass at least one row.")
-    return jax.tree.map(lambda dtype, leaf: np.asarray(leaf, dtype), dtype_of(space), arrays)
+    arrays = jax.tree.map(lambda dtype, leaf: np.asarray(leaf, dtype), dtype_of(space), arrays)
+    for path, leaf in jax.tree.leaves_with_path(arrays):
+        if np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all():
+            index = tuple(np.argwhere(~np.isfinite(leaf))[0].tolist())
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)}{list(index) if index else ''} is {leaf[index]}: a policy cannot "
+                f"act on it. Repair the environment, or replace such values before they get here, with "
+                f"np.nan_to_num(...), for example."
+            )
+    return arrays
 
 
 def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarray:

@@ -62,6 +62,19 @@ OLD_MEMBERS = {
 }
 """Members of RLlib's old API stack -> what to use instead."""
 
+_ACT = (
+    "Use policy.compute_single_action(obs), or policy.compute_actions(obs_batch, state): both return (action, state)."
+)
+FOREIGN_MEMBERS = {
+    "predict": _ACT,
+    "act": _ACT,
+    "get_action": _ACT,
+    "forward": _ACT,
+    "load": "Use Policy.from_checkpoint(path).",
+    "save": "Use policy.save_to_path(path).",
+}
+"""Members of other packages' policies, and what to use here."""
+
 
 class Policy(Acting[PolicyState], Checkpointable):
     """Acts: environment observations in, environment actions out, with everything in between.
@@ -141,7 +154,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         self._bound: tuple[PolicyArrays, MultiRLModule] | None = None
 
     if not TYPE_CHECKING:
-        __getattr__ = old_members(OLD_MEMBERS)
+        __getattr__ = old_members(OLD_MEMBERS, FOREIGN_MEMBERS)
 
     def _place(self, tree: Any) -> Any:
         """Copies on the policy's device."""

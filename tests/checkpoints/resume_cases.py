@@ -21,9 +21,11 @@ from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
+from jaxrl_stack.connectors.learner import ScaleRewards
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
+from jaxrl_stack.runs.history import History
 from jaxrl_stack.utils.checkpoints import register_class
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.results import flatten_result
@@ -43,6 +45,11 @@ def connectors(env, spaces, device):
 @register_class
 def filter_alone(env, spaces, device):
     return MeanStdFilter()
+
+
+@register_class
+def halved(*spaces):
+    return ScaleRewards(factor=0.5)
 
 
 class CountsCalls(ConnectorV2):
@@ -253,11 +260,18 @@ def _plain(value: Any) -> Any:
     return "nan" if isinstance(value, float) and np.isnan(value) else value
 
 
+def columns_of(history: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What the state of a history says, by column."""
+    table = History()
+    table.set_state(history)
+    return {name: table[name] for name in table}
+
+
 def leaves(state: Any, path: str = "") -> dict[str, Any]:
     """``{path: leaf}`` of a state, without times."""
     if isinstance(state, dict):
-        if state.keys() == {"columns", "cells"}:  # a table, some of whose columns are times
-            state = dict(zip(state["columns"], np.asarray(state["cells"]).T, strict=True))
+        if "blocks" in state and "widths" in state:  # a table, some of whose columns are times
+            state = columns_of(state)
         out: dict[str, Any] = {}
         if "stats_cls_identifier" in state and _OF_THE_CLOCK.search("/".join(state["key"])):
             return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import types
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
-from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, MeanStdFilter
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -278,6 +280,16 @@ class Plus(ConnectorV2):
         return (), {"number": self.number}
 
 
+class Holding(ConnectorV2):
+    """Holds a function, and does nothing."""
+
+    def __init__(self, function):
+        super().__init__()
+
+    def apply(self, state, batch, ctx):
+        return state, batch
+
+
 def plus_two(env, spaces, device):
     return Plus(number=2.0)
 
@@ -335,18 +347,71 @@ def test_own_connectors_of_pipelines(own):
 # ------------------------------------------------------------------------------------------------- what is not data
 
 
-def test_lambdas_are_named_and_have_to_be_passed_again(saved, tmp_path, caplog, monkeypatch):
+def with_connector_lambdas(config: PPOConfig) -> PPOConfig:
+    """All three settings as functions without a name, and connectors whose constructors differ."""
+    return config.env_runners(
+        env_to_module_connector=lambda env, spaces, device: [FrameStackingEnvToModule(num_frames=2), MeanStdFilter()],
+        module_to_env_connector=lambda env, spaces: cases.CountsSteps(),
+    ).learners(learner_connector=functools.partial(scaled, 0.5))
+
+
+def scaled(factor, observation_space, action_space):
+    return [Scaled(factor)]
+
+
+class Scaled(ConnectorV2):
+    """Its constructor takes no spaces."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def apply(self, state, batch, ctx):
+        return state, {m: {**c, "rewards": c["rewards"] * self.factor} for m, c in batch.items()}
+
+
+@pytest.mark.parametrize("config", [small, cases.on_device])
+def test_connectors_of_lambdas_are_made_again(config, tmp_path, caplog, monkeypatch):
     # Another test of this process may have been told the same.
     monkeypatch.setattr(notices, "_given", set())
-    function = lambda env, spaces, device: MeanStdFilter()  # noqa: E731
-    algo = small(env_to_module_connector=function).build_algo()
-    algo.restore_from_path(saved.path)
+    algo = with_connector_lambdas(config()).build_algo()
+    for _ in range(2):
+        algo.train()
     with caplog.at_level("WARNING"):
-        result = algo.save(tmp_path / "checkpoint")
-    told = [r.message for r in caplog.records if "does not hold" in r.message]
-    assert len(told) == 1 and "config/env_to_module_connector (a lambda)" in told[0] and "Pass it again" in told[0]
-    assert result.checkpoint.path == str(tmp_path / "checkpoint")
-    with pytest.raises(ValueError, match=r"\['env_to_module_connector'\].*a lambda.*env_to_module_connector=\.\.\."):
+        first = algo.save_to_path(tmp_path / "first")
+    assert not [r.message for r in caplog.records if "does not hold" in r.message]
+    # What was built from a checkpoint is saved and built in the same way.
+    allowed = [*cases.ALLOWED, Scaled]
+    restored = PPO.from_checkpoint(first, allow=allowed)
+    second = restored.save_to_path(tmp_path / "second")
+    restored.stop()
+    restored = PPO.from_checkpoint(second, allow=allowed)
+    cases.assert_same(restored.get_state(), cases.stored(first))
+    for _ in range(2):
+        assert cases.learned(restored.train()) == cases.learned(algo.train())
+    cases.assert_same(restored.get_state(), algo.get_state())
+    names = restored.learner.config.build_learner_connector(*restored.spaces["default_policy"]).names
+    assert names == algo.learner.config.build_learner_connector(*algo.spaces["default_policy"]).names
+    assert names[0] == "Scaled"
+    restored.stop()
+    algo.stop()
+    group = LearnerGroup.from_checkpoint(f"{second}/learner_group", allow=allowed)
+    cases.assert_same(group.get_state(), cases.stored(second)["learner_group"])
+    group.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("connector", "what"),
+    [
+        (Plus(number=1.0), r"test_components:Plus'.*allow=\[Plus\].*env_to_module_connector=\.\.\."),
+        (Holding(lambda: 1), r"\['env_to_module_connector'\].*a lambda.*env_to_module_connector=\.\.\."),
+    ],
+)
+def test_connectors_with_code_have_to_be_passed_again(connector, what, tmp_path):
+    function = lambda env, spaces, device: copy.deepcopy(connector)  # noqa: E731
+    algo = small(env_to_module_connector=function).build_algo()
+    result = algo.save(tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match=what):
         PPO.from_checkpoint(result.checkpoint.path, allow=cases.ALLOWED)
     again = PPO.from_checkpoint(result.checkpoint.path, allow=cases.ALLOWED, env_to_module_connector=function)
     cases.assert_same(again.get_state(), algo.get_state())
@@ -355,6 +420,26 @@ def test_lambdas_are_named_and_have_to_be_passed_again(saved, tmp_path, caplog, 
     cases.assert_same(again.get_state(), algo.get_state())
     again.stop()
     algo.stop()
+
+
+def test_other_lambdas_are_named_and_have_to_be_passed_again(tmp_path, caplog, monkeypatch):
+    # Another test of this process may have been told the same.
+    monkeypatch.setattr(notices, "_given", set())
+    function = lambda algorithm, runners: ({"score": 1.0}, 0, 0)  # noqa: E731
+    algo = small().evaluation(custom_evaluation_function=function).build_algo()
+    with caplog.at_level("WARNING"):
+        path = algo.save(tmp_path / "checkpoint").checkpoint.path
+    algo.stop()
+    assert path == str(tmp_path / "checkpoint")
+    told = [r.message for r in caplog.records if "does not hold" in r.message]
+    assert len(told) == 1 and "config/custom_evaluation_function (a lambda)" in told[0] and "Pass it again" in told[0]
+    with pytest.raises(
+        ValueError, match=r"\['custom_evaluation_function'\].*a lambda.*custom_evaluation_function=\.\.\."
+    ):
+        PPO.from_checkpoint(path, allow=cases.ALLOWED)
+    again = PPO.from_checkpoint(path, allow=cases.ALLOWED, custom_evaluation_function=function)
+    assert again.evaluate()["env_runners"]["score"] == 1.0
+    again.stop()
 
 
 def test_arrays_of_every_size_come_back(tmp_path):

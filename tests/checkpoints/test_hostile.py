@@ -691,6 +691,21 @@ def plain_config(**settings: Any) -> dict[str, Any]:
     return {"__kind__": "plain", "class": "jaxrl_stack.algorithms.ppo.ppo:PPOConfig", "value": settings}
 
 
+MEAN_STD_FILTER = "jaxrl_stack.connectors.env_to_module.mean_std_filter:MeanStdFilter"
+FRAME_STACKING = "jaxrl_stack.connectors.common.frame_stacking:FrameStacking"
+
+
+def stored_connectors(connectors: Any) -> dict[str, Any]:
+    """A connector setting as a checkpoint holds it where the function was a lambda."""
+    kind = "jaxrl_stack.connectors.stored_connectors:StoredConnectors"
+    return {"__kind__": "plain", "class": kind, "value": {"connectors": connectors}}
+
+
+def connectors(connector_class: Any, **kwargs: Any) -> dict[str, Any]:
+    named = {"__kind__": "class", "value": connector_class}
+    return stored_connectors([{"connector_class": named, "args": [], "kwargs": kwargs}])
+
+
 BUILDS = [
     pytest.param(setting(name, value), words, id=f"config-{id_}")
     for id_, name, value, words in [
@@ -712,6 +727,24 @@ BUILDS = [
         ("executables-evaluation", "evaluation_config", {"compilation_cache_dir": "/x"}, ["compilation_cache_dir"]),
         ("callbacks", "callbacks_class", {"__kind__": "class", "value": "evil:Env"}, ["evil:Env"]),
         ("function", "env_to_module_connector", {"__kind__": "function", "value": "os:system"}, ["os:system"]),
+        ("connector", "env_to_module_connector", connectors("evil:Env"), ["evil:Env", "pass the setting again"]),
+        ("connector-no-class", "learner_connector", connectors(5), ["learner_connector", "damaged"]),
+        ("connector-function", "learner_connector", connectors("os:system"), ["os:system"]),
+        ("connector-other", "module_to_env_connector", connectors(f"{RL_MODULE}:RLModule"), ["no class of connectors"]),
+        (
+            "connector-argument",
+            "env_to_module_connector",
+            connectors(MEAN_STD_FILTER, clip={"__kind__": "function", "value": "evil:Env"}),
+            ["evil:Env", "pass the setting again"],
+        ),
+        ("connector-unknown-argument", "env_to_module_connector", connectors(MEAN_STD_FILTER, evil=1), ["evil"]),
+        (
+            "connector-size",
+            "env_to_module_connector",
+            connectors(FRAME_STACKING, num_frames=10**12),
+            ["cannot be built"],
+        ),
+        ("connectors-text", "env_to_module_connector", stored_connectors("evil"), ["damaged"]),
         ("unknown", "evil_setting", 1, ["evil_setting"]),
         ("type", "num_epochs", "many", ["num_epochs"]),
         ("range", "gamma", 5.0, ["gamma"]),

@@ -56,8 +56,8 @@ def without_evaluation(results):
 def without_evaluations(state):
     """Their counts, their columns, and the component that only evaluation has, are all that they leave."""
     kept = {name: part for name, part in state.items() if name not in ("evaluation", "eval_env_runner")}
-    columns = zip(state["history"]["columns"], state["history"]["cells"].T, strict=True)
-    return kept | {"history": {name: cells for name, cells in columns if not name.startswith("evaluation/")}}
+    columns = cases.columns_of(state["history"])
+    return kept | {"history": {name: own for name, own in columns.items() if not name.startswith("evaluation/")}}
 
 
 def test_another_process_goes_on_as_if_nothing_had_been(run):

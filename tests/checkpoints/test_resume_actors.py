@@ -199,11 +199,17 @@ def test_runners_whose_statistics_are_not_merged_keep_their_own(tmp_path, ray_wi
 
 @pytest.fixture(scope="module")
 def actors(tmp_path_factory, ray_with_cases):
-    """Two env runners and a learner in actors; then others that go on with their checkpoint."""
+    """Two env runners and a learner in actors, where alone connectors are made; then others that go on with it."""
     del ray_with_cases
     path = tmp_path_factory.mktemp("actors") / "checkpoint"
-    runners = {"num_env_runners": 2, "num_envs_per_env_runner": 2, "env_to_module_connector": cases.connectors}
-    algo = cases.on_host(**runners).learners(num_learners=1).build_algo()
+    config = cases.on_host(
+        num_env_runners=2,
+        num_envs_per_env_runner=2,
+        create_local_env_runner=False,
+        env_to_module_connector=lambda *arguments: cases.connectors(*arguments),
+        module_to_env_connector=lambda *arguments: [],
+    )
+    algo = config.learners(num_learners=1, learner_connector=lambda *spaces: cases.halved(*spaces)).build_algo()
     for _ in range(3):
         algo.train()
     algo.save_to_path(path)
@@ -238,9 +244,16 @@ def test_no_runners_in_place_of_two(actors):
     algo.stop()
 
 
+def test_what_does_not_fit_actors_is_named(actors, local):
+    with pytest.raises(ValueError, match="ScaleRewards"):
+        actors.restored.restore_from_path(local.path)
+
+
 def test_two_runners_in_place_of_none(actors, tmp_path):
     algo = actors.restored
-    source = cases.on_host(env_to_module_connector=cases.connectors).build_algo()
+    source = (
+        cases.on_host(env_to_module_connector=cases.connectors).learners(learner_connector=cases.halved).build_algo()
+    )
     for _ in range(2):
         source.train()
     path = source.save_to_path(tmp_path / "checkpoint")

@@ -18,13 +18,21 @@ from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.connectors.common.add_observations_from_episodes_to_batch import AddObservationsFromEpisodesToBatch
 from jaxrl_stack.connectors.common.numpy_to_tensor import NumpyToTensor
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
-from jaxrl_stack.connectors.env_to_module import FlattenObservations, MeanStdFilter
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline, FlattenObservations, MeanStdFilter
 from jaxrl_stack.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
 from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (
     AddNextObservationsFromEpisodesToTrainBatch,
 )
-from jaxrl_stack.connectors.module_to_env import ListifyDataForVectorEnv, UnBatchToIndividualItems
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.connectors.module_to_env import ListifyDataForVectorEnv, ModuleToEnvPipeline, UnBatchToIndividualItems
+from jaxrl_stack.core import (
+    COMPONENT_ENV_RUNNER,
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_LEARNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -92,6 +100,48 @@ def test_the_inference_loop_steps_a_gymnasium_environment(box_actions, explore):
         extra = {name: column[0] for name, column in to_env.items()}
         episode.add_env_step(obs, action, reward, terminated=terminated, truncated=truncated, extra_model_outputs=extra)
     assert len(episode) == 3 and (Columns.ACTION_LOGP in episode.extra_model_outputs) is explore
+
+
+def test_the_documented_loop_over_a_checkpoint_carries_the_recurrent_state(tmp_path):
+    model = {"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
+    algo = small_ppo().rl_module(model_config=model).build_algo()
+    algo.save_to_path(tmp_path / "run")
+    policy = algo.get_policy()
+    algo.stop()
+    runner = tmp_path / "run" / COMPONENT_ENV_RUNNER
+    env_to_module = EnvToModulePipeline.from_checkpoint(runner / COMPONENT_ENV_TO_MODULE_CONNECTOR)
+    module_to_env = ModuleToEnvPipeline.from_checkpoint(runner / COMPONENT_MODULE_TO_ENV_CONNECTOR)
+    learner = tmp_path / "run" / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER
+    module = RLModule.from_checkpoint(learner / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID)
+
+    env = Counting()
+    for explore in (False, True):
+        obs, _ = env.reset()
+        episode = SingleAgentEpisode(
+            observations=[obs], observation_space=env.observation_space, action_space=env.action_space
+        )
+        state = None
+        while not episode.is_done:
+            given = {"episodes": [episode], "rl_module": module, "explore": explore, "shared_data": {}}
+            batch = env_to_module(batch={}, **given)
+            forward = module.forward_exploration if explore else module.forward_inference
+            to_env = module_to_env(batch=forward(batch), **given)
+            expected, state, outputs = policy.compute_single_action(obs, state, explore=False)
+            action = to_env.pop(Columns.ACTIONS)[0]
+            assert explore or action == expected
+            for own, other in zip(
+                *map(jax.tree.leaves, (to_env[Columns.STATE_OUT][0], outputs[Columns.STATE_OUT])), strict=True
+            ):
+                np.testing.assert_allclose(own, other, atol=1e-6)
+            obs, reward, terminated, truncated, _ = env.step(to_env.pop(Columns.ACTIONS_FOR_ENV)[0])
+            extra = {name: column[0] for name, column in to_env.items()}
+            episode.add_env_step(
+                obs, action, reward, terminated=terminated, truncated=truncated, extra_model_outputs=extra
+            )
+        assert len(episode) == 3
+    episode = SingleAgentEpisode(observations=[obs, obs], actions=[0], rewards=[1.0], len_lookback_buffer=0)
+    with pytest.raises(ValueError, match=r"has no 'state_out'.*add_env_step\(.*extra_model_outputs"):
+        env_to_module(episodes=[episode], rl_module=module, explore=False)
 
 
 class Shift(ConnectorV2):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import random
 
 import gymnasium as gym
 import jax
@@ -13,6 +14,8 @@ import pytest
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2, HostConnector, PureConnector
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
+from jaxrl_stack.connectors.markers import AddObservationsFromEpisodesToBatch
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 
@@ -471,3 +474,45 @@ def test_explain_shows_what_every_connector_does(capsys):
 def test_explain_stops_at_a_host_connector():
     text = pipeline_of(HostCounter(), Scale()).describe({"obs": jax.ShapeDtypeStruct((2, 3), np.float32)})
     assert "host connector" in text and "2 Scale" not in text
+
+
+# ------------------------------------------------------------------------------------------------- draws without a key
+
+
+class NoiseOfNumpy(ConnectorV2):
+    def apply(self, state, batch, ctx):
+        noise = np.random.default_rng().normal(size=3).astype(np.float32)
+        return state, {mid: {**columns, "obs": columns["obs"] + noise} for mid, columns in batch.items()}
+
+
+class NoiseOfTheKey(ConnectorV2):
+    def apply(self, state, batch, ctx):
+        noise = 0.1 * jax.random.normal(ctx.key, (3,))
+        return state, {mid: {**columns, "obs": columns["obs"] + noise} for mid, columns in batch.items()}
+
+
+class CalledNoise(ConnectorV2):
+    """In RLlib's form; it is compiled where episodes have become arrays."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for columns in batch.values():
+            columns["obs"] = columns["obs"] * random.random()
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "connector", "method"),
+    [(EnvToModulePipeline, NoiseOfNumpy, "apply"), (LearnerConnectorPipeline, CalledNoise, "__call__")],
+)
+def test_draws_that_a_trace_freezes_are_refused(pipeline, connector, method):
+    members = [connector()] if pipeline is EnvToModulePipeline else [AddObservationsFromEpisodesToBatch(), connector()]
+    made = pipeline(BOX, ACTIONS, connectors=members)
+    batch = {DEFAULT_MODULE_ID: {"obs": np.ones((2, 3), np.float32)}}
+    with pytest.raises(TypeError, match=rf"{connector.__name__}\.{method} differs .* a constant .*`ctx.key`"):
+        jax.eval_shape(lambda batch: made.apply(made.init(2), batch, ConnectorContext(key=jax.random.key(0))), batch)
+
+
+def test_draws_from_the_key_pass():
+    made = EnvToModulePipeline(BOX, ACTIONS, connectors=[NoiseOfTheKey()])
+    batch = {DEFAULT_MODULE_ID: {"obs": np.ones((2, 3), np.float32)}}
+    jax.eval_shape(lambda batch: made.apply(made.init(2), batch, ConnectorContext(key=jax.random.key(0))), batch)

@@ -113,6 +113,20 @@ def test_masked_rows_are_normalised_but_not_counted():
     np.testing.assert_allclose(out, (obs - kept.mean(0)) / kept.std(0, ddof=1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("mask", [None, np.array([True, True, False, True])])
+def test_rows_that_are_not_finite_are_not_counted(value, mask):
+    connector = MeanStdFilter(BOX)
+    obs = RNG.normal(size=(4, 3)).astype(np.float32)
+    state, _ = filtered(connector, connector.init(4), obs)
+    broken = obs.copy()
+    broken[1, 2] = value
+    state, out = filtered(connector, state, broken, mask)
+    counted = np.array([True, False, True, True]) & (True if mask is None else mask)
+    assert_seen(state, np.concatenate([obs, obs[counted]]))
+    assert np.isfinite(np.delete(out, 1, axis=0)).all()
+
+
 def test_nested_spaces_keep_their_discrete_parts():
     connector = MeanStdFilter(NESTED)
     obs = {

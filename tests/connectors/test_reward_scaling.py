@@ -108,6 +108,16 @@ def test_masked_rows_are_not_counted_and_frozen_statistics_stay():
     np.testing.assert_allclose(normalized(frozen, frozen.init(2), so_far, rewards)[1], 4.0, rtol=1e-5)
 
 
+def test_returns_that_are_not_finite_are_not_counted():
+    connector = NormalizeRewards(*SPACES)
+    rewards = np.array([[1.0, np.nan], [2.0, -4.0]], np.float32)
+    batch = {DEFAULT_MODULE_ID: {Columns.REWARDS: rewards, Columns.RETURNS_SO_FAR: np.zeros_like(rewards)}}
+    state, batch = jax.jit(connector.apply)(connector.init(2), batch, ConnectorContext())
+    assert to_int(state[DEFAULT_MODULE_ID].count) == 3
+    np.testing.assert_allclose(state[DEFAULT_MODULE_ID].variance, np.var([1.0, 2.0, -4.0]), rtol=1e-6)
+    assert np.isfinite(batch[DEFAULT_MODULE_ID][Columns.REWARDS][1]).all()
+
+
 def test_devices_count_every_row_once_and_agree_bit_for_bit():
     num_devices = jax.local_device_count()
     assert num_devices > 1

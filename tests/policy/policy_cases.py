@@ -204,7 +204,13 @@ class Memory(RLModule):
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.STATE_OUT: {"sum": total[:, -1]}}
 
 
-def policy(module_class: Any = Net, action_space: Any = None, connectors: Any = None, **kwargs: Any) -> Policy:
+def policy(
+    module_class: Any = Net,
+    action_space: Any = None,
+    connectors: Any = None,
+    observation_space: gym.Space = OBSERVATIONS,
+    **kwargs: Any,
+) -> Policy:
     """A policy that was never trained, by default with a history, statistics and a discrete action space."""
     action_space = gym.spaces.Discrete(2) if action_space is None else action_space
     if connectors is None:
@@ -214,9 +220,9 @@ def policy(module_class: Any = Net, action_space: Any = None, connectors: Any = 
             PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=2),
             FlattenObservations(),
         ]
-    env_to_module = EnvToModulePipeline(OBSERVATIONS, action_space, connectors=connectors)
+    env_to_module = EnvToModulePipeline(observation_space, action_space, connectors=connectors)
     module_to_env = ModuleToEnvPipeline(
-        OBSERVATIONS,
+        observation_space,
         action_space,
         connectors=[GetActions(), NormalizeAndClipActions(normalize_actions=True, clip_actions=False)],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import policy_cases as cases
 import pytest
 
+from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.policy import load_exported
 
@@ -91,6 +93,37 @@ def test_exploring_programs_take_keys(policy, tmp_path):
     )
     with pytest.raises(ValueError, match=r"explore=False: this policy was exported with explore=True"):
         exported.compute_actions(rows, explore=False)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_exploring_q_networks_draw_the_same_for_any_number_of_environments(noisy, masked, tmp_path):
+    """Epsilon-greedy, and with noise for each row."""
+    space = gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
+    if masked:
+        space = gym.spaces.Dict(action_mask=gym.spaces.Box(0, 1, (4,), np.int8), observations=space)
+    module = functools.partial(DefaultDQNRLModule, model_config={"fcnet_hiddens": [4], "noisy": noisy})
+    settings = {"default_policy": {"epsilon": np.float32(0.6)}}
+    policy = cases.policy(module, gym.spaces.Discrete(4), [], observation_space=space, settings=settings)
+    exported = load_exported(policy.export(tmp_path / "policy", explore=True, platforms=["cpu"]))
+    for num_envs in (1, 2, 5):
+        rows = cases.observations(1, num_envs)[0]
+        if masked:
+            rows = {"action_mask": np.tile(np.int8([0, 1, 1, 0]), (num_envs, 1)), "observations": rows}
+        for key in jax.random.split(jax.random.key(num_envs), 6):
+            actions = exported.compute_actions(rows, key=key)[0]
+            np.testing.assert_array_equal(actions, policy.compute_actions(rows, explore=True, key=key)[0])
+
+
+def test_an_export_of_before_there_were_checksums_is_read(folder, exported, tmp_path):
+    shutil.copytree(folder, tmp_path / "policy")
+    file = tmp_path / "policy" / "policy.json"
+    about = json.loads(file.read_text())
+    assert about.pop("program_sha256")
+    file.write_text(json.dumps(about))
+    rows = cases.observations(1, 2)[0]
+    actions = load_exported(tmp_path / "policy").compute_actions(rows)[0]
+    np.testing.assert_array_equal(actions, exported.compute_actions(rows)[0])
 
 
 def test_a_fixed_batch_size(tmp_path):
@@ -174,6 +207,15 @@ def damaged(name):
     return change
 
 
+def flipped(name, position):
+    def change(folder):
+        content = bytearray((folder / name).read_bytes())
+        content[position] ^= 1
+        (folder / name).write_bytes(content)
+
+    return change
+
+
 def rewritten(**values):
     def change(folder):
         file = folder / "policy.json"
@@ -198,7 +240,10 @@ HUGE = {
     ("change", "message"),
     [
         (damaged("policy.json"), "policy.json is damaged"),
-        (damaged("program.jax_export"), "is damaged"),
+        (damaged("program.jax_export"), "program.jax_export is not what was written"),
+        (flipped("program.jax_export", 100), "program.jax_export is not what was written"),
+        (flipped("program.jax_export", -9), "program.jax_export is not what was written"),
+        (rewritten(program_sha256="0"), "program.jax_export is not what was written"),
         (damaged("arrays.npz"), "is damaged"),
         (rewritten(format_version="9"), "has version '9'; this release reads '1.0'"),
         (rewritten(weights=[]), "its weights are not those that the program takes"),

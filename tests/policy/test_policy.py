@@ -154,6 +154,15 @@ def test_a_batch_is_its_rows(policy):
     assert state.num_envs == 3 and not np.asarray(state.reset).any()
 
 
+def test_observations_that_are_not_finite_are_refused_with_their_index(policy):
+    rows = cases.observations(1, 2)[0].copy()
+    rows[1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"observations\[1, 2\] is nan: .* np\.nan_to_num"):
+        policy.compute_actions(rows)
+    with pytest.raises(ValueError, match=r"observation\[2\] is -inf: "):
+        policy.compute_single_action(np.array([0.0, 0.0, -np.inf], np.float32))
+
+
 def test_a_state_can_be_used_again(policy):
     rows = cases.observations(2, 2)
     _, state, _ = policy.compute_actions(rows[0])

@@ -7,13 +7,8 @@ from typing import Any
 import gymnasium as gym
 
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
-from jaxrl_stack.core.default_observations import (
-    ACTION_MASK,
-    OBSERVATIONS,
-    flatten_beside_images,
-    flatten_space_beside_images,
-    has_action_mask,
-)
+from jaxrl_stack.core.default_observations import flatten_beside_images, flatten_space_beside_images, has_action_mask
+from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS
 
 
 class DefaultObservations(FlattenObservations):

@@ -9,7 +9,11 @@ import numpy as np
 
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.models.base import as_sequences
+from jaxrl_stack.core.module_map import single_agent
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.utils.nested import batch as stack
+from jaxrl_stack.utils.nested import tree_map
 from jaxrl_stack.utils.spaces import zeros
 
 
@@ -18,8 +22,25 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
     The batch that enters is ``{module_id: {OBS: observations}}`` with leaves ``[B, ...]``. Called with
     ``episodes`` and no batch (one running SingleAgentEpisode per environment), it starts from their last
-    observations, actions and rewards; connectors with a history keep it from call to call.
+    observations, actions and rewards; connectors with a history keep it from call to call. For a module with a
+    recurrent state, the state after an episode's last step is read from its extra model outputs.
     """
+
+    setting = "env_to_module_connector"
+
+    def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
+        """With a recurrent state and its column ``STATE_IN``, sequences of one step ``[B, 1, ...]``.
+
+        Raises:
+            ValueError: A running episode does not have the module's last ``STATE_OUT``.
+        """
+        is_multi = isinstance(rl_module, MultiRLModule)
+        module = rl_module[single_agent(rl_module).module_id] if is_multi else rl_module
+        if not episodes or module is None or not module.is_stateful():
+            return columns
+        states = _states_before(episodes, module.get_initial_state())
+        at_reset = np.array([episode.t == 0 for episode in episodes], bool)
+        return as_sequences({**columns, Columns.STATE_IN: states, Columns.RESETS: at_reset})
 
     def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
         observations = [] if self._multi_agent else [episode.get_observations(-1) for episode in episodes]
@@ -40,3 +61,18 @@ class EnvToModulePipeline(ConnectorPipelineV2):
             ]
             fields["prev_actions"] = dict.fromkeys(module_ids, stack(actions))
         return fields
+
+
+def _states_before(episodes: Sequence[Any], first: Any) -> Any:
+    """The recurrent states ``[B, ...]`` before the next steps of running episodes; `first` where one starts."""
+    states = []
+    for episode in episodes:
+        if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:
+            raise ValueError(
+                f"A running episode ({episode.t} steps) has no {Columns.STATE_OUT!r} among its extra model outputs, "
+                "and the module needs the recurrent state after the last step. Hand over what the module-to-env "
+                "pipeline returned: episode.add_env_step(..., extra_model_outputs={name: column[0] for name, column in "
+                "to_env.items()})."
+            )
+        states.append(episode.get_extra_model_outputs(Columns.STATE_OUT, -1) if episode.t else first)
+    return stack([tree_map(np.asarray, state) for state in states])

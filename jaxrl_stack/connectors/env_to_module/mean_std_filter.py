@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,8 @@ class MeanStdFilter(ConnectorV2):
     update_stats=False, clip_by_value=5.0)``.
 
     Works on every Box of a nested space (integers become float32); Discrete, MultiDiscrete and MultiBinary
-    parts stay as they are. Rows with LOSS_MASK False are normalised, but not counted.
+    parts stay as they are. Rows with LOSS_MASK False, or with a NaN or an infinity, are normalised, but not counted:
+    how many were left out, the state's ``count`` tells beside the steps that were sampled.
 
     The state holds two statistics per Box: ``base``, which all devices and runners share, and ``delta``, what
     this one has seen since. Normalising uses both. ``merge`` adds every device's delta to the base, each
@@ -93,7 +95,8 @@ class MeanStdFilter(ConnectorV2):
             def filtered(path: str, rows, base=base, delta=delta, mask=mask):
                 rows = jnp.asarray(rows)
                 if is_counted:
-                    delta[path] = running_statistics.update(delta[path], rows, mask)
+                    update = functools.partial(running_statistics.update, delta[path])
+                    delta[path] = running_statistics.on_finite_rows(update, rows, mask)
                 return running_statistics.normalize(
                     running_statistics.merge(base[path], delta[path]),
                     rows,
@@ -170,5 +173,5 @@ def _empty(space) -> dict[str, running_statistics.RunningStatistics]:
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:
-    """Rows that went into the statistics; every Box of a space has seen the same."""
-    return next((to_int(one.count) for one in statistics.values()), 0)
+    """Rows that went into the statistics, of all Boxes of a space together."""
+    return sum(to_int(one.count) for one in statistics.values())

@@ -21,6 +21,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
     terminated if a connector says that it `needs_all_final_obs`).
     """
 
+    setting = "learner_connector"
     env_axis = 1
     compiles_calls = True
 

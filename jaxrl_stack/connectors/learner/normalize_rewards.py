@@ -18,7 +18,8 @@ class NormalizeRewards(ConnectorV2):
     ``r / sqrt(variance + epsilon)``, where the variance is that of ``G_t = gamma * G_{t-1} + r_t`` over all steps that
     were learned from, these included; ``G`` starts at 0 with every episode and is the column of `ReturnsSoFar`, which
     the env-to-module pipeline needs, plus the step's reward. The scale is one for a whole block. Episodes, callbacks
-    and metrics keep the environment's rewards. Rows with LOSS_MASK False are not counted.
+    and metrics keep the environment's rewards. Rows with LOSS_MASK False, or whose return is NaN or infinite, are not
+    counted.
 
     The statistics are part of the learner's state: the devices and learners that make an update together count all of
     their rows, each once, and have the same bits.
@@ -78,7 +79,8 @@ class NormalizeRewards(ConnectorV2):
             rewards = jnp.asarray(columns[Columns.REWARDS])
             if self.update_stats and ctx.update_statistics:
                 mask = columns.get(Columns.LOSS_MASK)
-                seen = running_statistics.of_batch(
+                seen = running_statistics.on_finite_rows(
+                    running_statistics.of_batch,
                     jnp.reshape(columns[Columns.RETURNS_SO_FAR] + rewards, (-1,)),
                     None if mask is None else jnp.reshape(mask, (-1,)),
                 )

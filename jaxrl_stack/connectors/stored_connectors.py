@@ -1,0 +1,61 @@
+"""Connectors as data: what a checkpoint holds of a connector setting whose function it cannot name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+
+from jaxrl_stack.checkpoints.plain_data import Plain
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
+from jaxrl_stack.utils.class_paths import ClassLoader
+
+
+class _Recipe(NamedTuple):
+    """A connector's class and the arguments of its constructor."""
+
+    connector_class: type[ConnectorV2]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def make(self) -> ConnectorV2:
+        """A new connector, which shares nothing that can change with another one."""
+        args, kwargs = copy.deepcopy((self.args, self.kwargs))
+        return self.connector_class(*args, **kwargs)
+
+
+class StoredConnectors(Plain):
+    """A function for a connector setting that makes connectors like those which another function returned.
+
+    Args:
+        connectors: What the other function returned. Only classes and constructors' arguments are kept, no states.
+    """
+
+    def __init__(self, connectors: Iterable[ConnectorV2] = ()):
+        self._recipes = [_Recipe(type(own), *own.get_ctor_args_and_kwargs()) for own in connectors]
+
+    def __call__(self) -> list[ConnectorV2]:
+        """New connectors at each call."""
+        return [recipe.make() for recipe in self._recipes]
+
+    def __repr__(self) -> str:
+        return f"StoredConnectors({', '.join(recipe.connector_class.__name__ for recipe in self._recipes)})"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Class and arguments of each connector."""
+        return {"connectors": [recipe._asdict() for recipe in self._recipes]}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
+        """The inverse of `to_plain`.
+
+        Raises:
+            ValueError: If one is no connector.
+        """
+        new = cls()
+        for entry in data["connectors"]:
+            recipe = _Recipe(entry["connector_class"], tuple(entry["args"]), dict(entry["kwargs"]))
+            if not isinstance(recipe.connector_class, type) or not issubclass(recipe.connector_class, ConnectorV2):
+                raise ValueError(f"{recipe.connector_class!r} is no class of connectors.")
+            new._recipes.append(recipe)
+        return new

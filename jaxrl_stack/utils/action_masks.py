@@ -1,0 +1,55 @@
+"""Masks of actions beside observations: their keys, which belongs to a space, and what one says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.utils.notices import notice_once
+
+ACTION_MASK = "action_mask"
+"""Key of the mask in what default modules see: above 0 (or True) where an action is valid."""
+OBSERVATIONS = "observations"
+"""Key of all else."""
+NO_VALID_ACTION_SHARE = "no_valid_action_share"
+"""Result of a module whose observations have a mask: in which part of the rows it allowed nothing. Such rows act at
+random; 0 is right."""
+
+
+def allows_an_action(action_space: Any, mask: Any) -> Any:
+    """Whether a mask allows an action, in MultiDiscrete spaces one of every component: bool ``[...]``.
+
+    Args:
+        action_space: Discrete or MultiDiscrete.
+        mask: bool ``[..., A]``, as of `check_action_mask`; of NumPy or JAX, as is what it returns.
+    """
+    xp: Any = np if isinstance(mask, np.ndarray) else jnp
+    lengths = action_space.nvec if isinstance(action_space, gym.spaces.MultiDiscrete) else [mask.shape[-1]]
+    parts = xp.split(mask, np.cumsum(lengths)[:-1], axis=-1)
+    return xp.stack([xp.any(part, axis=-1) for part in parts]).all(axis=0)
+
+
+def note_mask_that_allows_nothing() -> None:
+    """Say, once, what happens where a mask allows no action and nothing can raise."""
+    notice_once(
+        f"An action mask allows no action: the action is drawn from all of them. Repair the environment, which has to "
+        f"allow one in every observation that is acted on; in training, {NO_VALID_ACTION_SHARE} of a module's results "
+        f"is the share of such rows."
+    )
+
+
+def mask_key_of(space: gym.Space | None, action_space: gym.Space | None) -> str | None:
+    """The key of an environment's observations under which the mask for its actions is; None without one."""
+    if not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2 or OBSERVATIONS not in space.spaces:
+        return None
+    (key,) = space.spaces.keys() - {OBSERVATIONS}
+    if isinstance(action_space, gym.spaces.Discrete):
+        num_actions = int(action_space.n)
+    elif isinstance(action_space, gym.spaces.MultiDiscrete):
+        num_actions = int(action_space.nvec.sum())
+    else:
+        return None
+    return key if space[key].shape == (num_actions,) else None
