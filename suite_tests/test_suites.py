@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import jax.numpy as jnp
@@ -131,3 +133,9 @@ def test_parameters_of_craftax_are_those_of_the_program():
 @pytest.mark.parametrize("name", STEPS)
 def test_images(name):
     checks.check_image(name)
+
+
+def test_brax_is_used_without_a_word():
+    program = "from jaxrl_stack.env.registry import resolve_env; resolve_env('brax/inverted_pendulum').make()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,9 +13,14 @@ from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import batch, take, unbatch
 
+logger = logging.getLogger(__name__)
+
 
 class EpisodeReplay:
     """Feeds the per-episode callback hooks of an algorithm whose environments run inside a compiled program.
+
+    The program is ahead of the hooks. Where a hook raises, or Ctrl-C comes in between, the environments stand where
+    the program has left them: `expect` and `pass_over_missed` see to it that episodes with a gap are shown no further.
 
     Args:
         call: ``(hook name, env index, episode)``; called for ``on_episode_created``, ``on_episode_start``,
@@ -31,6 +37,27 @@ class EpisodeReplay:
         self._running: dict[int, SingleAgentEpisode] = {}
         # Environments in the middle of episodes whose beginning was not seen.
         self._missed: set[int] = set()
+        # Env steps that were sampled and are not replayed yet; None between calls, when there are none.
+        self._due: int | None = None
+
+    def expect(self, num_env_steps: int) -> None:
+        """Take note of env steps that the environments have taken, and that the next `replay` is to show."""
+        self._due = num_env_steps
+
+    def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
+        """If an error or Ctrl-C came before the end of the last `replay`, leave the running episodes out.
+
+        Args:
+            lengths: ``() -> int [B]``, steps of the environments' running episodes. The next ones are watched again.
+        """
+        if self._due is None:
+            return
+        logger.warning(
+            "An error or Ctrl-C came before callbacks were told of all that was sampled: they have missed %d env steps "
+            "and the end of the episodes that were running. They see the episodes that begin from here on.",
+            self._due,
+        )
+        self.set_state({}, lengths())
 
     def replay(self, columns: dict[str, Any], counts: np.ndarray | None = None) -> list[SingleAgentEpisode]:
         """Go through a block step by step.
@@ -43,6 +70,7 @@ class EpisodeReplay:
             The episodes that ended in it, then what was sampled so far of those that go on.
         """
         num_steps, num_envs = columns[Columns.REWARDS].shape
+        self._due = due = num_steps * num_envs if counts is None else int(np.sum(counts))
         ended: list[SingleAgentEpisode] = []
         for t in range(num_steps):
             row = take(columns, t)
@@ -50,6 +78,7 @@ class EpisodeReplay:
                 if counts is not None and not counts[t, place]:
                     continue
                 step, index = take(row, place), self._first_env + place
+                self._due = due = due - 1
                 if index in self._missed:
                     if step[Columns.TERMINATEDS] or step[Columns.TRUNCATEDS]:
                         self._missed.remove(index)
@@ -72,12 +101,13 @@ class EpisodeReplay:
                 if episode.is_done:
                     self._call("on_episode_end", index, episode)
                     ended.append(self._running.pop(index))
+        self._due = None
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """The running episodes, all steps of all of them in a row; empty if there are none."""
+        """The running episodes, all steps of all of them in a row; empty if there are none, or not all was shown."""
         episodes = list(self._running.values())
-        if not episodes:
+        if not episodes or self._due is not None:
             return {}
         columns = [
             {
@@ -102,33 +132,45 @@ class EpisodeReplay:
         """Go on with the episodes of `get_state`, without calling hooks for what they hold.
 
         Args:
-            state: What `get_state` returned; ``{}`` if these episodes were not watched.
+            state: What `get_state` or `joined_states` returned; ``{}`` if these episodes were not watched.
             lengths: int ``[B]``, steps of the environments' running episodes. Where `state` has no episode of that
                 length, the next one is the first to be watched; other environments' episodes are passed over.
         """
-        self._running = {}
+        self._running, self._due = {}, None
+        length_of = dict(enumerate(lengths.tolist(), start=self._first_env))
         start = 0
         members = [state.get(name, ()) for name in ("env_indices", "ids", "lengths", "custom_data")]
         for number, (index, id_, length, custom_data) in enumerate(zip(*members, strict=True)):
-            outputs = dict(state["columns"])
-            # One observation more than steps, in every episode before this one.
-            observations = take(outputs.pop(Columns.OBS), slice(start + number, start + number + length + 1))
-            own = {name: unbatch(take(column, slice(start, start + length))) for name, column in outputs.items()}
-            episode = self._running[index] = SingleAgentEpisode(
-                id_,
-                observations=unbatch(observations),
-                actions=own.pop(Columns.ACTIONS),
-                rewards=[float(reward) for reward in own.pop(Columns.REWARDS)],
-                extra_model_outputs=own,
-                len_lookback_buffer=0,
-                **self._spaces,
-            )
-            episode.custom_data.update(custom_data)
+            if length == length_of.get(index):
+                # One observation more than steps, in every episode before this one.
+                columns = _rows_of(state["columns"], slice(start, start + length), start + number)
+                episode = self._running[index] = SingleAgentEpisode(
+                    id_,
+                    observations=columns.pop(Columns.OBS),
+                    actions=columns.pop(Columns.ACTIONS),
+                    rewards=[float(reward) for reward in columns.pop(Columns.REWARDS)],
+                    extra_model_outputs=columns,
+                    len_lookback_buffer=0,
+                    **self._spaces,
+                )
+                episode.custom_data.update(custom_data)
             start += length
-        length_of = dict(enumerate(lengths.tolist(), start=self._first_env))
-        for index in [i for i, episode in self._running.items() if len(episode) != length_of.get(i)]:
-            del self._running[index]
         self._missed = {i for i, length in length_of.items() if length} - self._running.keys()
+
+
+def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state for `EpisodeReplay.set_state` out of those of several, each of other environments."""
+    states = [state for state in states if state]
+    if not states:
+        return {}
+    lists = {name: [value for state in states for value in state[name]] for name in states[0] if name != "columns"}
+    return {**lists, "columns": jax.tree.map(lambda *leaves: np.concatenate(leaves), *(s["columns"] for s in states))}
+
+
+def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
+    """One episode's rows of `EpisodeReplay.get_state`."""
+    observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
+    return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}
 
 
 def side_by_side(columns: Any) -> Any:

@@ -82,23 +82,27 @@ class EpisodeWindow:
             num_episodes=counters.add(self.num_episodes, total),
         )
 
-    def packed(self, axis_name: str | None = None) -> jax.Array:
-        """All fields as one uint32 vector ``[3 W + 4]``: a program hands out one array faster than six.
+    def packed(self, is_finite: Any = True, axis_name: str | None = None) -> jax.Array:
+        """All fields as one uint32 vector ``[3 W + 5]``: a program hands out one array faster than seven.
 
         Args:
-            axis_name: The device axis, for the vectors of all its D devices, ``[D, 3 W + 4]``.
+            is_finite: bool scalar, handed out with them; see `unpacked`.
+            axis_name: The device axis, for the vectors of all its D devices, ``[D, 3 W + 5]``.
         """
-        vector, _, _ = packing.pack(jax.tree.leaves(self), lead=0)
+        vector, _, _ = packing.pack([*jax.tree.leaves(self), jnp.asarray(is_finite, jnp.uint32)], lead=0)
         assert vector is not None
         return vector if axis_name is None else jax.lax.all_gather(vector, axis_name)
 
     @classmethod
-    def unpacked(cls, vectors: np.ndarray) -> EpisodeWindow:
-        """Fields ``[D, ...]`` as NumPy arrays from `packed` vectors ``[D, 3 W + 4]``; from ``[..., D, 3 W + 4]``, which
-        several devices have of all, the first ones."""
+    def unpacked(cls, vectors: np.ndarray) -> tuple[EpisodeWindow, bool]:
+        """``(window, is_finite on all devices)`` from `packed` vectors ``[D, 3 W + 5]``.
+
+        Fields are NumPy arrays ``[D, ...]``. From ``[..., D, 3 W + 5]``, which several devices have of all, the first
+        ones.
+        """
         vectors = vectors.reshape(-1, *vectors.shape[-2:])[0]
-        size = (vectors.shape[1] - 4) // 3
-        return cls(*(slot.read(vectors, ()) for slot in _slots(size)))
+        size = (vectors.shape[1] - 5) // 3
+        return cls(*(slot.read(vectors, ()) for slot in _slots(size))), bool(vectors[:, -1].all())
 
 
 @functools.cache

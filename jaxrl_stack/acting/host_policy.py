@@ -18,9 +18,10 @@ import numpy as np
 
 from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.default_observations import allows_an_action, mask_of
+from jaxrl_stack.core.default_observations import mask_of
 from jaxrl_stack.ops import packing, unrolled_threefry
 from jaxrl_stack.utils import schedules
+from jaxrl_stack.utils.action_masks import allows_an_action
 from jaxrl_stack.utils.devices import replicated_sharding
 from jaxrl_stack.utils.live_inputs import traced_once
 

@@ -6,7 +6,6 @@ Rollouts on the device, the policy of a host runner, served policies and exporte
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
@@ -15,7 +14,7 @@ from flax import struct
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import mask_of, sample_valid
-from jaxrl_stack.core.models.base import batched_state
+from jaxrl_stack.core.models.base import as_sequences, batched_state, of_steps
 from jaxrl_stack.ops.masks import expand, zero_where
 from jaxrl_stack.utils import spaces, streams
 
@@ -230,14 +229,14 @@ class PolicyStep:
         if random_streams is None:
             random_streams = self.random_streams(context.rest, context.key)
         module = self.pure.bind(context.params, {**context.rest, **random_streams})[mid]
-        inputs = _as_sequences(batch[mid])
+        inputs = as_sequences(batch[mid])
         if context.explore:
             settings = {name: context.settings[mid][name] for name in module.exploration_settings}
             outputs = module.forward_exploration(inputs, t=context.step, **settings)
         else:
             outputs = module.forward_inference(inputs)
         if Columns.STATE_IN in inputs:
-            outputs = _of_steps(outputs, lambda x: x[:, 0])
+            outputs = of_steps(outputs, lambda x: x[:, 0])
         module_to_env, acted = self.module_to_env.apply(module_to_env, {mid: outputs}, context)
         return module_to_env, acted[mid]
 
@@ -258,14 +257,3 @@ class PolicyStep:
         if Columns.STATE_IN in columns:
             columns = {**columns, Columns.RESETS: jnp.zeros_like(state.reset)}
         return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]
-
-
-def _as_sequences(batch: dict[str, Any]) -> dict[str, Any]:
-    """What a module gets: with a recurrent state ``[B, 1, ...]``, sequences of one step."""
-    return _of_steps(batch, lambda x: x[:, None]) if Columns.STATE_IN in batch else batch
-
-
-def _of_steps(columns: dict[str, Any], change: Callable[[jax.Array], jax.Array]) -> dict[str, Any]:
-    """With all columns changed but for the recurrent states, which belong to no step."""
-    states = (Columns.STATE_IN, Columns.STATE_OUT)
-    return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}

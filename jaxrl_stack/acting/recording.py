@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.acting.host_policy import Layout
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.nested import take
 
 
@@ -168,30 +169,26 @@ class Recording:
         """The module's inputs after the last step, for the environments of a mask ``[B]``."""
         self._finals.append((self.num_steps - 1, where, observations))
 
-    def first_not_usable(self) -> tuple[int, int, str] | None:
-        """The first row with an observation or a reward that is NaN or infinite, or a mask that allows no action.
-
-        Returns:
-            ``(step, environment, what it is)``; None if everything is usable.
-        """
+    def not_usable(self) -> list[NotUsable]:
+        """Observations and rewards that are NaN or infinite, and masks that allow no action, the first one first."""
         end = self.num_steps
         obs_is_usable = self._layout.usable.read(self._matrix[:end], ())
         rewards_are_finite = np.isfinite(self.rewards[:end])
         if obs_is_usable.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
-            return None
+            return []
         # Observations before a step, its reward, the observations after it where they are looked at.
         obs = self.columns()[Columns.OBS]
-        found: list[tuple[int, int, str]] = []
+        found = [(2 * t + 1, i, _reward(self.rewards[t, i])) for t, i in np.argwhere(~rewards_are_finite).tolist()]
+        # A filter may have made a number of an infinite observation: only where there is a mask can it be the mask.
+        has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         for t, i in np.argwhere(~obs_is_usable).tolist():
-            found.append((2 * t, i, _MASK if _is_finite((t, i, take(obs, t))) else _NOT_FINITE))
-        for t, i in np.argwhere(~rewards_are_finite).tolist():
-            found.append((2 * t + 1, i, f"a reward ({self.rewards[t, i]}) that is not finite"))
+            is_mask = has_mask and _is_finite((t, i, take(obs, t)))
+            found.append((2 * t, i, MASK_ALLOWS_NOTHING if is_mask else OBSERVATION_NOT_FINITE))
         for t, where, observations in self._finals:
             for i in np.flatnonzero(where).tolist():
                 if not _is_finite((t, i, observations)):
-                    found.append((2 * t + 1, i, _NOT_FINITE))
-        time, index, what = min(found)
-        return time // 2, index, what
+                    found.append((2 * t + 1, i, OBSERVATION_NOT_FINITE))
+        return [NotUsable(time // 2, index, what) for time, index, what in sorted(found)]
 
     @property
     def num_env_steps(self) -> int:
@@ -233,8 +230,53 @@ class Recording:
         return out
 
 
-_NOT_FINITE = "an observation that is not finite"
-_MASK = "an action mask that allows no action"
+class NotUsable(NamedTuple):
+    """What an environment returned that cannot be learned from.
+
+    Attributes:
+        step: Vector step of the recording.
+        env: Index of the environment.
+        what: What it is, for messages.
+    """
+
+    step: int
+    env: int
+    what: str
+
+
+MASK_ALLOWS_NOTHING = "an action mask that allows no action"
+OBSERVATION_NOT_FINITE = "an observation that is not finite"
+FINAL_OBSERVATION_NOT_FINITE = "a final observation that is not finite"
+REWARD_NOT_FINITE = "a reward that is not finite"
+"""What environments return that cannot be learned from, for messages."""
+
+
+def _reward(value: Any) -> str:
+    return f"a reward ({value}) that is not finite"
+
+
+def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
+    """The first observation, reward or final observation of a rollout that is NaN or infinite; None without one.
+
+    Args:
+        columns: ``{column: pytree [T, B, ...]}``, NumPy: OBS, REWARDS, TERMINATEDS, TRUNCATEDS and FINAL_OBS, which
+            holds the observation that every step led to.
+    """
+    rewards = columns[Columns.REWARDS]
+    ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
+    found = [(2 * t + 1, i, _reward(rewards[t, i])) for t, i in np.argwhere(~np.isfinite(rewards)).tolist()[:1]]
+    for name, after in ((Columns.OBS, 0), (Columns.FINAL_OBS, 1)):
+        for leaf in jax.tree.leaves(columns[name]):
+            if not np.issubdtype(leaf.dtype, np.inexact):
+                continue
+            rows = np.isfinite(leaf).reshape(*rewards.shape, -1).all(axis=-1)
+            for t, i in np.argwhere(~rows).tolist()[:1]:
+                is_final = after and ended[t, i]
+                found.append((2 * t + after, i, FINAL_OBSERVATION_NOT_FINITE if is_final else OBSERVATION_NOT_FINITE))
+    if not found:
+        return None
+    time, env, what = min(found)
+    return NotUsable(time // 2, env, what)
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:

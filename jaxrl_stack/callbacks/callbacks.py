@@ -47,7 +47,7 @@ class RLlibCallback:
                     f"Use {OLD_HOOKS[name]} instead."
                 )
             if name.startswith("on_") and name not in hooks and name in vars(cls):
-                similar = difflib.get_close_matches(name, hooks, n=1, cutoff=0.85)
+                similar = difflib.get_close_matches(name, hooks, n=1, cutoff=0.7)
                 if similar:
                     warnings.warn(f"{cls.__name__}.{name}() is no hook; is it {similar[0]}()?", stacklevel=2)
 

@@ -50,7 +50,7 @@ class Experience:
     @classmethod
     def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
         """Of rows ``[N, ...]``, one for each step; they are not looked at."""
-        num_rows = [len(next(iter(columns.values()))) for columns in modules.values()]
+        num_rows = [num_rows_of(columns) for columns in modules.values()]
         return cls(modules, max(num_rows), sum(num_rows), is_rows=True)
 
     @classmethod
@@ -176,6 +176,11 @@ class Share:
             for i in range(len(parts))
         ]
         return joined([part._run(dict.fromkeys(part.modules, at)) for part, at in zip(parts, own, strict=True)])
+
+
+def num_rows_of(columns: Mapping[str, Any]) -> int:
+    """N of the columns ``[N, ...]`` of a module: of the first one, which may be nested, as all have the same."""
+    return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
 def at_chunk_starts(columns: dict[str, Any], module: RLModule) -> dict[str, Any]:

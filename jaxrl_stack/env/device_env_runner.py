@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import jax
 import numpy as np
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 EVALUATION_CHUNK = 128
 """Vector steps per call of the evaluation program; between calls the host can stop it."""
+
+Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray, np.ndarray]"
+"""What such a call has done: ``(state after it, columns, bool [T, B] what ended, bool [T, B] what counts)``."""
 
 
 class DeviceEnvRunner(EnvRunner):
@@ -74,7 +77,6 @@ class DeviceEnvRunner(EnvRunner):
         self.connector_state = connector_state
         self._timesteps = timesteps
         self._env_context = env_context
-        self._is_announced = False
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self.num_envs = int(config.num_envs_per_env_runner)
         self._state: RunnerState | None = None
@@ -126,6 +128,7 @@ class DeviceEnvRunner(EnvRunner):
         # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
         self.callbacks = CallbackList.from_config(config) if config.in_evaluation else CallbackList()
+        self._is_announced = False
         vars(self).pop("_settings", None)
         self.metrics.reset()
         self._needs_reset, self._resets = True, 0
@@ -178,7 +181,8 @@ class DeviceEnvRunner(EnvRunner):
         """Go on with the environments of an evaluation that are not reset before the next one.
 
         Args:
-            running: The part "running_evaluation" of what `get_state` returned.
+            running: The part "running_evaluation" of what `get_state` returned; {} for none, so that the next
+                evaluation resets.
 
         Raises:
             ValueError: If they are of another environment.
@@ -195,7 +199,8 @@ class DeviceEnvRunner(EnvRunner):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """The config; this runner is built by an Algorithm only."""
-        return (), {"config": self.config}
+        config = self.config.for_checkpoints(self.rollout.env_to_module, self.rollout.module_to_env)
+        return (), {"config": config}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Both connector pipelines."""
@@ -263,14 +268,16 @@ class DeviceEnvRunner(EnvRunner):
         started = time.perf_counter()
         if force_reset or num_episodes is not None or self._needs_reset or self._state is None:
             self._reset()
+        # If a callback raises, or Ctrl-C comes, callbacks have seen less than the environments have done.
+        self._needs_reset = True
         if num_episodes is not None:
             episodes = self._sample_episodes(num_episodes, explore, random_actions)
-            self._needs_reset = True
         else:
             length = self.config.get_rollout_fragment_length()
             num_steps = length if num_timesteps is None else -(-num_timesteps // self.num_envs)
             ended = self._builder.add(self._unroll(num_steps, explore, random_actions))
             episodes = [episode for _, episode in ended] + self._builder.cut()
+            self._needs_reset = False
         self._log(episodes, time.perf_counter() - started)
         self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
@@ -283,7 +290,6 @@ class DeviceEnvRunner(EnvRunner):
         self._state = self._fresh_state(key, self.num_envs)
         self._builder.reset()
         self._sample_replay = self._make_episode_replay()
-        self._needs_reset = False
 
     def _fresh_state(self, key: jax.Array, num_envs: int, rollout: DeviceRollout | None = None) -> RunnerState:
         rollout = rollout or self.rollout
@@ -385,24 +391,41 @@ class DeviceEnvRunner(EnvRunner):
         if state is None or reset:
             state = self._fresh_state(key, num_envs)
             self._episode_replay = self._make_episode_replay()
+        elif self._episode_replay is not None:
+            self._episode_replay.pass_over_missed(functools.partial(np.asarray, state.episodes.episode_length))
         chunk = EVALUATION_CHUNK if num_timesteps is None else min(EVALUATION_CHUNK, -(-num_timesteps // num_envs))
         program = self._unrolling(chunk, bool(self.config.explore), has_columns=self._episode_replay is not None)
         count = _Counting(num_envs, num_episodes, num_timesteps)
-        samples: list[SingleAgentEpisode] = []
-        running: list[SingleAgentEpisode] = []
         started = time.monotonic()
-        for after, columns, _, counts in self._chunks(program, state, count):
-            state = after
-            if self._episode_replay is not None:
-                # Where episodes go on with the next evaluation, none of their steps may be missing.
-                seen = self._episode_replay.replay(columns, counts if reset else None)
-                samples += [episode for episode in seen if episode.is_done]
-                running = [episode for episode in seen if not episode.is_done]
-        self._evaluated = {num_envs: state}
-        samples += running if num_episodes is None else []
-        self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+        try:
+            samples = self._evaluated_episodes(
+                self._chunks(program, state, count), num_envs, reset, num_episodes is None
+            )
+            self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+        except BaseException:
+            # There is no result that it could be a part of.
+            self.metrics.reduce()
+            raise
         episodes = count.episodes((time.monotonic() - started) / max(1, count.num_steps))
         return count.num_steps, episodes, self.metrics.reduce()
+
+    def _evaluated_episodes(
+        self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool
+    ) -> list[SingleAgentEpisode]:
+        """Run an evaluation, and show callbacks its episodes, if they want to see any: what `on_sample_end` gets."""
+        samples: list[SingleAgentEpisode] = []
+        running: list[SingleAgentEpisode] = []
+        replay = self._episode_replay
+        for state, columns, _, counts in chunks:
+            if replay is not None:
+                replay.expect(counts.size)
+            self._evaluated = {num_envs: state}
+            if replay is not None:
+                # Where episodes go on with the next evaluation, none of their steps may be missing.
+                seen = replay.replay(columns, counts if reset else None)
+                samples += [episode for episode in seen if episode.is_done]
+                running = [episode for episode in seen if not episode.is_done]
+        return samples + running if with_running else samples
 
     def record(self, *, key: jax.Array, num_episodes: int) -> list[RecordedEpisode]:
         """Episodes of `evaluate` with this key, to be shown: of environment ``i`` the first ``n // B + (i < n % B)``.
@@ -428,10 +451,8 @@ class DeviceEnvRunner(EnvRunner):
     def _num_evaluated_envs(self) -> int:
         return min(int(self.config.evaluation_duration), self.num_envs)
 
-    def _chunks(
-        self, program: Any, state: RunnerState, count: _Counting
-    ) -> Iterator[tuple[RunnerState, Any, np.ndarray, np.ndarray]]:
-        """Run a program until it is enough: ``(state, columns, bool [T, B] what ended, bool [T, B] what counts)``."""
+    def _chunks(self, program: Any, state: RunnerState, count: _Counting) -> Iterator[Chunk]:
+        """Run a program until it is enough."""
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
         while not count.is_done:

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.notices import notice_once
 
 
 def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
@@ -18,7 +19,7 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
         name: What to call it in messages.
 
     Raises:
-        TypeError: A space is missing, or none of the supported ones.
+        TypeError: A space or a method is missing, or a space is none of the supported ones.
         ValueError: A space holds no numbers, or its bounds make no sense.
     """
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
@@ -30,6 +31,14 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
                 "gymnasium space in its __init__."
             )
         spaces.check_space(space, f"environment({name!r}): its {kind}")
+    for base in (gym.Env, gym.vector.VectorEnv):
+        # They are no abstract methods there.
+        missing = [method for method in ("reset", "step") if getattr(type(env), method, None) is getattr(base, method)]
+        if missing:
+            raise TypeError(
+                f"environment({name!r}): {type(env).__name__} does not define {', '.join(missing)}. "
+                "Write what is missing."
+            )
 
 
 def check_reset(outcome: Any, space: gym.Space, name: str) -> None:
@@ -61,8 +70,8 @@ def check_step(outcome: Any, space: gym.Space, name: str) -> None:
     names = ("obs", "reward", "terminated", "truncated", "info")
     obs, reward, terminated, truncated, info = _parts(outcome, names, "step", name)
     _check_observation(obs, info, space, "step", name)
-    if np.size(reward) != 1 or np.asarray(reward).dtype.kind not in "biuf":
-        raise ValueError(f"environment({name!r}): step returned the reward {reward!r}. Return one number.")
+    if np.shape(reward) != () or np.asarray(reward).dtype.kind not in "biuf":
+        raise ValueError(f"environment({name!r}): step returned the reward {reward!r}. Return one number, no array.")
     for flag, value in (("terminated", terminated), ("truncated", truncated)):
         if np.shape(value) != () or np.asarray(value).dtype.kind not in "biu":
             raise ValueError(f"environment({name!r}): step returned {flag}={value!r}. Return True or False.")
@@ -78,7 +87,33 @@ def _parts(outcome: Any, names: tuple[str, ...], method: str, name: str) -> tupl
     return outcome
 
 
+def _check_values(space: gym.Space, obs: Any, what: str) -> None:
+    """Refuse choices that do not exist, whose one-hot encoding is all zeros; a notice is enough for a Box."""
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.items():
+            _check_values(part, obs[key], f"{what} (part {key!r})")
+    elif isinstance(space, gym.spaces.Tuple):
+        for index, part in enumerate(space):
+            _check_values(part, obs[index], f"{what} (part {index})")
+    elif isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        value, first = np.asarray(obs), np.asarray(space.start)
+        count = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+        if (value < first).any() or (value >= first + count).any():
+            raise ValueError(f"{what} is {value}, outside of {space}. Give the space as many choices as there are.")
+    elif isinstance(space, gym.spaces.Box):
+        value = np.asarray(obs, space.dtype)
+        if (value < space.low).any() or (value > space.high).any():
+            notice_once(
+                f"{what} is outside of its space {space}: give observation_space the bounds that hold, -inf and inf if "
+                "none do."
+            )
+
+
 def _check_observation(obs: Any, info: Any, space: gym.Space, method: str, name: str) -> None:
-    spaces.validate_batch(space, obs, 0, f"environment({name!r}): the observation of {method}")
+    what = f"environment({name!r}): the observation of {method}"
+    if isinstance(obs, tuple) and not isinstance(space, gym.spaces.Tuple):
+        raise ValueError(f"{what} is a tuple of {len(obs)}, and its space is {space}. Return the observation alone.")
+    spaces.validate_batch(space, obs, 0, what)
+    _check_values(space, obs, what)
     if not isinstance(info, dict):
         raise ValueError(f"environment({name!r}): {method} returned the info {info!r}. Return a dict, {{}} if empty.")

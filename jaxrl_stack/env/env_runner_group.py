@@ -50,7 +50,7 @@ class EnvRunnerGroup(RunnerActors):
     Args:
         local_env_runner: The runner in this process; True builds one, False goes without.
         config: The algorithm's config, of evaluation for evaluation's runners; None takes the local runner's.
-        num_env_runners: Number of actors; None for ``config.num_env_runners``.
+        num_env_runners: Number of actors; None for ``config.num_sampling_actors``.
         placement_group: See `jaxrl_stack.utils.resources.create_placement_group`; None leaves placing to Ray.
         pg_offset: Bundle of the first actor in it; see `jaxrl_stack.utils.resources.bundle_index`.
         is_evaluation: Whether these are evaluation's runners.
@@ -86,7 +86,7 @@ class EnvRunnerGroup(RunnerActors):
         self._pipeline: EnvToModulePipeline | None = None
         self._num_rounds_without_data = 0
         self._module_refs: frozenset[str] | None = None
-        num_actors = config.num_env_runners if num_env_runners is None else num_env_runners
+        num_actors = config.num_sampling_actors if num_env_runners is None else num_env_runners
         try:
             self._start_actors(num_actors, placement_group, pg_offset)
             if local_env_runner is True:
@@ -106,7 +106,11 @@ class EnvRunnerGroup(RunnerActors):
 
     if not TYPE_CHECKING:
         __getattr__ = old_members(
-            {"foreach_worker": "Use foreach_env_runner(func); its environments are in env_runner.env.unwrapped.envs."}
+            {
+                "foreach_worker": "Use foreach_env_runner(func); environments are in env_runner.env.unwrapped.envs.",
+                "local_worker": "Use local_env_runner, a property.",
+                "remote_workers": "Use foreach_env_runner(func, local_env_runner=False).",
+            }
         )
 
     # ------------------------------------------------------------------------------------------------------- members
@@ -385,6 +389,23 @@ class EnvRunnerGroup(RunnerActors):
             self.sampling_ids()
             raise TimeoutError(f"{what} {num_rounds} rounds in a row brought nothing.")
         notice_once(what)
+
+    def forget_requests(self) -> None:
+        """Never `collect` what was requested so far."""
+        self._manager.forget_requests(_REQUESTED)
+
+    def reset_env_runners(self, config: AlgorithmConfig) -> None:
+        """Have all runners start from the beginning, those included that come back later.
+
+        Args:
+            config: Differs from the present one in traced settings only.
+        """
+        self.config = self._reset_to = config
+        # Those who come back take nothing over from before.
+        self._sent = []
+        self._num_rounds_without_data = self._num_failures_in_a_row = 0
+        self.forget_requests()
+        self.foreach_env_runner("reset", kwargs={"config": config})
 
     # ------------------------------------------------------------------------------------------------------- weights
 

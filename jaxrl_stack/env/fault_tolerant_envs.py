@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from jaxrl_stack.acting.recording import Recording
+from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, Recording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started
@@ -33,8 +34,8 @@ class _Failures:
         """Nothing to begin with."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
-        # Too many of them in a row have been counted.
-        if isinstance(error, Exception) and not isinstance(error, ConsecutiveFailuresError):
+        # Too many of them in a row have been counted. One that Ctrl-C has stopped half-way cannot be stepped on either.
+        if error is not None and not isinstance(error, ConsecutiveFailuresError):
             self.last = error
 
 
@@ -44,6 +45,9 @@ class Attempts:
         for attempt in Attempts(envs, roll_back):
             with attempt:
                 ...  # Reset the environments if they need it, step them, have what was recorded accepted.
+
+    Whatever is raised in an attempt, Ctrl-C included: nothing of what it recorded counts, and the environments, which
+    may stand in the middle of a step, are reset next time.
 
     Raises:
         ConsecutiveFailuresError: Too many failures in a row.
@@ -64,12 +68,25 @@ class Attempts:
         self._envs.failures.last = None
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> bool:
-        if isinstance(error, Exception):
-            self._roll_back()
-            self._num_failures += 1
-            return self._envs.tolerate_in_attempt(error, self._num_failures)
-        self._is_over = error is None and self._envs.note_attempt()
-        return False
+        if error is None:
+            self._is_over = self._envs.note_attempt()
+            return False
+        self._drop()
+        self._num_failures += 1
+        return self._envs.tolerate_in_attempt(error, self._num_failures)
+
+    def _drop(self) -> None:
+        self._roll_back()
+        self._envs.needs_reset = True
+
+    @contextlib.contextmanager
+    def dropped_on_error(self) -> Iterator[None]:
+        """Around what is done with the outcome of the last attempt: if that raises, there was none."""
+        try:
+            yield
+        except BaseException:
+            self._drop()
+            raise
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -92,6 +109,7 @@ class FaultTolerantEnvs:
         metrics: Gets ``env_reset_timer`` and `NUM_ENV_STEP_FAILURES_LIFETIME`.
         on_created: Called after environments were made.
         vector: The `HostVectorEnv`; None before `make` and after `close`.
+        problem: What the last attempt to make them raised; None if it made them, or if there was none.
         num_envs: How many, ``B``.
         needs_reset: Whether they have to be reset before the next step.
         failures: ``with failures:`` stands around every call of `vector` in an attempt.
@@ -109,13 +127,17 @@ class FaultTolerantEnvs:
     def __post_init__(self, config: AlgorithmConfig, has_sampled: bool):
         self._restarts = bool(config.restart_failed_sub_environments)
         self._tolerance = int(config.num_consecutive_env_runner_failures_tolerance)
+        # Where environments are made anew, such steps are dropped.
+        self._keeps_not_finite = config.check_nans is False and not self._restarts
         self.recover: Recover | None = self._recover if self._restarts and has_sampled else None
         self.vector: Any = None
+        self.problem: Exception | None = None
         self.num_envs = 0
         self.failures = _Failures()
         self._has_recorded = True
         self._is_broken = False
         self._broken_index: int | None = None
+        self._has_said_not_finite = False
         self._form: tuple[int, gym.Space, gym.Space] | None = None
         self.reseed(*self.seeds)
 
@@ -132,6 +154,15 @@ class FaultTolerantEnvs:
         self._make()
 
     def _make(self) -> None:
+        try:
+            self._make_vector()
+        except Exception as error:
+            self.problem = error
+            raise
+        self.problem = None
+        self.on_created()
+
+    def _make_vector(self) -> None:
         vector = self.make_vector(self._seed(0))
         form = (vector.num_envs, vector.single_observation_space, vector.single_action_space)
         self._form = self._form or form
@@ -148,7 +179,6 @@ class FaultTolerantEnvs:
         self._is_broken, self._broken_index = False, None
         # Per environment, failures in a row without any row of it that counts.
         self._failures_in_a_row: dict[int, int] = {}
-        self.on_created()
 
     def close(self) -> None:
         """Release the environments; a second call does nothing."""
@@ -189,17 +219,26 @@ class FaultTolerantEnvs:
         """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
 
         Raises:
-            ValueError: If there are any: a failure of the environments.
+            ValueError: If there are any: a failure of the environments. With ``check_nans=False`` what is not finite is
+                said once.
         """
-        found = recording.first_not_usable()
-        if found is not None:
-            step, self._broken_index, what = found
-            where = f"worker_index={self.worker_index}, vector_index={self._broken_index}"
+        for found in recording.not_usable():
+            where = f"worker_index={self.worker_index}, vector_index={found.env}"
+            message = (
+                f"Environment {found.env} of EnvRunner {self.worker_index} (env_config: {where}) returned "
+                f"{found.what}, in step {found.step} of the {recording.num_steps} that were being sampled."
+            )
+            if self._keeps_not_finite and found.what != MASK_ALLOWS_NOTHING:
+                if not self._has_said_not_finite:
+                    logger.warning(
+                        "%s Statistics of connectors leave it out, losses do not: check_nans=False.", message
+                    )
+                self._has_said_not_finite = True
+                continue
+            self._broken_index = found.env
             with self.failures:
                 raise ValueError(
-                    f"Environment {self._broken_index} of EnvRunner {self.worker_index} (env_config: {where}) "
-                    f"returned {what}, in step {step} of the {recording.num_steps} that were being "
-                    f"sampled. Repair the environment, wrap it with something that replaces such values, or set "
+                    f"{message} Repair the environment, wrap it with something that replaces such values, or set "
                     f"fault_tolerance(restart_failed_sub_environments=True) to drop such steps and go on with a new "
                     f"one."
                 )
@@ -213,7 +252,7 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts else None
         return self._has_recorded
 
-    def tolerate_in_attempt(self, error: Exception, num_failures: int) -> bool:
+    def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
         """Prepare for another attempt, if this is a failure of environments that is tolerated.
 
         Args:
@@ -223,11 +262,12 @@ class FaultTolerantEnvs:
         Returns:
             False if it is no failure of environments.
         """
-        self.needs_reset = True
         if error is not self.failures.last:
             return False
         self._num_renewals += 1
         self._is_broken = True
+        if not isinstance(error, Exception):
+            return False
         self._tolerate(error, num_failures, "what was being sampled")
         return True
 

@@ -22,6 +22,9 @@ import numpy as np
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.env_settings import built, field_names, refuse_unknown_setting, replaced_fields
 from jaxrl_stack.env.gymnax_import import import_gymnax
+from jaxrl_stack.env.jax_env_outcomes import expect_like, parts_of, strongly_typed, typed_signals
+from jaxrl_stack.env.jax_env_tracing import check_is_pure, check_signatures, traced
+from jaxrl_stack.env.jax_env_trial import check_steps
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils import spaces
 
@@ -98,6 +101,10 @@ class JaxEnv(abc.ABC):
     def source(self) -> str:
         """`name` and, where it comes from a package of environments, that package's version: for errors."""
         return self.name
+
+    has_own_bounds: bool = True
+    """Whether observations lie in the observation space, as `check_jax_env` looks for; False for environments of
+    packages, whose declarations are taken at their word and hold only nearly always."""
 
     render_fps: float = 30.0
     """Frames per second of videos."""
@@ -271,15 +278,15 @@ class AutoResetJaxEnv(JaxEnv):
         """One step without a reset: ``(obs, state, reward, terminated, truncated, info)``."""
 
     def reset(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        obs, state = _parts(f"{self.name}.reset_env", self.reset_env(key, params), ("obs", "state"))
+        obs, state = parts_of(f"{self.name}.reset_env", self.reset_env(key, params), ("obs", "state"))
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
         return obs, strongly_typed(state)
 
     def _stepped(self, outcome: Any) -> JaxStep:
         """What one `step_env` returned, checked and with the types that were declared."""
-        obs, state, reward, terminated, truncated, info = _parts(f"{self.name}.step_env", outcome, _STEP_ENV_PARTS)
+        obs, state, reward, terminated, truncated, info = parts_of(f"{self.name}.step_env", outcome, _STEP_ENV_PARTS)
         obs = spaces.conform(self.observation_space, obs, f"{self.name}'s observation")
-        signals = _typed_signals(self.name, reward, terminated, truncated)
+        signals = typed_signals(self.name, reward, terminated, truncated)
         return JaxStep(obs, strongly_typed(state), *signals, obs, strongly_typed(info))
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
@@ -287,7 +294,7 @@ class AutoResetJaxEnv(JaxEnv):
         step = self._stepped(self.step_env(step_key, state, action, params))
         first = self.reset(reset_key, params)
         structs = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), s) for s in (step.state, first[1])]
-        _expect(self.name, "step's state", *structs)
+        expect_like(self.name, "step's state", *structs)
         ended = jnp.logical_or(step.terminated, step.truncated)
         obs, state = jax.tree.map(lambda fresh, last: jax.lax.select(ended, fresh, last), first, (step.obs, step.state))
         return step._replace(obs=obs, state=state)
@@ -394,7 +401,7 @@ class GymnaxEnv(AutoResetJaxEnv):
             spaces.conform(self.observation_space, x, f"{self.name}'s observation")
             for x in (obs, info["final_observation"])
         )
-        signals = _typed_signals(self.name, reward, terminated, truncated)
+        signals = typed_signals(self.name, reward, terminated, truncated)
         rest = {name: x for name, x in info.items() if name not in ("terminated", "truncated", "final_observation")}
         return JaxStep(obs, strongly_typed(state), *signals, final_obs, strongly_typed(rest))
 
@@ -427,6 +434,10 @@ class GymnaxEnv(AutoResetJaxEnv):
     def _drawn_as(self) -> str:
         """gymnax's name of the environment; "" for a user's class and in wrappers, which may mean another state."""
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
+
+    @property
+    def has_own_bounds(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not type(self.env).__module__.startswith("gymnax.")
 
     @functools.cached_property
     def _observe(self) -> Callable[[Any], Any]:
@@ -523,16 +534,19 @@ def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.
             )
 
 
-def check_jax_env(env: JaxEnv) -> None:
-    """Verifies without running it that an environment keeps the contract of `JaxEnv`.
+def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
+    """Verifies that an environment keeps the contract of `JaxEnv`.
 
     Args:
         env: The environment.
+        num_steps: Steps with random actions, in which rewards have to be finite and observations in their space. 0 runs
+            and compiles nothing, and takes functions that are jitted themselves as JAX remembers them.
 
     Raises:
         ValueError: Names the environment, the first part that is off, and what it should be.
-        TypeError: A space that compiled code cannot work with, or code that cannot be compiled. Other errors of the
-            environment's own code come as they are, with a note.
+        TypeError: A space that compiled code cannot work with; code that cannot be compiled, that draws from NumPy or
+            Python while it is traced, or that changes attributes. Other errors of the environment's own code come as
+            they are, with a note.
     """
     for kind in ("observation_space", "action_space"):
         if not hasattr(env, kind):
@@ -541,11 +555,12 @@ def check_jax_env(env: JaxEnv) -> None:
                 "property of the class."
             )
         spaces.check_space(getattr(env, kind), f"{env.name}.{kind}")
+    check_signatures(env)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    outcome = _traced(env.source, "reset", env.reset, key, env.params)
-    obs, state = _parts(f"{env.name}.reset", outcome, ("obs", "state"))
+    reset_program, outcome = traced(env, "reset", key, env.params)
+    obs, state = parts_of(f"{env.name}.reset", outcome, ("obs", "state"))
     action = spaces.shape_dtype_struct(env.action_space)
-    step = _traced(env.source, "step", env.step, key, state, action, env.params)
+    step_program, step = traced(env, "step", key, state, action, env.params)
     if not isinstance(step, JaxStep):
         raise ValueError(
             f"{env.name}.step should return a JaxStep({', '.join(JaxStep._fields)}), but returned a "
@@ -553,11 +568,11 @@ def check_jax_env(env: JaxEnv) -> None:
         )
     wanted = spaces.shape_dtype_struct(env.observation_space)
     for part, given in (("reset's obs", obs), ("step's obs", step.obs), ("step's final_obs", step.final_obs)):
-        _expect(env.name, part, given, wanted)
-    _expect(env.name, "step's state", step.state, state)
-    _expect(env.name, "step's reward", step.reward, jax.ShapeDtypeStruct((), jnp.float32))
+        expect_like(env.name, part, given, wanted)
+    expect_like(env.name, "step's state", step.state, state)
+    expect_like(env.name, "step's reward", step.reward, jax.ShapeDtypeStruct((), jnp.float32))
     for part, given in (("step's terminated", step.terminated), ("step's truncated", step.truncated)):
-        _expect(env.name, part, given, jax.ShapeDtypeStruct((), jnp.bool_))
+        expect_like(env.name, part, given, jax.ShapeDtypeStruct((), jnp.bool_))
     for path, leaf in jax.tree_util.tree_leaves_with_path({"reset": (obs, state), "step": step}):
         if leaf.weak_type:
             raise ValueError(
@@ -565,69 +580,10 @@ def check_jax_env(env: JaxEnv) -> None:
                 "number), which compiles programs twice. Give the number a dtype, or derive the environment "
                 "from AutoResetJaxEnv."
             )
-
-
-def _traced(name: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
-    """What a method returns, as shapes and dtypes."""
-    try:
-        return jax.eval_shape(function, *args)
-    except jax.errors.JAXTypeError as error:
-        reason = str(error).split("\n", 1)[0]
-        raise TypeError(
-            f"{name}.{method} cannot be compiled: {type(error).__name__}: {reason} Python's if, while, int() and NumPy "
-            "cannot look at values there: use jnp.where, jax.lax.cond and jnp."
-        ) from error
-    except Exception as error:
-        error.add_note(f"Raised while {name}.{method} was traced with arrays of the environment's spaces.")
-        raise
-
-
-def _parts(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
-        given = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else f"a {type(outcome).__name__}"
-        raise ValueError(f"{method} should return the {len(names)} values ({', '.join(names)}), but returned {given}.")
-    return tuple(outcome)
-
-
-def strongly_typed(tree: Any) -> Any:
-    """The same arrays with the dtypes they have, none of them weakly typed; Python numbers become arrays."""
-
-    def convert(x: Any) -> Any:
-        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.extended):
-            return x
-        return jax.lax.convert_element_type(x, jnp.result_type(x))
-
-    return jax.tree.map(convert, tree)
-
-
-def _typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array):
-            raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool.")
-        if jnp.shape(value) != ():
-            raise ValueError(
-                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a scalar."
-            )
-    return (
-        jax.lax.convert_element_type(reward, jnp.float32),
-        jax.lax.convert_element_type(terminated, jnp.bool_),
-        jax.lax.convert_element_type(truncated, jnp.bool_),
-    )
-
-
-def _expect(name: str, part: str, given: Any, wanted: Any) -> None:
-    if jax.tree.structure(given) != jax.tree.structure(wanted):
-        raise ValueError(
-            f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have that of the "
-            f"space or of reset, {jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
-        )
-    for (path, leaf), target in zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True):
-        if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
-            raise ValueError(
-                f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should "
-                f"be {target.dtype}{list(target.shape)}, as the space or reset says. Convert it with .astype or "
-                "reshape, or change what it has to agree with."
-            )
+    check_is_pure(env, "reset", reset_program, key, env.params, thorough=num_steps > 0)
+    check_is_pure(env, "step", step_program, key, state, action, env.params, thorough=num_steps > 0)
+    if num_steps:
+        check_steps(env, num_steps)
 
 
 def _bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

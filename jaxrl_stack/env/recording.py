@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -16,7 +16,9 @@ from jaxrl_stack.env import drawings
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluation
 from jaxrl_stack.env.episode_quota import episode_quota
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
+from jaxrl_stack.env.vector.suites import ALE_PREFIX
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.spaces import validate_batch
 from jaxrl_stack.videos.episodes import PackedFrames, RecordedEpisode
 
 if TYPE_CHECKING:
@@ -70,11 +72,23 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
         on_episode_start=camera.start,
         on_episode_step=camera.step,
     )
-    own.env_runners(num_env_runners=0, gym_env_vectorize_mode="sync")
+    own.env_runners(num_env_runners=0)
+    if _is_preprocessed_by_its_vector_version(own):
+        own.freeze()
+        return own
+    own.env_runners(gym_env_vectorize_mode="sync")
     if _takes_render_mode(own):
         own.environment(env_config={"render_mode": "rgb_array", **own.env_config})
     own.freeze()
     return own
+
+
+def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
+    """Whether single copies would return other observations, and take other arguments: ale-py's are the raw game."""
+    if config.gym_env_vectorize_mode != "vector_entry_point":
+        return False
+    spec = resolve_env(config.env, config.env_config).spec
+    return spec is not None and f"{spec.namespace}/" == ALE_PREFIX
 
 
 def _takes_render_mode(config: AlgorithmConfig) -> bool:
@@ -104,34 +118,40 @@ class _Camera:
         self._quota = quota
         self._taken: list[list[_Taken]] = [[] for _ in quota]
         self._has_frames = True
+        self._space: gym.Space | None = None
         self.fps = 30.0
 
-    def start(self, *, episode: Any, env: Any, env_index: int, **kwargs: Any) -> None:
-        """The first frame of an episode."""
+    def start(self, *, env: Any, env_index: int, **kwargs: Any) -> None:
+        """The first frame of an episode, if the environment draws itself."""
         own = self._taken[env_index]
         if own and not own[-1].is_over:
             own.pop()  # its environment failed
         if len(own) < self._quota[env_index]:
             own.append(_Taken())
-            own[-1].frames.append(self._frame(episode, env, env_index))
+            frame = self._rendered(env, env_index)
+            if frame is not None:
+                own[-1].frames.append(frame)
 
-    def step(self, *, episode: Any, env: Any, env_index: int, **kwargs: Any) -> None:
+    def step(self, *, episode: Any, env: Any, env_index: int, rl_module: Any, **kwargs: Any) -> None:
         """The frame after a step. An environment whose episode is over still stands in its last state."""
         own = self._taken[env_index]
         if not own or own[-1].is_over:
             return
-        own[-1].frames.append(self._frame(episode, env, env_index))
-        own[-1].rewards.append(float(episode.get_rewards(-1)))
-        own[-1].is_over = episode.is_done
-
-    def _frame(self, episode: Any, env: Any, env_index: int) -> Any:
-        frame = self._rendered(env, env_index) if self._has_frames else None
-        if frame is None:
-            return drawings.observation(episode.get_observations(-1), env.single_observation_space)
-        return frame
+        taken, frame = own[-1], self._rendered(env, env_index)
+        if frame is not None:
+            taken.frames.append(frame)
+        else:
+            for observation in _newly_seen(episode, taken):
+                space = self._space or _space_of(observation, rl_module.observation_space, env.single_observation_space)
+                self._space = space
+                taken.frames.append(drawings.observation(observation, space))
+        taken.rewards.append(float(episode.get_rewards(-1)))
+        taken.is_over = episode.is_done
 
     def _rendered(self, env: Any, env_index: int) -> Any:
         """The environment's frame; None if it gives none, and then never again: a video shows one thing."""
+        if not self._has_frames:
+            return None
         why = "it makes all its copies itself"
         copies = getattr(env.unwrapped, "envs", None)
         if copies is not None:
@@ -161,6 +181,27 @@ class _Camera:
             for taken in own
             if taken.is_over
         ]
+
+
+def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
+    """What the policy saw of a running episode and is not in its video yet.
+
+    Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
+    step it has what the policy would have seen.
+    """
+    if len(taken.frames) <= len(taken.rewards):
+        yield episode.get_observations(-2)
+    if episode.is_done:
+        yield episode.get_observations(-1)
+
+
+def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
+    """The space of what episodes hold: the policy's, or the environment's where connectors leave episodes alone."""
+    try:
+        validate_batch(seen, observation, 0)
+    except ValueError:
+        return returned
+    return seen
 
 
 @dataclasses.dataclass

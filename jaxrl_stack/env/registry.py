@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -117,19 +118,20 @@ class ResolvedEnv:
     creator: EnvCreator = dataclasses.field(repr=False, kw_only=True)
     _vector_creator: VectorCreator | None = dataclasses.field(default=None, repr=False, kw_only=True)
 
-    def make(self, context: EnvContext | None = None) -> Any:
+    def make(self, context: EnvContext | None = None, *, check: bool = True) -> Any:
         """The environment: a `JaxEnv`, a `gymnasium.Env`, or, where `is_vector`, a `gymnasium.vector.VectorEnv`.
 
         Args:
             context: Config and place of this copy; None for the one it was resolved with.
+            check: Whether a JAX environment is checked, without being run.
 
         Raises:
             ValueError: A JAX environment does not keep its contract; see `check_jax_env`.
             TypeError: Likewise.
         """
         env = self.creator(self.context if context is None else context)
-        if self.is_jax:
-            check_jax_env(env)
+        if self.is_jax and check:
+            check_jax_env(env, num_steps=0)
         return env
 
     def make_vector(
@@ -246,6 +248,8 @@ def _resolve_name(name: str, context: EnvContext) -> ResolvedEnv:
         found = getattr(module, attribute, None)
         if isinstance(found, type):
             return _resolve_class(found, name, context)
+        if f"{module_name}/" == GYMNAX_PREFIX and attribute in _gymnax_ids():
+            raise ValueError(f"environment({name!r}): write {module_name + '/' + attribute!r}, with a slash.")
         # gymnasium's own form: importing the module registers the id after the colon.
         if attribute not in gym.registry:
             raise ValueError(
@@ -381,10 +385,21 @@ def _gymnax_ids() -> list[str]:
     return list(GYMNAX_IDS) if gymnax is None else list(gymnax.registered_envs)
 
 
+def _newest_gymnasium_ids() -> list[str]:
+    """Of each registered id without its version: the newest. Of some, older ones are listed and cannot be made."""
+    versions = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
+    return list({_without_version(spec.id): spec.id for spec in versions}.values())
+
+
+def _without_version(name: str) -> str:
+    return re.sub(r"-v\d+$", "", name)
+
+
 def _unknown_name(name: str) -> str:
     gymnax_ids = _gymnax_ids()
-    known = {k.casefold(): k for k in [*_creators, *(GYMNAX_PREFIX + i for i in gymnax_ids), *gym.registry]}
-    near = [known[k] for k in difflib.get_close_matches(name.casefold(), known, n=3)]
+    known = {k.casefold(): k for k in [*_creators, *(GYMNAX_PREFIX + i for i in gymnax_ids), *_newest_gymnasium_ids()]}
+    other_versions = [k for k in known if _without_version(k) == _without_version(name.casefold())]
+    near = [known[k] for k in other_versions or difflib.get_close_matches(name.casefold(), known, n=3)]
     # Both forms of what exists twice, the device's first.
     twins = [GYMNAX_PREFIX + i for i in [name, *near] if i in gymnax_ids]
     prefix, slash, rest = name.partition("/")

@@ -80,8 +80,10 @@ class Restarts:
         return self._num.get(actor_id, 0)
 
 
-def _restored(runner: Any, *, num_restarts: int, **states: Any) -> None:
-    """Take a restarted actor back: with the states that were sent last."""
+def _restored(runner: Any, *, num_restarts: int, config: AlgorithmConfig | None = None, **states: Any) -> None:
+    """Take a restarted actor back: with the config that all were reset to, if they were, and the states sent last."""
+    if config is not None:
+        runner.reset(config)
     for state in states.values():
         runner.set_state(state)
     runner.on_restarted(num_restarts)
@@ -111,6 +113,7 @@ class RunnerActors:
         self._on_recreated = on_env_runners_recreated
         self._local: EnvRunner | None = None
         self._sent: list[tuple[frozenset[str], Any]] = []
+        self._reset_to: AlgorithmConfig | None = None  # None for the config that actors were built from
         self._num_dropped = 0
         self._has_sampled = False
         self._num_failures_in_a_row = 0
@@ -374,7 +377,7 @@ class RunnerActors:
         states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
         results = self._manager.foreach_actor(
             _restored,
-            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1, **states} for i in alive],
+            kwargs=[{"num_restarts": self._restarts.num_of(i) + 1, "config": self._reset_to, **states} for i in alive],
             remote_actor_ids=alive,
             healthy_only=False,
             timeout_seconds=config.env_runner_restore_timeout_s,

@@ -73,7 +73,7 @@ class SingleAgentEnvRunner(EnvRunner):
         config: The algorithm's config; the runner's `config` is a copy.
         worker_index: 0 for the runner in the algorithm's process, from 1 for actors; None for a runner of one's own,
             which counts as 0 and always has environments. Environments of different runners have different seeds.
-        num_workers: Number of runner actors; None for ``config.num_env_runners``.
+        num_workers: Number of runner actors; None for ``config.num_sampling_actors``.
         recreated_worker: Whether this runner takes the place of one that failed.
         spaces: What `get_spaces` of another runner returned: for a runner without environments.
         module: A built MultiRLModule to act with, instead of a new one.
@@ -107,7 +107,7 @@ class SingleAgentEnvRunner(EnvRunner):
         config = config.copy(copy_frozen=False)
         super().__init__(config=config, worker_index=worker_index or 0)
         self.module_id = config.module_map.module_id
-        self.num_workers = config.num_env_runners if num_workers is None else num_workers
+        self.num_workers = config.num_sampling_actors if num_workers is None else num_workers
         recreated = recreated_worker or was_actor_restarted()
         self.metrics = MetricsLogger(stats_cls_lookup=config.stats_cls_lookup)
         self._counts = SamplingMetrics(
@@ -192,11 +192,8 @@ class SingleAgentEnvRunner(EnvRunner):
     def make_module(self) -> None:
         """Make pipelines and module for the environments' spaces."""
         config = self.config
-        env: Any = self.env
-        spaces = {"__env_single__": self._single_spaces()}
-        pipeline = config.build_env_to_module_connector(env=env, spaces=spaces)
-        module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
-        self._connectors = connectors = ConnectorStates(pipeline, module_to_env, max(1, self.num_envs))
+        connectors = self._make_connectors()
+        pipeline = connectors.env_to_module
         self._module_spaces = (pipeline.observation_space, pipeline.action_space)
         module: Any = self._given_module
         if module is None:
@@ -208,7 +205,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 module_id=self.module_id,
                 pure=PureModule(module),
                 env_to_module=connectors.pure,
-                module_to_env=module_to_env,
+                module_to_env=connectors.module_to_env,
             ),
             settings=self._traced_settings(),
             static_settings={
@@ -219,9 +216,22 @@ class SingleAgentEnvRunner(EnvRunner):
             seed=self._policy_seed(),
         )
         self._builder = EpisodeBuilder(*self._module_spaces, config.episode_lookback_horizon)
+        self._make_rollout(connectors)
+
+    def _make_connectors(self) -> ConnectorStates:
+        """New connectors of both pipelines, in their initial states."""
+        env: Any = self.env
+        spaces = {"__env_single__": self._single_spaces()}
+        pipeline = self.config.build_env_to_module_connector(env=env, spaces=spaces)
+        module_to_env = self.config.build_module_to_env_connector(env=env, spaces=spaces)
+        return ConnectorStates(pipeline, module_to_env, max(1, self.num_envs))
+
+    def _make_rollout(self, connectors: ConnectorStates) -> None:
+        """Sample with these connectors from here on."""
+        self._connectors = connectors
         self._host_connectors = None
         if connectors.has_host_connectors:
-            self._host_connectors = HostConnectors(pipeline, lambda: self.module, self.metrics)
+            self._host_connectors = HostConnectors(connectors.env_to_module, lambda: self.module, self.metrics)
         self._rollout = HostRollout(
             self._envs, self._policy, connectors, self._counts, self._host_connectors, self._make_live
         )
@@ -253,13 +263,12 @@ class SingleAgentEnvRunner(EnvRunner):
     def reset(self, config: AlgorithmConfig) -> None:
         """Start from the beginning with a config that differs in traced settings only; programs are kept.
 
-        The weights stay as they are until others are set; callbacks are new objects.
+        The weights stay as they are until others are set; callbacks and connectors are new objects.
         """
         has_task = config.is_same(self.config, "env", "env_config")
         self.config = config.copy(copy_frozen=False)
         self._make_callbacks()
         self._policy.set_settings(self._traced_settings())
-        self._connectors.init(max(1, self.num_envs))
         self._weights_seq_no = 0
         self._counts.reset()
         if self.env is not None:
@@ -267,6 +276,10 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._announce_env()
             else:
                 self.make_env()
+        # Those that run on the host keep their state in attributes. The policy has compiled pure ones of before, which
+        # are the same functions.
+        self._make_rollout(self._make_connectors())
+        self._builder.reset()
         self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def _single_spaces(self) -> tuple[gym.Space, gym.Space]:
@@ -335,7 +348,8 @@ class SingleAgentEnvRunner(EnvRunner):
             num_steps = -(-num_timesteps // self.num_envs) if self.num_envs else 1
 
         episodes: list[SingleAgentEpisode] = []
-        for attempt in self._attempts(force_reset=force_reset or num_episodes is not None):
+        attempts = self._attempts(force_reset=force_reset or num_episodes is not None)
+        for attempt in attempts:
             with attempt:
                 self._reset_if_needed()
                 if num_episodes is None:
@@ -351,7 +365,8 @@ class SingleAgentEnvRunner(EnvRunner):
                 episode.to_numpy()
         self._counts.time_sample(started)
         self._counts.log_durations()
-        self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
+        with attempts.dropped_on_error():
+            self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=episodes)
         return episodes
 
     def sample_block(
@@ -385,7 +400,8 @@ class SingleAgentEnvRunner(EnvRunner):
         length = num_steps or self.config.get_rollout_fragment_length(self.worker_index)
         mode = self._mode(explore, False)
         recording: Any = None
-        for attempt in self._attempts():
+        attempts = self._attempts()
+        for attempt in attempts:
             with attempt:
                 self._reset_if_needed()
                 recording, *_ = self._rollout.record(
@@ -401,7 +417,8 @@ class SingleAgentEnvRunner(EnvRunner):
             self._builder.reset()
         else:
             samples = [episode for _, episode in live.take_finished()] + live.cut()
-            self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
+            with attempts.dropped_on_error():
+                self.callbacks.on_sample_end(env_runner=self, metrics_logger=self.metrics, samples=samples)
         ended = self.take_ended_episodes()
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
@@ -481,11 +498,7 @@ class SingleAgentEnvRunner(EnvRunner):
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
         """Attempts at sampling, which begin with `_reset_if_needed`; those that failed leave no traces."""
         if self.env is None:
-            raise ValueError(
-                f"EnvRunner {self.worker_index} has no environments to sample from: actors do that. Set "
-                f"env_runners(create_env_on_local_worker=True), or call it on "
-                f"algorithm.env_runner_group.foreach_env_runner(...)."
-            )
+            raise self._error_without_envs() from self._envs.problem
         self._envs.needs_reset |= force_reset
         connectors = self._connectors.value
         # Only callbacks and host connectors log anything while a recording runs, but for durations.
@@ -496,6 +509,20 @@ class SingleAgentEnvRunner(EnvRunner):
             self._counts.roll_back(counts)
 
         return Attempts(self._envs, roll_back)
+
+    def _error_without_envs(self) -> ValueError:
+        problem, config = self._envs.problem, self.config
+        which = f"EnvRunner {self.worker_index} has no environments to sample from"
+        if problem is not None:
+            return ValueError(
+                f"{which}: its make_env() raised {type(problem).__name__}: {problem} - with env={config.env!r} and "
+                f"env_config={dict(config.env_config)!r}. Change these, env_runner.config.environment(...), and call "
+                "env_runner.make_env() again."
+            )
+        return ValueError(
+            f"{which}: actors do that. Set env_runners(create_env_on_local_worker=True), or call it on "
+            "algorithm.env_runner_group.foreach_env_runner(...)."
+        )
 
     def _reset_if_needed(self) -> None:
         if self._envs.needs_reset:
@@ -576,8 +603,9 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """What builds a runner in the same place, with environments of its own."""
+        connectors = self._connectors
         return (), {
-            "config": self.config,
+            "config": self.config.for_checkpoints(connectors.env_to_module, connectors.module_to_env),
             "worker_index": self.worker_index,
             "num_workers": self.num_workers,
             "spaces": self._given_spaces,

@@ -34,6 +34,8 @@ class TrainingShards:
     Attributes:
         state: The state.
         window: Its finished episodes, on the host, as of the last call of the program; None before the first one.
+        is_finite: Whether the returns of that call's episodes and the last observations are numbers; see
+            `DeviceProgram`.
     """
 
     def __init__(self, rollout: DeviceRollout | None, num_envs: int, of_devices: Sequence[Device]):
@@ -43,6 +45,7 @@ class TrainingShards:
         self._init = jax.jit(self._first)
         self.state: Any = None
         self.window: Any = None
+        self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
         """One device's slice ``[1, ...]``: freshly reset environments, or the key."""
@@ -59,7 +62,7 @@ class TrainingShards:
     def take_window(self, packed: Any) -> None:
         """Take note of what the program returned of the window; of none, nothing."""
         if len(packed):
-            self.window = EpisodeWindow.unpacked(np.asarray(packed))
+            self.window, self.is_finite = EpisodeWindow.unpacked(np.asarray(packed))
 
     def connector_state(self) -> Any:
         """State of the env-to-module pipeline as of the first device."""

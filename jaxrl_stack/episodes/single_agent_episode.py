@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import Indices, InfiniteLookbackBuffer
 from jaxrl_stack.utils.nested import equal
+from jaxrl_stack.utils.renamed import old_members
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 IDENTITY = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
 """What says which episode this is a chunk of, and whose it is; attributes and arguments of these names."""
 _COLUMNS = ("observations", "actions", "rewards", "infos")
+
+
+OLD_MEMBERS = {
+    "custom_metrics": "Use metrics_logger.log_value(name, value) in the callback.",
+    "hist_data": "Use metrics_logger.log_value(name, value, reduce='item_series') in the callback.",
+    "user_data": "Use episode.custom_data, a dict.",
+    "length": "Use len(episode).",
+    "total_reward": "Use episode.get_return().",
+    "last_observation_for": "Use episode.get_observations(-1).",
+    "last_reward_for": "Use episode.get_rewards(-1).",
+    "last_action_for": "Use episode.get_actions(-1).",
+    "last_info_for": "Use episode.get_infos(-1).",
+}
+"""Members of the episodes of RLlib's old API stack, and what to use instead."""
 
 
 class SingleAgentEpisode:
@@ -68,6 +83,9 @@ class SingleAgentEpisode:
         "t",
         "t_started",
     )
+
+    if not TYPE_CHECKING:
+        __getattr__ = old_members(OLD_MEMBERS)
 
     def __init__(
         self,

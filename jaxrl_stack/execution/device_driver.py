@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.acting.device_rollout import DeviceRollout
-from jaxrl_stack.acting.episode_replay import EpisodeReplay, side_by_side
+from jaxrl_stack.acting.episode_replay import EpisodeReplay, joined_states, side_by_side
 from jaxrl_stack.acting.recording import EndedEpisodes
-from jaxrl_stack.callbacks.utils import overrides_episode_hooks
+from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
@@ -31,6 +32,7 @@ from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
+from jaxrl_stack.execution.finite_check import FiniteCheck
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, require_device_memory
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
+    from jaxrl_stack.videos.episodes import RecordedEpisode
 
 
 _RUNNING = "running_evaluation"
@@ -80,6 +83,7 @@ class DeviceDriver(LocalDriver):
         super().__init__(*args)
         config = self.config
         self._watches_episodes = overrides_episode_hooks(self.callbacks)
+        self._env_context = None if resolved is None else resolved.context
         if self._watches_episodes:
             notice_once(
                 "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
@@ -87,7 +91,7 @@ class DeviceDriver(LocalDriver):
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
         used_devices = config.learner_class.devices_of(config)
-        env = None if resolved is None else resolved.make()
+        env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self._check_devices(len(devices.joined_devices(used_devices)))
         env_to_module, module_to_env = self._make_pipelines(env)
         self._num_stacked_frames = 1 if env is None else env_to_module.num_stacked_frames
@@ -112,18 +116,7 @@ class DeviceDriver(LocalDriver):
         if resolved is not None:
             self._make_env_runners(resolved)
         self._start()
-        if resolved is not None:
-            self.callbacks.on_environment_created(
-                env_runner=self.env_runner, metrics_logger=self.episode_metrics, env=env, env_context=resolved.context
-            )
-        self._call = devices.map_over_devices(
-            self.program,
-            used_devices,
-            axis_name=self.learner.axis_name,
-            in_axes=(None, 0, 0, None, None, None),
-            out_axes=(None, 0, 0, None, None, 0, 0),
-            donate_argnums=(0, 1, 2, 3),
-        )
+        self._call = self.mapped(self.program, donates=True)
 
     # -------------------------------------------------------------------------------------------------- building
 
@@ -255,7 +248,7 @@ class DeviceDriver(LocalDriver):
         env = rollout.env
         if not config.is_same(self.config, "env", "env_config"):
             resolved = resolve_env(config.env, config.env_config)
-            env, context = resolved.make(), resolved.context
+            env, context = resolved.make(check=not config.disable_env_checking), resolved.context
         _, env_to_module, module_to_env = _pure_pipelines(config, env)
         for name, trained in zip(("observation_space", "action_space"), self.spaces[self.module_id], strict=True):
             if difference(getattr(env_to_module, name), trained) is not None:
@@ -292,6 +285,7 @@ class DeviceDriver(LocalDriver):
         self.timesteps = devices.place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
+        self._finite_check = FiniteCheck(self)
         self.kept = None
         self.kept = self.step.init_kept()
         # Callbacks see the environments of this process.
@@ -299,6 +293,13 @@ class DeviceDriver(LocalDriver):
         call = self.callbacks.call_for_episode
         call = functools.partial(call, env_runner=self.env_runner, metrics_logger=self.episode_metrics)
         self._episode_replay = EpisodeReplay(call, *self.spaces[self.module_id], first_env)
+        if self.rollout is not None:
+            self.callbacks.on_environment_created(
+                env_runner=self.env_runner,
+                metrics_logger=self.episode_metrics,
+                env=self.rollout.env,
+                env_context=self._env_context,
+            )
 
     # --------------------------------------------------------------------------------------------------- training
 
@@ -318,6 +319,48 @@ class DeviceDriver(LocalDriver):
     def _donated_state(self) -> tuple[Any, ...]:
         """What the program takes and returns."""
         return self.learner.state, self.shards.state, self.kept, self.timesteps
+
+    def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
+        """A program, compiled when it is called first, over the learner's devices.
+
+        Args:
+            program: Like `program`.
+            donates: Whether it takes the arrays over that it returns others for.
+        """
+        return devices.map_over_devices(
+            program,
+            self.learner.devices,
+            axis_name=self.learner.axis_name,
+            in_axes=(None, 0, 0, None, None, None),
+            out_axes=(None, 0, 0, None, None, 0, 0),
+            donate_argnums=(0, 1, 2, 3) if donates else (),
+        )
+
+    def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> dict[str, np.ndarray] | None:
+        """Columns ``[T, B, ...]`` of what the last call of the program sampled, from a second run of it; for errors.
+
+        Args:
+            settings: The learner's traced settings of that call.
+            before: ``(learner, runner)`` state before it; None for that of the last snapshot.
+
+        Returns:
+            NumPy; None if there is nothing to start the second run from, or the training step keeps something, which
+            no snapshot has.
+        """
+        num_calls = 1
+        if before is None and self._snapshots.state is not None:
+            before, num_calls = jax.tree.map(jnp.copy, self._snapshots.state), self._snapshots.num_calls
+        if before is None or jax.tree.leaves(self.kept) or self.rollout is None:
+            return None
+        num_env_steps = self.num_env_steps - num_calls * self._steps_per_call
+        timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
+        state = (*before, self.kept, timesteps)
+        for _ in range(num_calls - 1):
+            state = self._call(*state, settings, self._num_warm_up_steps)[:4]
+        recorded = self.program.recorded or self.program.columns_of_step()
+        program = dataclasses.replace(self.program, records_block=True, recorded=recorded)
+        *_, block = self.mapped(program, donates=False)(*state, settings, self._num_warm_up_steps)
+        return side_by_side(devices.own_shards(block))
 
     def trace_program(self) -> jax.stages.Traced:
         """The program that the next `training_step` runs, traced and not compiled.
@@ -347,22 +390,30 @@ class DeviceDriver(LocalDriver):
             learner.before_gradient_based_update(timesteps=steps)
         started = time.perf_counter()
         settings = learner.placed_settings()
+        self._episode_replay.pass_over_missed(lambda: self.shards.lengths)
+        before = None
         with deferred_interrupt(), self._recovering():
-            if learner.axis_name is not None:  # Eager runs donate nothing.
+            if learner.axis_name is not None:
                 self._snapshots.before_call(learner.state, self.shards.state)
+            else:  # Eager runs donate nothing.
+                before = learner.state, self.shards.state
             # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
             # algorithm stays usable.
             learner.state, self.shards.state, self.kept, self.timesteps, learned, window, block = self._call(
                 *self._donated_state(), settings, num_warm_up
             )
+            if self._watches_episodes:
+                self._episode_replay.expect(self._steps_per_call * len(learner.devices) // learner.num_devices)
             # Reading them waits: what the program raises is raised here, if not by its call.
             learned, window = fetched(learned), np.asarray(window)
             self._snapshots.after_call(learner.state, self.shards.state)
+            # Before Ctrl-C is heard: steps and episodes that were sampled count.
             self.num_env_steps += self._steps_per_call
-        if learns:
-            self._learned = learned
-        self.shards.take_window(window)
+            self.shards.take_window(window)
+            if learns:
+                self._learned = learned
         self.device_seconds += time.perf_counter() - started
+        self._finite_check.after_call(iteration, settings, self._learned, block, before)
         raise_if_not_finite(self._learned, iteration=iteration)
         if calls_hooks:
             learner.after_gradient_based_update(timesteps=steps)
@@ -449,6 +500,10 @@ class DeviceDriver(LocalDriver):
 
         return {"env_runners": evaluation_results(config, [0], sample)}
 
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        runner = self._runner("record()", self.eval_env_runner)
+        return runner.record(key=self.evaluation_key(iteration, call), num_episodes=num_episodes), runner.env.render_fps
+
     # ----------------------------------------------------------------------------------------------------- access
 
     def modules(self) -> dict[str, RLModule]:
@@ -487,19 +542,25 @@ class DeviceDriver(LocalDriver):
         return self.env_runner, self.eval_env_runner if self.config.evaluation_interval else None
 
     def _own_state(self) -> dict[str, Any]:
+        # Each process has watched the environments of its own.
+        watched = devices.gathered_values(self._episode_replay.get_state()) if self._watches_episodes else ()
         return {
             "timesteps": counters.to_int(np.asarray(devices.host_view(self.timesteps))),
-            "running_episodes": self._episode_replay.get_state(),
+            "running_episodes": joined_states(watched),
         }
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         if self.shards.set_state(state.get(core.COMPONENT_ENV_RUNNER, {})):
             self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
         running = state.get(core.COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
-        if running is not None and self.eval_env_runner is not None:
-            self.eval_env_runner.restore_evaluation(running)
+        if (running is not None or own is not None) and self.eval_env_runner is not None:
+            self.eval_env_runner.restore_evaluation(running or {})
         if own is not None:
             self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
+
+    def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
+        # What is recorded for callbacks is a part of the program.
+        return overrides_episode_hooks(callbacks) == self._watches_episodes and super().reset(config, callbacks)
 
     def stop(self) -> None:
         self.learner.shutdown()

@@ -102,7 +102,8 @@ class DeviceProgram(Place):
 
         Returns:
             ``(learner, runner, kept, timesteps, metrics as one vector, window, block)``: the packed window of episodes,
-            and the recorded columns ``[T, B, ...]`` if callbacks watch episodes.
+            with whether what was sampled is finite (see `_is_finite`), and the recorded columns ``[T, B, ...]`` if
+            callbacks watch episodes.
         """
         place = dataclasses.replace(self, settings=settings)
         state = TrainState(learner, place.started(runner, learner), kept, timesteps)
@@ -116,9 +117,12 @@ class DeviceProgram(Place):
             state, learned = self.step(state, place)
         else:
             state, learned = place.repeat(functools.partial(self.step, place=place), state, self.num_training_steps)
-        runner, block = place.ended(state.runner)
+        sampler = state.runner
+        runner, block = place.ended(sampler)
         # What the host reads comes in two vectors: fetching a dozen scalars takes longer than a small iteration.
-        window = () if self.rollout is None else runner.window.packed(self.axis_name if self.is_joined else None)
+        window = ()
+        if self.rollout is not None:
+            window = runner.window.packed(_is_finite(sampler), self.axis_name if self.is_joined else None)
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     # ------------------------------------------------------------------------------------- around the training steps
@@ -143,7 +147,7 @@ class DeviceProgram(Place):
         sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), ())
         if self.rollout is None:
             return sampler
-        num_steps, block = self._steps_per_call, self.recorded if self.records_block else ()
+        num_steps, block = self.steps_per_call, self.recorded if self.records_block else ()
         return dataclasses.replace(
             sampler,
             runner=dataclasses.replace(runner, key=key),
@@ -153,7 +157,7 @@ class DeviceProgram(Place):
         )
 
     @property
-    def _steps_per_call(self) -> int:
+    def steps_per_call(self) -> int:
         """Vector steps of all training steps."""
         return self.num_training_steps * self.step.num_env_steps // (self.num_envs * self.num_devices)
 
@@ -176,7 +180,7 @@ class DeviceProgram(Place):
         assert self.rollout is not None
         sampler, length = state.runner, num_steps * num_shares
         keys = sampler.step_keys
-        if length != self._steps_per_call:
+        if length != self.steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
         has_frames = (
             self.step.takes_frames and not self.records_block and self.rollout.env_to_module.num_stacked_frames > 1
@@ -195,7 +199,7 @@ class DeviceProgram(Place):
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)
         written = (sampler.ended, sampler.block), (ended, columns if self.records_block else ())
         ended, block = written[1]
-        if length != self._steps_per_call:
+        if length != self.steps_per_call:
             ended, block = jax.tree.map(
                 lambda rows, own: jax.lax.dynamic_update_slice_in_dim(rows, own, sampler.num_steps, 0), *written
             )
@@ -214,7 +218,7 @@ class DeviceProgram(Place):
 
     def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:
         """See `Place.collect`: environments inside the program are stepped when their steps are collected."""
-        return self.sample(state, num_steps=self._steps_per_call // self.num_training_steps)
+        return self.sample(state, num_steps=self.steps_per_call // self.num_training_steps)
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
@@ -283,6 +287,18 @@ class DeviceProgram(Place):
         state = self.learner.state
         settings = jax.tree.map(jnp.asarray, self.learner.settings())
         return jax.eval_shape(one_step, jax.random.key(0), state, settings, np.zeros(2, np.uint32))
+
+
+def _is_finite(sampler: Sampler) -> jax.Array:
+    """bool scalar, whether the returns of this call's episodes and the last observations have no NaN and no infinity.
+
+    Once per call, of what there is anyway. A single observation in the middle of a call is not seen here: the loss that
+    it leads to is not finite.
+    """
+    returns = jax.lax.bitcast_convert_type(sampler.ended[:, 0], jnp.float32)
+    leaves = [returns, sampler.runner.episodes.episode_return, *jax.tree.leaves(sampler.runner.obs)]
+    leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
 
 
 def repeat(function, state, start, stop, combined=lambda before, result: result) -> tuple[Any, Any]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.execution.training_step import TrainingStep
+    from jaxrl_stack.videos.episodes import RecordedEpisode
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Driver(abc.ABC):
         module_id: The module that acts: that of the only agent.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
+        compile_seconds: Seconds of it that other processes have spent compiling; this one's has a clock of its own.
         rollout_memory: What one EnvRunner holds while it samples.
         train_batch_memory: What one update is made from.
         available_memory: Bytes that were free for it when this was built; None if that is not known.
@@ -100,7 +102,7 @@ class Driver(abc.ABC):
         self.callbacks = callbacks
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.num_env_steps = 0
-        self.device_seconds = 0.0
+        self.device_seconds = self.compile_seconds = 0.0
         self._on_stop = contextlib.ExitStack()
 
     # ---------------------------------------------------------------------------------------------------- memory
@@ -124,7 +126,7 @@ class Driver(abc.ABC):
 
     def start_iteration(self) -> None:
         """Called before the first training step of an iteration."""
-        self.device_seconds = 0.0
+        self.device_seconds = self.compile_seconds = 0.0
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
@@ -184,6 +186,19 @@ class Driver(abc.ABC):
 
         Returns:
             What ``result["evaluation"]`` holds.
+        """
+
+    @abc.abstractmethod
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        """Run episodes of an evaluation to be shown; training and counters are left as they are.
+
+        Args:
+            iteration: As for `evaluate`.
+            call: Likewise.
+            num_episodes: At least 1.
+
+        Returns:
+            ``(episodes, frames per second of the environment)``.
         """
 
     def _evaluation_module_spec(self, evaluation: AlgorithmConfig) -> MultiRLModuleSpec | None:
@@ -275,8 +290,13 @@ class Driver(abc.ABC):
         self.step.set_kept_state(self, state)
 
     @abc.abstractmethod
-    def reset(self, config: AlgorithmConfig) -> bool:
-        """Start from the beginning with a config that differs in traced settings only; False if that is impossible."""
+    def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
+        """Start from the beginning; False if that is impossible, and nothing has changed then.
+
+        Args:
+            config: Differs in traced settings and its seed only.
+            callbacks: New ones of it.
+        """
 
     def stop(self) -> None:
         """Release devices, actors and environments; a second call does nothing."""
@@ -372,18 +392,17 @@ class LocalDriver(Driver):
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Take over what `_sampling_state` and `_own_state` returned, as far as it is there; then hand out weights."""
 
-    def reset(self, config: AlgorithmConfig) -> bool:
-        if self.learner is None:
+    def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
+        if self.learner is None or not self.learner.reset(config):
             return False
         self.config = self.learner_group.config = config
-        self.learner.reset(config)
+        self.callbacks = callbacks
         self.step.reset(config)
         # Without an environment there are none.
         group_of_training: Any = vars(self).get("env_runner_group")
         for group, own in ((group_of_training, config), (self._eval_group, config.get_evaluation_config_object())):
             if group is not None and own is not None:
-                group.config = own
-                group.foreach_env_runner("reset", kwargs={"config": own})
+                group.reset_env_runners(own)
         self.episode_metrics.reset()
         self._start()
         return True

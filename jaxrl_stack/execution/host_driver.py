@@ -18,6 +18,7 @@ from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_conn
 from jaxrl_stack.core.experience import Experience, LostExperienceError, joined
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
+from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
@@ -36,8 +37,10 @@ from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
+    from jaxrl_stack.videos.episodes import RecordedEpisode
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +62,9 @@ class HostDriver(LocalDriver, Place):
     def __init__(self, *args: Any):
         super().__init__(*args)
         config = self.config
-        uses_actors = config.num_env_runners or config.num_learners or config.evaluation_num_env_runners
-        if not (config.num_env_runners and config.num_learners):
+        self._num_actors = config.num_sampling_actors
+        uses_actors = self._num_actors or config.num_learners or config.evaluation_num_env_runners
+        if not (self._num_actors and config.num_learners):
             prepare_host_process()
         self._placement_group: Any = None
         try:
@@ -94,11 +98,11 @@ class HostDriver(LocalDriver, Place):
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 _ = self.eval_env_runner_group
             self.step.plan(self)
+            self._samples_blocks = self._can_sample_blocks()
+            self._start()
         except BaseException:
             self.stop()
             raise
-        self._samples_blocks = self._can_sample_blocks()
-        self._start()
 
     def _estimate_memory(self, *spaces: gym.Space) -> None:
         """Work out what sampling and learning take, and refuse what cannot fit."""
@@ -124,24 +128,29 @@ class HostDriver(LocalDriver, Place):
         self._timers: dict[str, float] = {}
         self._runner_metrics = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
         self._learned: list[dict[str, Any]] = []
-        self._connector_states: list[dict[str, Any]] = []
-        self._blocks: list[SampleBlock] = []
-        self._requested: tuple[Any, dict[str, Any]] | None = None
+        self._forget_samples()
         self.kept = self.step.init_kept()
-        local = self._samples_blocks and not self.config.num_env_runners
+        local = self._samples_blocks and not self._num_actors
         self._local_sampler = self.env_runner if local else None
         # With both in this process, parameters stay where they are: no copies for the runner after each gradient step.
         is_local = self._local_sampler is not None and self.learner is not None
         self._shares_weights = is_local and self.step.updates_from_rows
         self._sync_weights()
 
+    def _forget_samples(self) -> None:
+        """Take no notice any more of what runners have sampled, or have been asked for."""
+        self._connector_states: list[dict[str, Any]] = []
+        self._blocks: list[SampleBlock] = []
+        self._requested: tuple[Any, dict[str, Any]] | None = None
+        self.env_runner_group.forget_requests()
+
     def _make_group(self, config: AlgorithmConfig, *, is_evaluation: bool = False) -> EnvRunnerGroup:
         role = "eval_env_runner" if is_evaluation else "env_runner"
         group = EnvRunnerGroup(
             config=config,
-            local_env_runner=not config.num_env_runners or (config.create_local_env_runner and not is_evaluation),
+            local_env_runner=not config.num_sampling_actors or (config.create_local_env_runner and not is_evaluation),
             placement_group=self._placement_group,
-            pg_offset=resources.bundle_index(self.config, role) if config.num_env_runners else 0,
+            pg_offset=resources.bundle_index(self.config, role) if config.num_sampling_actors else 0,
             is_evaluation=is_evaluation,
             on_env_runners_recreated=self._on_recreated,
         )
@@ -231,7 +240,7 @@ class HostDriver(LocalDriver, Place):
         for_replay = self.step.updates_from_rows
         keeps_all = self.learner_group.needs_all_final_obs and not for_replay
         # Replay takes whole observations: one frame per step saves something where blocks travel.
-        in_frames = self.step.takes_frames or (for_replay and bool(self.config.num_env_runners))
+        in_frames = self.step.takes_frames or (for_replay and bool(self._num_actors))
         share = {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
         return share | {"for_replay": for_replay, "in_frames": in_frames}
 
@@ -316,7 +325,7 @@ class HostDriver(LocalDriver, Place):
         merged = None
         if connector_states and merges_env_runner_states(self.config):
             runner = self.env_runner
-            if runner is not None and not self.config.num_env_runners:
+            if runner is not None and not self._num_actors:
                 # Its statistics are all there are: nothing to add up.
                 runner.merge_connector_deltas()
             else:
@@ -417,6 +426,12 @@ class HostDriver(LocalDriver, Place):
             "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
         }
 
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        config = self.config.get_evaluation_config_object()
+        assert config is not None
+        seed = evaluation_seed(config, iteration, call)
+        return record_on_host(config, self.sync_evaluation, seed=seed, num_episodes=num_episodes)
+
     def _note_skipped_evaluation(self, iteration: int, reason: NoHealthyEnvRunnerError) -> None:
         self._num_evaluations_skipped += 1
         skipped, most = self._num_evaluations_skipped, self.config.evaluation_error_after_n_consecutive_skips
@@ -461,7 +476,7 @@ class HostDriver(LocalDriver, Place):
 
     @property
     def description(self) -> str:
-        numbers = {"env runner": self.config.num_env_runners, "learner": self.config.num_learners}
+        numbers = {"env runner": self._num_actors, "learner": self.config.num_learners}
         return ", ".join(f"{number or 'local'} {what}{'s' * (number > 1)}" for what, number in numbers.items())
 
     # ----------------------------------------------------------------------------------------------------- state
@@ -503,6 +518,7 @@ class HostDriver(LocalDriver, Place):
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         if own is not None:
+            self._forget_samples()
             self._window.clear()
             self._window.extend(EndedEpisodes(**own["episodes"]).rows())
             self.num_episodes = int(own["num_episodes_lifetime"])
@@ -531,9 +547,9 @@ class HostDriver(LocalDriver, Place):
         self.learner_group.set_weights(weights)
         self._sync_weights()
 
-    def reset(self, config: AlgorithmConfig) -> bool:
+    def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         runner_class = config.env_runner_cls or config.get_default_env_runner_class()
-        return issubclass(runner_class, SingleAgentEnvRunner) and super().reset(config)
+        return issubclass(runner_class, SingleAgentEnvRunner) and super().reset(config, callbacks)
 
 
 def _health_of(group: EnvRunnerGroup) -> dict[str, int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,9 @@ from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver
 from jaxrl_stack.utils import resources
+from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.videos.episodes import PackedFrames, RecordedEpisode
 
 if TYPE_CHECKING:
     from jaxrl_stack.acting.recording import EndedEpisodes
@@ -130,6 +133,7 @@ class JoinedDriver(Driver):
     learner = None
     env_runner = None
     eval_env_runner = None
+    _counts_are_old = False
 
     def __init__(self, resolved: ResolvedEnv | None, *args: Any):
         super().__init__(*args)
@@ -158,17 +162,27 @@ class JoinedDriver(Driver):
 
     # -------------------------------------------------------------------------------------------------- training
 
+    def start_iteration(self) -> None:
+        super().start_iteration()
+        if self._counts_are_old:
+            self._take_counts()
+
     def training_step(self, iteration: int) -> None:
-        counts, seconds, logged = zip(*self._actors.drive_all(_train, iteration), strict=True)
-        self.device_seconds += seconds[0]
-        if any(logged):
-            self.episode_metrics.aggregate([own for own in logged if own])
-        self._take_counts(counts[0])
+        # Whatever comes in between, an actor may be ahead of what is known here.
+        self._counts_are_old = True
+        answers = self._actors.drive_all(_train, iteration)
+        self.device_seconds += answers[0].device_seconds
+        self.compile_seconds += answers[0].compile_seconds
+        logged = [answer.logged for answer in answers if answer.logged]
+        if logged:
+            self.episode_metrics.aggregate(logged)
+        self._take_counts(answers[0].counts)
 
     def _take_counts(self, counts: Mapping[str, int] | None = None) -> None:
         counts = dict(self._actors.drive_first(_counts) if counts is None else counts)
         self._actors.num_updates = counts.pop("num_updates")
         vars(self).update(counts)
+        self._counts_are_old = False
 
     def count_env_steps(self, num_env_steps: int) -> None:
         super().count_env_steps(num_env_steps)
@@ -185,7 +199,12 @@ class JoinedDriver(Driver):
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
         # Evaluation programs run between training programs.
-        return self._actors.drive_first("evaluate", iteration, call)
+        result, compile_seconds = self._actors.drive_first(_evaluate, iteration, call)
+        self.compile_seconds += compile_seconds
+        return result
+
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        return self._actors.drive_first(_record, iteration, call, num_episodes)
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -215,6 +234,8 @@ class JoinedDriver(Driver):
         return [(name, own.get(name, part)) for name, part in self._actors.drive_first(_components)]
 
     def get_state(self) -> dict[str, Any]:
+        if self._counts_are_old:
+            self._take_counts()
         (state, *_) = self._actors.drive_all("get_state", first_returns=True)
         return {**state, "driver": {**state["driver"], "episode_metrics": self.episode_metrics.get_state()}}
 
@@ -238,10 +259,11 @@ class JoinedDriver(Driver):
         self._actors.drive_all(method, ray.put(state))  # once for all actors
         self._take_counts()
 
-    def reset(self, config: AlgorithmConfig) -> bool:
-        if not all(self._actors.drive_all("reset", config_of_all(config))):
+    def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
+        if not all(self._actors.drive_all(_reset, config_of_all(config))):
             return False
         self.config = self._actors.config = self.learner_group.config = config
+        self.callbacks = callbacks
         self.episode_metrics.reset()
         self._take_counts()
         return True
@@ -294,11 +316,43 @@ def _counts(driver: Driver) -> dict[str, int]:
     return {name: getattr(driver, name) for name in _COUNTS}
 
 
-def _train(driver: Driver, iteration: int) -> tuple[dict[str, int], float, dict[str, Any]]:
-    """``(counts, seconds spent waiting for compiled programs, what callbacks have logged)``."""
+class _Trained(NamedTuple):
+    """What an actor says of a training step.
+
+    Attributes:
+        counts: See `_counts`.
+        device_seconds: Spent waiting for compiled programs.
+        compile_seconds: Spent compiling them.
+        logged: What callbacks have logged.
+    """
+
+    counts: dict[str, int]
+    device_seconds: float
+    compile_seconds: float
+    logged: dict[str, Any]
+
+
+def _train(driver: Driver, iteration: int) -> _Trained:
+    clock = CompileClock()
     driver.start_iteration()
     driver.training_step(iteration)
-    return _counts(driver), driver.device_seconds, driver.episode_metrics.reduce()
+    return _Trained(_counts(driver), driver.device_seconds, clock.seconds, driver.episode_metrics.reduce())
+
+
+def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
+    """``(results, seconds spent compiling)``."""
+    clock = CompileClock()
+    return driver.evaluate(iteration, call), clock.seconds
+
+
+def _record(driver: DeviceDriver, *args: int) -> tuple[list[RecordedEpisode], float]:
+    episodes, fps = driver.record(*args)
+    # They are drawn here, where the environment is.
+    return [dataclasses.replace(episode, frames=PackedFrames(episode.frames)) for episode in episodes], fps
+
+
+def _reset(driver: Driver, config: Any) -> bool:
+    return driver.reset(config, CallbackList.from_config(config))
 
 
 def _act(driver: Driver, observation: Any, key: np.ndarray, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def require_host_memory(config: AlgorithmConfig, rollout: MemoryEstimate, train_
         ValueError: With the settings to change.
     """
     free, on_actors = (available_host_bytes(), "are free on this machine"), (None, "")
-    if (config.num_env_runners or config.num_learners) and is_one_machine():
+    if (config.num_sampling_actors or config.num_learners) and is_one_machine():
         host = host_memory()
         on_actors = (None if host is None else host.total, "are all that this machine has")
 
@@ -87,10 +87,10 @@ def require_host_memory(config: AlgorithmConfig, rollout: MemoryEstimate, train_
 
     require(train_batch, config.num_learners, batch_remedy(config))
     if rollout.num_bytes > train_batch.num_bytes:
-        require(rollout, config.num_env_runners, batch_remedy(config))
+        require(rollout, config.num_sampling_actors, batch_remedy(config))
     if not _makes_env_objects(config):
         return
-    num_envs, num_runners = int(config.num_envs_per_env_runner), int(config.num_env_runners)
+    num_envs, num_runners = int(config.num_envs_per_env_runner), config.num_sampling_actors
     environments = MemoryEstimate(
         "environments",
         {"env runner(s)": max(1, num_runners), "envs": num_envs},

@@ -22,6 +22,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    import numpy as np
 
     from jaxrl_stack.algorithms.off_policy import OffPolicyConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
@@ -74,7 +75,7 @@ class OffPolicyStep(TrainingStep):
             )
         num_samples, self.num_updates = config.rounds_per_training_step
         length = config.get_rollout_fragment_length()
-        num_shares = 1 if driver.is_on_device else max(1, config.num_env_runners)
+        num_shares = max(1, config.num_sampling_actors)
         self._num_samples = num_samples
         self._sizes = {"num_steps": length, "num_shares": num_shares, "at_least": 1}
         self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
@@ -127,6 +128,9 @@ class OffPolicyStep(TrainingStep):
         held = min(driver.num_env_steps, self.memory.capacity)
         self.memory.empty()
         return f"; and the replay buffer (up to {held} steps), which is empty and fills again"
+
+    def not_finite_in_kept(self) -> dict[str, np.ndarray] | None:
+        return self.memory.not_finite() if isinstance(self.memory, DeviceMemory) else None
 
     @property
     def replay_buffer(self) -> Checkpointable:

@@ -23,7 +23,7 @@ from jaxrl_stack.execution.training_step import Draws, Place, TrainState
 from jaxrl_stack.replay.device_replay import REMEDY, DeviceReplay
 from jaxrl_stack.replay.episode_replay_buffer import BATCH_INDEXES
 from jaxrl_stack.utils import metrics as names
-from jaxrl_stack.utils.devices import all_shards, map_over_devices, place_sharded
+from jaxrl_stack.utils.devices import all_shards, map_over_devices, own_shards, place_sharded
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.memory import available_host_bytes, require_memory
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -203,17 +203,19 @@ class HostMemory:
         return len(kept) > 0
 
     def add(self, kept: EpisodeReplayBuffer, sampled: list[Any]) -> EpisodeReplayBuffer:
-        """With what `Place.sample` gave."""
-        if not sampled or not isinstance(sampled[0], SampleBlock):
-            kept.add(sampled)
-            return kept
+        """With what `Place.sample` gave; Ctrl-C waits until the buffer is whole."""
+        with deferred_interrupt():
+            if sampled and isinstance(sampled[0], SampleBlock):
+                self._add_blocks(kept, sampled)
+            else:
+                kept.add(sampled)
+        return kept
+
+    def _add_blocks(self, kept: EpisodeReplayBuffer, blocks: list[SampleBlock]) -> None:
         # A runner that did another one's work has several blocks.
-        if len(sampled) > 1:
-            sampled = sorted(sampled, key=lambda block: (block.worker_index, block.num_restarts, block.serial))
-        for block in sampled:
+        for block in sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial)):
             columns = frames.stacked(block.experience.modules[self._module_id])
             kept.add_block(columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
-        return kept
 
     def sample(self, state: TrainState, place: Place) -> tuple[TrainState, dict[str, Any], Any]:
         """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are.
@@ -237,7 +239,8 @@ class HostMemory:
 
     def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
         """With new priorities of the rows that were drawn."""
-        kept.update_priorities(errors, indices=items)
+        with deferred_interrupt():
+            kept.update_priorities(errors, indices=items)
         return kept
 
     def results(self, driver: Driver) -> dict[str, Any]:
@@ -291,6 +294,7 @@ class DeviceMemory(Checkpointable):
             alpha=config.replay_alpha if config.uses_priorities else None,
             clip_rewards=config.clip_rewards,
             num_frames=driver.num_stacked_frames(),
+            length=1 if sequences is None else sequences.learned,
         )
         self.capacity = self.replay.num_rows * num_envs
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
@@ -362,9 +366,7 @@ class DeviceMemory(Checkpointable):
         if wanted is None:
             rows, items = self.replay.sample(state.kept, numbers, **arguments)
         else:
-            rows, items = self.replay.sample_sequences(
-                state.kept, numbers, length=wanted.learned, burn_in=wanted.burn_in, **arguments
-            )
+            rows, items = self.replay.sample_sequences(state.kept, numbers, burn_in=wanted.burn_in, **arguments)
             rows = wanted.with_state(rows, self.replay.batch_size, jnp)
         return state, {place.module_id: rows}, items
 
@@ -382,6 +384,18 @@ class DeviceMemory(Checkpointable):
             names.NUM_ENV_STEPS_ADDED_LIFETIME: driver.num_env_steps,
             "capacity": self.capacity,
         }
+
+    def not_finite(self) -> dict[str, np.ndarray]:
+        """`DeviceReplay.not_finite` over all devices, ``[D * B, L]``."""
+        find = map_over_devices(
+            lambda kept: (self.replay.not_finite(kept),),
+            self._driver.learner.devices,
+            axis_name=self._driver.learner.axis_name,
+            in_axes=(0,),
+            out_axes=(0,),
+            donate_argnums=(),
+        )
+        return {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(self._driver.kept)[0].items()}
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
 

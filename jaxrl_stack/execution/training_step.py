@@ -11,6 +11,7 @@ from flax import struct
 if TYPE_CHECKING:
     import gymnasium as gym
     import jax
+    import numpy as np
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
@@ -192,6 +193,14 @@ class TrainingStep(abc.ABC):
     def drop_kept(self, driver: Driver) -> str:
         """Start again with nothing, after a failure that took it; what is lost, for the message."""
         return ""
+
+    def not_finite_in_kept(self) -> dict[str, np.ndarray] | None:
+        """Which steps of what it keeps on the device are not finite, for errors; None if it keeps no steps there.
+
+        Returns:
+            bool ``[environments, steps]`` by column, the newest step last.
+        """
+        return None
 
     @property
     def replay_buffer(self) -> Checkpointable | None:

@@ -50,6 +50,9 @@ class PackedFrames:
         array = checked_frame(frame)
         self._packed.append((array.shape, zlib.compress(array.tobytes(), 1)))
 
+    def __len__(self) -> int:
+        return len(self._packed)
+
     def __iter__(self) -> Iterator[np.ndarray]:
         return (np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape) for shape, data in self._packed)
 

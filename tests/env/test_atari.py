@@ -8,6 +8,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.connectors.env_to_module import FrameStacking
+from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.vector.host_vector_env import make_vector_env
 from jaxrl_stack.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
@@ -75,3 +78,24 @@ def test_the_wrappers_on_a_real_game():
             lives.append(info["lives"])
     assert lives == [4] and env.reset()[1]["lives"] == 4
     env.close()
+
+
+def test_the_vector_version_is_recorded_as_the_policy_sees_it():
+    config = (
+        PPOConfig()
+        .environment("ALE/Breakout-v5", env_config={"stack_num": 1, "max_num_frames_per_episode": 16, "noop_max": 0})
+        .env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=2,
+            gym_env_vectorize_mode="vector_entry_point",
+            env_to_module_connector=lambda env, spaces, device: FrameStacking(num_frames=2),
+        )
+        .rl_module(model_config={"conv_filters": [[1, 8, 8]]})
+    )
+    algo = config.build_algo()
+    evaluation = algo.config.get_evaluation_config_object()
+    (episode,), _ = record_on_host(evaluation, algo.driver.sync_evaluation, seed=0, num_episodes=1)
+    algo.stop()
+    frames = np.stack(list(episode.frames))
+    assert frames.shape == (len(episode.rewards) + 1, 168, 168, 3) and len(episode.rewards) > 1
+    assert episode.note == "drawn from the observations" and frames.min() < frames.max()

@@ -69,6 +69,9 @@ class FakeRunner(EnvRunner):
             raise ValueError("unknown part 'bad'")
         self.state = {**self.state, **state}
 
+    def reset(self, config):
+        self.config = config
+
     def pid(self):
         return os.getpid()
 
@@ -252,6 +255,16 @@ def test_a_state_that_does_not_fit_is_reported_without_a_wait_for_it(group):
 
 
 def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_one_is_an_error(group, ray_session):
+    group.sync_weights(weights={"params": {}, "rest": {}}, weights_seq_no=7, more_state={"of the run before": 3})
+    assert group.request("sample_block", {"num_steps": 1}) == 2
+    config = fake_config()
+    # Anything does that can be told apart where the config's class is unknown.
+    group.reset_env_runners({"lr": 0.1})
+    group.config = config
+    # What was asked for before the reset does not come any more, and nothing is in the way of new requests.
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.5) == []
+    assert group.request("sample_block", {"num_steps": 1}) == 2
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0)
     group.sync_weights(weights={"params": {"a/w": np.full(2, 4.0)}, "rest": {}}, weights_seq_no=1)
     group.sync_weights(
         weights={"params": {"a/w": np.full(2, 8.0)}, "rest": {}}, weights_seq_no=2, more_state={OBS: {"F": np.ones(1)}}
@@ -267,6 +280,10 @@ def test_a_restarted_runner_gets_weights_and_connector_states_again_and_a_dead_o
     assert group.foreach_env_runner("pid", local_env_runner=False)[1] != pid
     state = group.foreach_env_runner("get_state", remote_worker_ids=[2])[1]
     assert state["rl_module"]["params"]["a/w"][0] == 8.0 and state["weights_seq_no"] == 2 and state[OBS]["F"][0] == 1.0
+    # It is a runner of the config that all were reset to, and knows nothing of before.
+    assert "of the run before" not in state
+    (told,) = group.foreach_env_runner(lambda runner: runner.config, local_env_runner=False, remote_worker_ids=[2])
+    assert told == {"lr": 0.1}
     # max_num_env_runner_restarts=1 are used up.
     os.kill(group.foreach_env_runner("pid", local_env_runner=False)[1], signal.SIGKILL)
     with pytest.raises(ray_session.exceptions.ActorDiedError) as caught:

@@ -139,6 +139,32 @@ def test_without_restarts_the_exception_is_raised_and_the_next_sample_starts_wit
     runner.stop()
 
 
+class InterruptedEnv(CrashingEnv):
+    """Ctrl-C comes in the middle of a step."""
+
+    def step(self, action):
+        try:
+            return super().step(action)
+        except FaultyEnvError:
+            raise KeyboardInterrupt from None
+
+
+def test_an_environment_that_was_interrupted_in_a_step_is_made_anew():
+    runner = runner_of(InterruptedEnv, after=25, vector_index=1)
+    for _ in range(2):
+        runner.sample_block()
+    kept, interrupted = runner.env.envs
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample_block()
+    # What was being recorded is dropped.
+    assert filter_count(runner) == 40
+    block = runner.sample_block()
+    assert runner.env.envs[0] is kept and runner.env.envs[1] is not interrupted
+    assert block.episodes.lengths.tolist() == [10, 10] and filter_count(runner) == 60
+    assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 60}
+    runner.stop()
+
+
 def test_whole_episodes_are_as_many_as_wanted_although_an_environment_fails(tmp_path):
     def on_episode_end(*, metrics_logger, **kwargs):
         metrics_logger.log_value("ended", 1, reduce="sum")

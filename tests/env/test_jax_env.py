@@ -121,10 +121,11 @@ class RecordedEnv(GymnaxEnv):
 @pytest.mark.parametrize("env_id", GYMNAX_IDS)
 def test_every_gymnax_env_can_be_trained_on_and_keeps_its_spaces(env_id):
     """In the program itself the parameters are constants, other than in the tests that hand them over."""
-    RecordedEnv.first.clear()
-    RecordedEnv.steps.clear()
     env = RecordedEnv(env_id)
     check_jax_env(env)
+    jax.effects_barrier()
+    RecordedEnv.first.clear()
+    RecordedEnv.steps.clear()
     batch = NUM_ENVS * NUM_STEPS
     # One small convolution: the default filters take most of the time, and Pong's size has none.
     filters = {"conv_filters": [[2, 4, 4]]} if len(env.observation_space.shape or ()) == 3 else {}
@@ -338,8 +339,9 @@ def test_auto_reset_and_types_of_a_users_env():
     assert len({tuple(k) for k in np.asarray(jax.random.key_data(steps.state.key)).reshape(-1, 2)}) == 4 * NUM_ENVS
 
 
-@pytest.mark.parametrize("env", [WalkEnv(), GymnaxEnv("FourRooms-misc")], ids=lambda env: env.name)
-def test_keys_of_steps_are_derived_before_the_first(env):
+@pytest.mark.parametrize("make_env", [WalkEnv, lambda: GymnaxEnv("FourRooms-misc")], ids=["WalkEnv", "FourRooms-misc"])
+def test_keys_of_steps_are_derived_before_the_first(make_env):
+    env = make_env()
     keys = jax.random.split(jax.random.key(0), (NUM_STEPS, NUM_ENVS))
     _, first = jax.vmap(env.reset, in_axes=(0, None))(keys[0], env.params)
     actions = jnp.tile(jnp.arange(NUM_STEPS)[:, None] % env.action_space.n, (1, NUM_ENVS))

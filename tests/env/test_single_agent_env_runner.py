@@ -11,11 +11,13 @@ import pytest
 
 from jaxrl_stack.acting import live_episodes
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
@@ -527,6 +529,48 @@ def test_a_reset_starts_with_new_callbacks():
     assert after is not before and after.lengths == [] and after.environments == 1
     algo.train()
     assert after.lengths == noted and before.lengths == noted
+    algo.stop()
+
+
+def test_a_reset_with_another_seed_is_the_run_of_that_seed():
+    def config(seed):
+        sizes = {"train_batch_size_per_learner": 32, "minibatch_size": 8}
+        return config_for("CartPole-v1").debugging(seed=seed).training(**sizes)
+
+    def returns_and_weights(algo):
+        algo.train()
+        return algo.train()["env_runners"]["episode_return_mean"], jax.tree.leaves(algo.get_weights())
+
+    fresh = config(9).build_algo()
+    expected = returns_and_weights(fresh)
+    fresh.stop()
+    algo = config(3).build_algo()
+    assert not np.array_equal(returns_and_weights(algo)[1][0], expected[1][0])
+    assert algo.reset(config(9))
+    (mean, weights), compiled = returns_and_weights(algo), algo.history["timers/compile_s"]
+    algo.stop()
+    assert mean == expected[0] and not compiled.any()
+    for leaf, other in zip(weights, expected[1], strict=True):
+        np.testing.assert_array_equal(leaf, other)
+
+
+class DrawnAtSetup(DefaultPPORLModule):
+    """A module with a constant of its seed, which programs hold."""
+
+    def setup(self):
+        super().setup()
+        self.constant = np.asarray(jax.random.normal(self.rngs.params(), (2,)))
+
+
+def test_a_reset_with_another_seed_is_refused_where_programs_hold_what_is_of_the_seed():
+    config = config_for().rl_module(rl_module_spec=RLModuleSpec(module_class=DrawnAtSetup, model_config={}))
+    config.training(train_batch_size_per_learner=32, minibatch_size=8)
+    algo = config.build_algo()
+    before = jax.tree.leaves(algo.get_weights())
+    assert algo.reset(config.copy().training(lr=0.5))
+    assert not algo.reset(config.copy().debugging(seed=9)) and algo.config.seed == 3
+    for leaf, other in zip(jax.tree.leaves(algo.get_weights()), before, strict=True):
+        np.testing.assert_array_equal(leaf, other)
     algo.stop()
 
 

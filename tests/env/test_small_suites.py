@@ -6,11 +6,16 @@ import importlib.metadata
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.default_observations import check_action_mask
 from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.suites import SuiteEnv
+from jaxrl_stack.utils import spaces
 from suite_tests import suite_checks as checks
 
 # Suites warn of what they use themselves.
@@ -124,6 +129,73 @@ def test_an_image_that_fails_names_suite_version_and_id(monkeypatch):
         host.render()
     version = importlib.metadata.version("jumanji")
     assert error.value.__notes__ == [f"Raised while jumanji/Game2048-v1 (jumanji {version}) was drawn."]
+
+
+def test_the_default_network_trains_on_a_board():
+    config = PPOConfig().environment("pgx/tic_tac_toe").env_runners(num_envs_per_env_runner=2)
+    algo = config.training(train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1).build_algo()
+    try:
+        learners = algo.train()["learners"]["default_policy"]
+        assert np.isfinite(learners["total_loss"]) and learners["no_valid_action_share"] == 0
+    finally:
+        algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "actions"),
+    [
+        ("Cleaner-v0", (12,), MultiDiscrete([4, 4, 4])),  # a row for each agent
+        ("MultiCVRP-v0", (42,), MultiDiscrete([21, 21])),  # integers with bounds, of which the mask has one less
+        ("LevelBasedForaging-v0", (12,), MultiDiscrete([6, 6])),  # rewards of several agents
+        ("SearchAndRescue-v0", None, Box(-1.0, 1.0, (4,))),  # [agents, 2]
+        ("Tetris-v0", None, MultiDiscrete([4, 10])),  # one mask over all combinations
+        ("Minesweeper-v0", None, MultiDiscrete([10, 10])),
+    ],
+)
+def test_jumanjis_actions_and_masks_have_the_form_that_networks_take(name, mask, actions, caplog):
+    env = checks.make(f"jumanji/{name}", {})
+    assert env.action_space == actions
+    check_action_mask(env.observation_space, env.action_space)
+    has_mask = isinstance(env.observation_space, Dict) and "action_mask" in env.observation_space.spaces
+    assert has_mask == (mask is not None)
+    assert not has_mask or env.observation_space["action_mask"].shape == mask  # type: ignore[index]
+    assert ("is left out of the observations" in caplog.text) == (name in ("Tetris-v0", "Minesweeper-v0"))
+    check_jax_env(env)
+
+
+def test_masks_of_several_agents_stand_side_by_side_and_their_rewards_are_added():
+    env = checks.make("jumanji/Connector-v3", {})
+    own = env.env  # type: ignore[attr-defined]
+
+    @jax.jit
+    def both(key, actions):
+        obs, state = env.reset_env(key, env.params)
+        first = own.reset(jax.random.key_data(key))[1]
+
+        def step(state, action):
+            after, timestep = own.step(state, action)
+            ours = env.step_env(key, state, action, env.params)
+            return after, (ours[2:5], (timestep.reward, timestep.last(), timestep.discount))
+
+        return obs, first.observation, jax.lax.scan(step, state, actions)[1]
+
+    actions = spaces.sample(jax.random.key(1), env.action_space, (60,))
+    obs, theirs, (ours, (rewards, last, discounts)) = both(jax.random.key(0), actions)
+    np.testing.assert_array_equal(obs["action_mask"], theirs.action_mask.reshape(-1))
+    np.testing.assert_allclose(ours[0], rewards.sum(-1), rtol=1e-5)
+    assert rewards.any() and rewards.shape == (60, 10)
+    np.testing.assert_array_equal(ours[1], last & (discounts == 0).all(-1))
+    np.testing.assert_array_equal(ours[1] | ours[2], last)
+
+
+def test_an_environment_of_jumanji_is_made_once_with_its_settings(monkeypatch):
+    """What only a setting makes possible is not tried without: levels of Sokoban are downloaded by default."""
+    from jumanji import registration
+
+    made, make = [], registration.make
+    monkeypatch.setattr(registration, "make", lambda *args, **more: (made.append((args, more)), make(*args, **more))[1])
+    checks.make("jumanji/Game2048-v1", {"board_size": 3})
+    assert made == [(("Game2048-v1",), {"board_size": 3})]
 
 
 def test_spaces_come_from_the_suite():

@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from jaxrl_stack import cli
 from jaxrl_stack.env import suites
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, check_jax_env
+from jaxrl_stack.env.quiet import WARP, without_lines
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.suites import SUITES, Suite
 
@@ -196,3 +197,15 @@ def test_spaces_may_depend_on_the_config():
 
     with pytest.raises(TypeError, match="Spaceless does not define observation_space. Set self.observation_space in"):
         resolve_env(Spaceless).make()
+
+
+def test_lines_that_say_nothing_are_left_out_and_all_others_are_printed(capsys):
+    def fails():
+        with without_lines(*WARP):
+            print("Failed to import warp: No module named 'warp'")
+            print("Failed to import brax\nleft: Failed to import warp:")
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        fails()
+    assert capsys.readouterr().out == "Failed to import brax\nleft: Failed to import warp:\n"

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience, sequence_length
+from jaxrl_stack.core.experience import Experience, num_rows_of, sequence_length
 from jaxrl_stack.core.frames import FRAMES_BEFORE
 from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
@@ -429,7 +429,7 @@ class Learner(OldUpdates, StoredLearner):
         """
         self._check_is_built()
         batch = Experience.check(experience, is_rows=True).modules
-        num_rows = {mid: len(next(iter(columns.values()))) for mid, columns in batch.items()}
+        num_rows = {mid: num_rows_of(columns) for mid, columns in batch.items()}
         if num_rows != self._rows_trained_on[0]:
             self._check_rows(num_rows, batch)
             steps = {mid: n * steps_per_item(batch[mid], lead=1) for mid, n in num_rows.items()}

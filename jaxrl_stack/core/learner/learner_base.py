@@ -24,7 +24,7 @@ from jaxrl_stack.core.learner.optimizers import (
     refs_to_optimize,
 )
 from jaxrl_stack.core.learner.steps_trained import StepsTrained, TrainedOn
-from jaxrl_stack.core.learner.traced_metrics import LR_KEY, TracedMetrics
+from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, LR_KEY, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.checks import check_module_outputs
 from jaxrl_stack.core.rl_module.functional import PureModule
@@ -127,6 +127,7 @@ class LearnerBase:
         self._trace: Trace | None = None
         self._pure_hook: str | None = None
         self._is_built = False
+        self._has_changed_modules = False
         self._compiled: dict[Hashable, Any] = {}
         self.optimizers: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
         self._state: LearnerState | None = None
@@ -154,9 +155,7 @@ class LearnerBase:
             devices.check_processes_agree({**self.config.to_dict(), "devices of a process": len(self.devices)})
         module = self._make_module()
         self._set_module(module)
-        first = module[next(iter(module))]
-        self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
-        self._note_connectors()
+        self._make_connectors()
         self._is_built = True
         self._register_optimizers()
         self.place(self._initial_state())
@@ -208,6 +207,11 @@ class LearnerBase:
                 exploration_keys=() if has_own else self.columns_from_acting,
             )
 
+    def _make_connectors(self) -> None:
+        first = self.template[next(iter(self.template))]
+        self._learner_connector = self.config.build_learner_connector(first.observation_space, first.action_space)
+        self._note_connectors()
+
     def _note_connectors(self) -> None:
         self._num_connector_changes = self._learner_connector.num_changes
         # The connectors after those that run on the host: what the compiled update consists of.
@@ -257,15 +261,46 @@ class LearnerBase:
             # A state from before what was counted, which says nothing of it.
             self._steps_trained = StepsTrained()
 
-    def reset(self, config: AlgorithmConfig) -> None:
-        """Start from the beginning with a config that differs in traced settings only; compiled programs are kept."""
+    def reset(self, config: AlgorithmConfig) -> bool:
+        """Start from the beginning, keeping the compiled programs.
+
+        Args:
+            config: Differs from the present one in traced settings and in its seed only.
+
+        Returns:
+            Whether the programs serve modules of that seed, and these are the modules that it was built with;
+            otherwise nothing has changed.
+        """
         self._check_is_built()
+        if self._has_changed_modules:
+            # Even where they are the same again: with which weights they began is not known any more.
+            return False
+        before = self.config
         self.config = config.copy(copy_frozen=True)
+        if config.root_seed != before.root_seed and not self._take_new_weights():
+            self.config = before
+            return False
         self._settings_on_device = None
         self._register_optimizers()
+        # Those that run on the host keep their state in attributes. Programs have been traced with pure ones of before,
+        # which are the same functions.
+        self._make_connectors()
+        self._forget_updates()
         self._steps_trained = StepsTrained()
         self.metrics_logger.reset()
         self.place(self._initial_state())
+        return True
+
+    def _take_new_weights(self) -> bool:
+        """Begin with the weights of the config's seed from now on, if nothing but those depends on it."""
+        if self._module_given is not None:
+            return True
+        fresh = PureModule(self._make_module())
+        if not fresh.definition.is_alike(self.pure.definition):
+            # Programs hold constants that were made with the seed before.
+            return False
+        self.pure.params, self.pure.rest = fresh.params, fresh.rest
+        return True
 
     # ----------------------------------------------------------------------------------------------------------- access
 
@@ -465,7 +500,7 @@ class LearnerBase:
         """What updates report of every module: losses, and what its optimizers do."""
         names = [name for base in reversed(cls.__mro__) for name in vars(base).get("result_names", ())]
         rates = [f"{name}_{LR_KEY}" for name in cls.optimizer_names]
-        norms = [f"gradients_{name}_global_norm" for name in cls.optimizer_names]
+        norms = [f"gradients_{name}_{GLOBAL_NORM}" for name in cls.optimizer_names]
         return tuple(dict.fromkeys([cls.TOTAL_LOSS_KEY, *names, *rates, *norms]))
 
     # ------------------------------------------------------------------------------------------------------- optimizers
@@ -555,7 +590,10 @@ class LearnerBase:
     def _check_registered_optimizer(self, module_id: ModuleID, optimizer_name: str) -> None:
         if optimizer_name not in self.optimizers.get(module_id, {}):
             known = {m: list(names) for m, names in self.optimizers.items()}
-            raise KeyError(f"Module {module_id!r} has no optimizer {optimizer_name!r}; registered are {known}.")
+            raise KeyError(
+                f"Module {module_id!r} has no optimizer {optimizer_name!r}; registered are {known}. A loss is a "
+                f"scalar, or a dict from names of optimizers to scalars; log others with self.metrics.log_value()."
+            )
 
     def get_optimizer(
         self, module_id: ModuleID = DEFAULT_MODULE_ID, optimizer_name: str = DEFAULT_OPTIMIZER

@@ -14,12 +14,13 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner_base import LearnerBase, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.optimizers import ParamDict, clip_gradients
-from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
+from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM, MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import SelfSupervisedLossAPI
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils.devices import host_view
+from jaxrl_stack.utils.signatures import call_problem
 from jaxrl_stack.utils.traced_config import TracedConfigView, explain_traced_branches
 
 
@@ -171,9 +172,14 @@ class LossHooks(LearnerBase):
                         fwd_out=fwd_out[module_id],
                     )
                 else:
-                    loss = self.compute_loss_for_module(
-                        module_id=module_id, config=config, batch=batch[module_id], fwd_out=fwd_out[module_id]
-                    )
+                    arguments = {"config": config, "batch": batch[module_id], "fwd_out": fwd_out[module_id]}
+                    problem = call_problem(self.compute_loss_for_module, module_id=module_id, **arguments)
+                    if problem is not None:
+                        raise TypeError(
+                            f"{type(self).__name__}.compute_loss_for_module() cannot be called ({problem}). "
+                            "Write def compute_loss_for_module(self, *, module_id, config, batch, fwd_out)."
+                        )
+                    loss = self.compute_loss_for_module(module_id=module_id, **arguments)
             if isinstance(loss, tuple):
                 if len(loss) != 2 or not isinstance(loss[1], Mapping):
                     raise ValueError(
@@ -265,7 +271,7 @@ class LossHooks(LearnerBase):
             gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)
             clipped, norm = self._get_clip_function()(gradients, config.grad_clip, config.grad_clip_by)
             out |= clipped
-            self.metrics.log_value((module_id, f"gradients_{name}_global_norm"), norm, window=1)
+            self.metrics.log_value((module_id, f"gradients_{name}_{GLOBAL_NORM}"), norm, window=1)
         return out
 
     def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:

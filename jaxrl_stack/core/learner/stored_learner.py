@@ -90,6 +90,7 @@ class StoredLearner(LossHooks, Checkpointable):
             _set_modules(self.template, modules_before)
             vars(self).update(before)
             raise
+        self._has_changed_modules = True
         return MultiRLModuleSpec.from_module(self.template)
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
@@ -175,7 +176,8 @@ class StoredLearner(LossHooks, Checkpointable):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """``config`` and ``module_spec``."""
-        return (), {"config": self.config, "module_spec": MultiRLModuleSpec.from_module(self.template)}
+        config = self.config.for_checkpoints(self._learner_connector)
+        return (), {"config": config, "module_spec": MultiRLModuleSpec.from_module(self.template)}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """The MultiRLModule, ``"rl_module"``."""

@@ -29,6 +29,8 @@ NOT_FINITE = "not_finite"
 """First part of the paths of flags that ``check_nans`` logs, ``(NOT_FINITE, module_id, tensor)``; no results."""
 LR_KEY = "learning_rate"
 """Name of a metric, after the optimizer's: ``f"{optimizer_name}_{LR_KEY}"``."""
+GLOBAL_NORM = "global_norm"
+"""Likewise: ``f"gradients_{optimizer_name}_{GLOBAL_NORM}"``."""
 _START = {"min": jnp.inf, "max": -jnp.inf}
 
 
@@ -70,7 +72,10 @@ class TracedMetrics:
 
         Raises:
             ValueError: If the reduction is unknown here, or the value is not a scalar (one per row).
+            TypeError: If the key is no name or path.
         """
+        if not isinstance(key, str | tuple | list):
+            raise TypeError(f"log_value({key!r}, {value!r}): the key comes first: log_value(name, value).")
         path = (key,) if isinstance(key, str) else tuple(key)
         if reduce == "item_series" and not kwargs:
             value = jnp.asarray(value, jnp.float32)

@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import abc
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import brax.envs
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
 from jaxrl_stack.env import drawings
+from jaxrl_stack.env.quiet import WARP, without_lines
 from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of
+
+with without_lines(*WARP):
+    import brax.envs
 
 
 class PhysicsEnv(SuiteEnv):
@@ -79,7 +83,10 @@ class BraxEnv(PhysicsEnv):
         self.refuse_unknown(config, [name for name in known if name != "sys"])
         self.episode_length = config.pop("episode_length", 1000)
         self.action_repeat = config.pop("action_repeat", 1)
-        self.env = brax.envs.get_environment(env_id, **config)
+        with warnings.catch_warnings():
+            # Who names one of its environments has chosen it; docs/environments.md names Playground, too.
+            warnings.filterwarnings("ignore", message="Brax System.* not actively being maintained")
+            self.env = brax.envs.get_environment(env_id, **config)
         self.set_spaces()
 
     def model_and_positions(self, physics: Any) -> tuple[Any, Any]:

@@ -5,23 +5,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from jumanji import registration, specs
+from gymnasium.spaces import Dict, Space
+from jumanji import registration
 
+from jaxrl_stack.env.suites.jumanji_spaces import (
+    action_space_of,
+    children_of,
+    has_entry_per_action,
+    own_action,
+    space_of,
+)
 from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of, masked_space
+from jaxrl_stack.utils.notices import notice_once
 
 
 class JumanjiEnv(SuiteEnv):
     """A registered Jumanji environment; settings are arguments of its class.
 
     Observations become a Dict of their fields, of which an `action_mask` is set apart:
-    ``{"action_mask": ..., "observations": ...}``, where "observations" is the field itself if there is one only. A
-    last step with a discount of 0 terminates, any other last step truncates.
+    ``{"action_mask": ..., "observations": ...}``, where "observations" is the field itself if there is one only. A mask
+    with a row for each of several actions becomes one row; one over all combinations of them is left out, since
+    networks choose each by itself. A last step with a discount of 0 terminates, any other last step truncates. Of
+    several agents one policy moves all: their actions stand side by side, their rewards are added, and an episode
+    terminates when every agent's discount is 0.
     """
 
     prefix = "jumanji"
@@ -31,24 +44,30 @@ class JumanjiEnv(SuiteEnv):
         return sorted(registration.registered_environments())
 
     def setup(self, env_id: str, config: dict[str, Any]) -> None:
-        env: Any = registration.make(env_id)
-        self.refuse_unknown(config, [name for name in arguments_of(type(env).__init__) if name != "viewer"])
-        self.env: Any = registration.make(env_id, **config) if config else env
-        if self.env.reward_spec.shape:
-            raise ValueError(f"{self.name} gives a reward for each of its agents: this is for one agent only.")
-        spec = self.env.observation_spec
-        self._fields = sorted(_children(spec))
-        self.observation_space = self._arranged({name: _space(child) for name, child in _children(spec).items()}, spec)
-        self.action_space = _space(self.env.action_spec)
+        env_class = registration.load(registration._REGISTRY[env_id].entry_point)
+        self.refuse_unknown(config, [name for name in arguments_of(env_class.__init__) if name != "viewer"])
+        self.env: Any = registration.make(env_id, **config)
+        fields = children_of(self.env.observation_spec)
+        self._fields = sorted(fields)
+        mask_shape = tuple(fields["action_mask"].shape) if "action_mask" in fields else None
+        self.action_space = action_space_of(self.env.action_spec, mask_shape)
+        self._has_mask = mask_shape is not None and has_entry_per_action(mask_shape, self.action_space)
+        if mask_shape is not None and not self._has_mask:
+            notice_once(
+                f"{self.name}: the mask of actions, {list(mask_shape)}, is left out of the observations. It is one "
+                f"over all combinations of {self.action_space}, and networks choose each component by itself."
+            )
+        self.observation_space = self._observation_space(fields)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         state, step = self.env.reset(jax.random.key_data(key))
         return self._observed(step), state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
-        state, step = self.env.step(state, action)
-        terminated = step.last() & (step.discount == 0)
-        return self._observed(step), state, step.reward, terminated, step.last() & ~terminated, step.extras or {}
+        state, step = self.env.step(state, own_action(self.env.action_spec, action))
+        reward, discount = jnp.sum(step.reward), jnp.max(step.discount)
+        terminated = step.last() & (discount == 0)
+        return self._observed(step), state, reward, terminated, step.last() & ~terminated, step.extras or {}
 
     def _observed(self, step: Any) -> Any:
         obs = step.observation
@@ -57,45 +76,20 @@ class JumanjiEnv(SuiteEnv):
         parts = {name: getattr(obs, name) for name in self._fields}
         mask = parts.pop("action_mask", None)
         rest = next(iter(parts.values())) if len(parts) == 1 else parts
-        return rest if mask is None else {"action_mask": mask, "observations": rest}
+        return {"action_mask": mask.reshape(-1), "observations": rest} if self._has_mask else rest
 
-    def _arranged(self, parts: dict[str, Space], spec: Any) -> Space:
-        if not parts:
-            return _space(spec)
-        mask = parts.pop("action_mask", None)
-        rest = next(iter(parts.values())) if len(parts) == 1 else Dict({name: parts[name] for name in sorted(parts)})
-        return rest if mask is None else masked_space(rest, mask.shape or ())
+    def _observation_space(self, fields: dict[str, Any]) -> Space:
+        if not fields:
+            return space_of(self.env.observation_spec)
+        parts = {name: space_of(fields[name]) for name in self._fields if name != "action_mask"}
+        rest = next(iter(parts.values())) if len(parts) == 1 else Dict(parts)
+        return masked_space(rest, (math.prod(fields["action_mask"].shape),)) if self._has_mask else rest
 
     def render(self, state: Any) -> np.ndarray:
         self.env.render(state)
         figure = self.env._viewer._get_fig_ax()[0]
         figure.canvas.draw()
         return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
-
-
-def _children(spec: Any) -> dict[str, Any]:
-    return {name: child for name, child in vars(spec).items() if isinstance(child, specs.Spec)}
-
-
-def _space(spec: Any) -> Space:
-    match spec:
-        case specs.DiscreteArray():
-            return Discrete(int(spec.num_values))
-        case specs.MultiDiscreteArray():
-            return MultiDiscrete(np.asarray(spec.num_values))
-        case specs.BoundedArray():
-            low, high = (
-                np.broadcast_to(bound, spec.shape).astype(spec.dtype) for bound in (spec.minimum, spec.maximum)
-            )
-        case specs.Array():
-            dtype = np.dtype(spec.dtype)
-            limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-            bounds = (limits.min, limits.max) if limits else (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
-            low, high = (np.full(spec.shape, bound, dtype) for bound in bounds)
-        case _:
-            children = _children(spec)
-            return Dict({name: _space(children[name]) for name in sorted(children)})
-    return Box(low, high, tuple(spec.shape), np.dtype(spec.dtype).type)
 
 
 __all__ = ["JumanjiEnv"]

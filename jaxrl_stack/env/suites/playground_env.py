@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mujoco_playground import registry
-
+from jaxrl_stack.env.quiet import WARP, without_lines
 from jaxrl_stack.env.suites.brax_env import PhysicsEnv
+
+with without_lines(*WARP):
+    from mujoco_playground import registry
 
 
 class PlaygroundEnv(PhysicsEnv):

@@ -1,0 +1,92 @@
+"""What the methods of a JAX environment return: its parts, their types, and what is said of those that do not fit."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The values that a method returned, which have to be as many as their names.
+
+    Raises:
+        ValueError: They are not; names the method and what it should return.
+    """
+    if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
+        given = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else f"a {type(outcome).__name__}"
+        raise ValueError(f"{method} should return the {len(names)} values ({', '.join(names)}), but returned {given}.")
+    return tuple(outcome)
+
+
+def _check_is_array(x: Any) -> None:
+    if not isinstance(x, bool | int | float | complex | np.generic | np.ndarray | jax.Array):
+        raise TypeError(
+            f"{reprlib.repr(x)} is a {type(x).__name__}, and no array: states, observations and infos are arrays and "
+            "numbers in dicts, tuples and classes of @flax.struct.dataclass. Leave texts out, and give a class that "
+            "decorator."
+        )
+
+
+def strongly_typed(tree: Any) -> Any:
+    """The same arrays with the dtypes they have, none of them weakly typed; Python numbers become arrays."""
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            return x
+        _check_is_array(x)
+        return jax.lax.convert_element_type(x, jnp.result_type(x))
+
+    return jax.tree.map(convert, tree)
+
+
+def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The signals of one step as scalars: float32, bool and bool.
+
+    Args:
+        name: Of the environment, for messages.
+        reward, terminated, truncated: Numbers, bools or arrays ``[]``.
+
+    Raises:
+        ValueError: One is no scalar.
+    """
+    for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array):
+            raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool.")
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a scalar."
+            )
+    return (
+        jax.lax.convert_element_type(reward, jnp.float32),
+        jax.lax.convert_element_type(terminated, jnp.bool_),
+        jax.lax.convert_element_type(truncated, jnp.bool_),
+    )
+
+
+def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
+    """Refuse a part of an outcome whose structure, shapes or dtypes are not those that are wanted.
+
+    Args:
+        name: Of the environment, for messages.
+        part: What it is, for messages.
+        given, wanted: Pytrees of arrays or of `jax.ShapeDtypeStruct`.
+
+    Raises:
+        ValueError: Names the leaf that differs.
+    """
+    if jax.tree.structure(given) != jax.tree.structure(wanted):
+        raise ValueError(
+            f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have that of the "
+            f"space or of reset, {jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
+        )
+    for (path, leaf), target in zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True):
+        if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
+            raise ValueError(
+                f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should "
+                f"be {target.dtype}{list(target.shape)}, as the space or reset says. Convert it with .astype or "
+                "reshape, or change what it has to agree with."
+            )

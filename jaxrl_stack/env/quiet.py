@@ -1,0 +1,29 @@
+"""Leaving out lines that packages print when they are imported, on which a user cannot act."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+
+WARP = ("Failed to import warp:", "Failed to import mujoco_warp:")
+"""What MuJoCo's MJX prints without NVIDIA's Warp, an implementation of it that has to be asked for."""
+
+
+@contextlib.contextmanager
+def without_lines(*beginnings: str) -> Iterator[None]:
+    """Leaves lines that begin so out of what is printed inside; all others are printed at the end, after an error too.
+
+    Args:
+        *beginnings: Of the lines.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        kept = [line for line in printed.getvalue().splitlines(keepends=True) if not line.startswith(beginnings)]
+        print("".join(kept), end="")
+
+
+__all__ = ["WARP", "without_lines"]

@@ -1,0 +1,80 @@
+"""Spaces for Jumanji's specs, and the form in which networks take its actions and masks."""
+
+# pyright: reportMissingImports=false
+# The suite need not be installed where this is checked.
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from jumanji import specs
+
+
+def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
+    """The space of what a policy puts out: in one row, integers as numbers to choose from.
+
+    Args:
+        spec: Of the actions.
+        mask_shape: Of the mask of actions, if there is one. Integers with bounds are as many as it has entries for.
+    """
+    if isinstance(spec, specs.MultiDiscreteArray | specs.DiscreteArray) or not isinstance(spec, specs.BoundedArray):
+        return space_of(spec)
+    low, high = (np.broadcast_to(bound, spec.shape).ravel() for bound in (spec.minimum, spec.maximum))
+    if np.issubdtype(spec.dtype, np.floating):
+        return Box(low, high, low.shape, np.dtype(spec.dtype).type)
+    counts = high.astype(int) - low + 1
+    if mask_shape is not None and mask_shape[:-1] == tuple(spec.shape):
+        counts = np.minimum(counts, mask_shape[-1])
+    return MultiDiscrete(counts)
+
+
+def own_action(spec: Any, action: Any) -> jax.Array:
+    """What a policy puts out as the environment takes it."""
+    action = jnp.asarray(action, spec.dtype).reshape(spec.shape)
+    is_counted = isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.integer)
+    return action + jnp.asarray(spec.minimum, spec.dtype) if is_counted else action
+
+
+def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
+    """Whether a mask in one row has an entry for each action, component after component; not one over combinations."""
+    if isinstance(actions, Discrete):
+        return math.prod(shape) == int(actions.n)
+    if not isinstance(actions, MultiDiscrete) or shape == tuple(actions.nvec):
+        return False
+    counts = [int(n) for n in actions.nvec]
+    return shape == (sum(counts),) or (shape[0] == len(counts) and set(counts) == {math.prod(shape[1:])})
+
+
+def children_of(spec: Any) -> dict[str, Any]:
+    """The specs that a nested one consists of, by name; empty for one of arrays."""
+    return {name: child for name, child in vars(spec).items() if isinstance(child, specs.Spec)}
+
+
+def space_of(spec: Any) -> Space:
+    """The space of what a spec describes; a Dict for a nested one."""
+    match spec:
+        case specs.DiscreteArray():
+            return Discrete(int(spec.num_values))
+        case specs.MultiDiscreteArray():
+            return MultiDiscrete(np.ravel(spec.num_values))
+        case specs.BoundedArray():
+            low, high = (
+                np.broadcast_to(bound, spec.shape).astype(spec.dtype) for bound in (spec.minimum, spec.maximum)
+            )
+        case specs.Array():
+            dtype = np.dtype(spec.dtype)
+            limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+            bounds = (limits.min, limits.max) if limits else (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
+            low, high = (np.full(spec.shape, bound, dtype) for bound in bounds)
+        case _:
+            children = children_of(spec)
+            return Dict({name: space_of(children[name]) for name in sorted(children)})
+    return Box(low, high, tuple(spec.shape), np.dtype(spec.dtype).type)
+
+
+__all__ = ["action_space_of", "children_of", "has_entry_per_action", "own_action", "space_of"]

@@ -1,0 +1,129 @@
+"""Says which of the numbers that environments return in a compiled program are NaN or infinite."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.acting.episode_replay import side_by_side
+from jaxrl_stack.acting.recording import OBSERVATION_NOT_FINITE, REWARD_NOT_FINITE, NotUsable, first_not_finite
+from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM
+from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE, note_mask_that_allows_nothing
+from jaxrl_stack.utils.devices import own_shards
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.device_driver import DeviceDriver
+
+logger = logging.getLogger(__name__)
+
+_IN_WORDS = {
+    Columns.REWARDS: REWARD_NOT_FINITE,
+    Columns.OBS: OBSERVATION_NOT_FINITE,
+    Columns.FINAL_OBS: OBSERVATION_NOT_FINITE,
+}
+
+
+class FiniteCheck:
+    """Looks at what a call of a `DeviceDriver`'s program hands out anyway, and finds the cause only where that is NaN.
+
+    Losses, norms of gradients, returns of episodes and the last observations tell that something is not finite. What it
+    was is found in what the training step keeps, or in a second run of the call that records what it samples.
+
+    Args:
+        driver: The driver.
+    """
+
+    def __init__(self, driver: DeviceDriver):
+        self._driver = driver
+        self._stops = driver.config.check_nans is not False
+        self._is_known = False
+        self._has_said_env = False
+
+    def after_call(
+        self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
+    ) -> None:
+        """Look at the results of a call.
+
+        Args:
+            iteration: For the message.
+            settings: The learner's traced settings of the call.
+            learned: Metrics of its last update, NumPy.
+            block: What it recorded, leaves ``[D, T, B, ...]``; empty if it recorded nothing.
+            before: ``(learner, runner)`` state before the call, if there is still one; see
+                `DeviceDriver.sampled_again`.
+
+        Raises:
+            ValueError: An environment returned something that is not finite, unless ``check_nans=False``.
+        """
+        if any(value > 0 for path, value in learned.items() if path[-1] == NO_VALID_ACTION_SHARE):
+            note_mask_that_allows_nothing()
+        is_finite = self._driver.shards.is_finite and self._are_finite(learned)
+        if is_finite or self._is_known or (self._has_said_env and not self._stops):
+            self._is_known = not is_finite
+            return
+        found = self._first(settings, block, before)
+        if found is None and self._driver.shards.is_finite:
+            self._is_known = True
+            logger.warning(
+                "A loss or gradient of iteration %d is not finite, and no reward or observation is known to be the "
+                "cause: lower lr, or set grad_clip. debugging(check_nans=True) stops at the first one and names it.",
+                iteration,
+            )
+            return
+        message = self._described(found, iteration)
+        if self._stops:
+            raise ValueError(
+                f"{message} Repair the environment (check_jax_env looks for such values), or go on with "
+                f"debugging(check_nans=False), which says this once."
+            )
+        self._has_said_env = True
+        logger.warning("%s Statistics of connectors leave it out, losses do not: check_nans=False.", message)
+
+    def _are_finite(self, learned: Mapping[Any, Any]) -> bool:
+        """Whether losses and norms of gradients are numbers."""
+        names = (self._driver.learner.TOTAL_LOSS_KEY, GLOBAL_NORM)
+        return bool(np.isfinite([value for path, value in learned.items() if path[-1].endswith(names)]).all())
+
+    def _described(self, found: NotUsable | None, iteration: int) -> str:
+        driver = self._driver
+        assert driver.rollout is not None
+        name, num_steps = driver.rollout.env.name, driver.program.steps_per_call
+        if found is None:
+            return (
+                f"An environment ({name}) returned a reward or an observation that is not finite, in one of the "
+                f"{num_steps} steps that iteration {iteration} sampled of each."
+            )
+        when = f"in step {found.step} of the {num_steps} that iteration {iteration} sampled of each"
+        if found.step < 0:
+            when = f"{-found.step} steps before the first one of iteration {iteration}"
+        where = f"Environment {found.env} of {driver.config.num_envs_per_env_runner} ({name})"
+        return f"{where} returned {found.what}, {when}."
+
+    def _first(self, settings: Any, block: Any, before: tuple[Any, Any] | None) -> NotUsable | None:
+        driver = self._driver
+        if driver.rollout is None:
+            return None
+        if len(block):
+            return first_not_finite(side_by_side(own_shards(block)))
+        kept = driver.step.not_finite_in_kept()
+        if kept is not None:
+            return self._first_kept(kept)
+        columns = driver.sampled_again(settings, before)
+        return None if columns is None else first_not_finite(columns)
+
+    def _first_kept(self, kept: Mapping[str, np.ndarray]) -> NotUsable | None:
+        """The first one that a training step keeps; steps count from the first one of this call."""
+        found = []
+        for order, (name, is_bad) in enumerate(kept.items()):
+            for env, place in np.argwhere(is_bad).tolist():
+                step = place - is_bad.shape[1] + self._driver.program.steps_per_call
+                # The observation before a step is older than its reward.
+                found.append((step, name != Columns.OBS, order, env, _IN_WORDS[name]))
+        if not found:
+            return None
+        step, _, _, env, what = min(found)
+        return NotUsable(step, env, what)
