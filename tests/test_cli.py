@@ -26,6 +26,7 @@ from jaxrl_stack.cli.new import KINDS
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.runs.origin import git_state, read_origin
 from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.results import flatten_result
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("cli") / "run"
     options = ["--config", json.dumps(SMALL), "--results-dir", str(directory), "--seed", "7"]
     options += ["--stop", '{"env_runners": {"num_env_steps_sampled_lifetime": 200}}']
-    options += ["--checkpoint-freq", "1", "--evaluation-interval", "2"]
+    options += ["--checkpoint-freq", "1", "--evaluation-interval", "2", "--keep-best"]
     done = subprocess.run(
         [sys.executable, "-m", "jaxrl_stack.cli", *TRAIN, *options],
         capture_output=True,
@@ -138,8 +139,16 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
     output = capsys.readouterr().out.splitlines()
     assert re.match(r"run +seeds +last 10 % +95 % interval +whole curve", output[0]) and len(output) == 3
     assert output[-1] == f"Figure: {tmp_path / 'x.svg'}" and (tmp_path / "x.svg").read_text().startswith("<?xml")
+    options = ["--out", str(tmp_path / "y.svg"), "--ylim", "-1", "5.5", "--xscale", "log"]
+    assert cli.main(["plot", str(directory), *options]) == 0
+    assert (tmp_path / "y.svg").is_file() and capsys.readouterr().out == f"Figure: {tmp_path / 'y.svg'}\n"
     for options, message in (
         ([str(tmp_path / "nothing")], "no run is there"),
+        ([str(directory), "--ylim", "0", "1"], "--ylim: is of a figure. Name one: --out curves.png."),
+        (
+            [str(directory), "--out", str(tmp_path / "x.svg"), "--ylim", "1", "0"],
+            "ylim=[1.0, 0.0]: must be (low, high)",
+        ),
         ([str(directory), "--key", "entropy"], "'learners/default_policy/entropy'"),
         ([str(directory), "--out", str(tmp_path / "x.doc")], "x.doc"),
         ([str(directory), "--x", "stpes"], "stpes"),
@@ -148,6 +157,25 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
         assert cli.main(["plot", *options]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
+
+
+def test_a_sweep_trains_every_combination_and_prints_a_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assignments = ["--set", "lr=1e-3,1e-2", "--set", "gamma=0.9"]
+    options = ["--config", json.dumps(SMALL), "--seeds", "2", "--num-iterations", "1", "--out", "curves.svg"]
+    assert cli.main(["sweep", *TRAIN[1:], *assignments, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "Changed: gamma=0.9." in lines[0] and lines[1].startswith("Each until training_iteration reaches 1. Results")
+    assert [line.partition(":")[0] for line in lines[2:6]] == [
+        f"lr={lr} seed={seed} ({number} of 4)"
+        for number, (lr, seed) in enumerate([(0.001, 0), (0.001, 1), (0.01, 0), (0.01, 1)], start=1)
+    ]
+    assert lines[7].split()[:2] == ["lr", "seeds"] and {line.split()[0] for line in lines[8:10]} == {"0.001", "0.01"}
+    (directory,) = (tmp_path / "results").iterdir()
+    assert lines[-2] == f"Curves:     jaxrl plot results/{directory.name}" and (tmp_path / "curves.svg").is_file()
+    assert directory.name.startswith("sweep_PPO_gymnax-CartPole-v1_")
+    assert cli.main(["compare", str(directory)]) == 0
+    assert "lr=0.001 (2 seeds)" in capsys.readouterr().out
 
 
 def test_a_run_is_filmed_and_has_a_report(trained, tmp_path, capsys):
@@ -172,6 +200,8 @@ def test_a_run_without_a_terminal_prints_plain_lines(trained):
     assert closing_line(output, "Stopped") == "env_runners/num_env_steps_sampled_lifetime = 256 has reached 200"
     assert closing_line(output, "Trained").startswith("256 steps in 2 iterations, return ")
     assert closing_line(output, "Results") == str(directory)
+    best = rf"{directory}/best \(evaluation/env_runners/episode_return_mean = [\d.]+ after iteration 2\)"
+    assert re.fullmatch(best, closing_line(output, "Best"))
     assert closing_line(output, "Curves") == f"tensorboard --logdir {directory}"
     assert closing_line(output, "Evaluate") == f"jaxrl evaluate {closing_line(output, 'Checkpoint')}"
 
@@ -251,7 +281,13 @@ def test_the_directory_of_a_run_means_its_newest_checkpoint(trained, tmp_path, c
 def test_set_changes_single_settings_of_what_is_used_otherwise():
     def settings(*assignments: str, **more):
         options = {"config": None, "stop": None, "config_file": None, "restore": None, "seed": None}
-        options |= {"evaluation_interval": None, "num_iterations": None, "algo": "ppo", "env": "gymnax/CartPole-v1"}
+        options |= {
+            "plateau": None,
+            "evaluation_interval": None,
+            "num_iterations": None,
+            "algo": "ppo",
+            "env": "gymnax/CartPole-v1",
+        }
         return experiment(argparse.Namespace(**options, **more, assignments=list(assignments)))
 
     texts = ["lr=1e-4", "use_kl_loss=True", "model_config.fcnet_hiddens=(8, 8)", "env_config.max_steps_in_episode=9"]
@@ -276,6 +312,19 @@ def test_an_environment_in_the_working_directory_is_trained_evaluated_and_gone_o
     assert "named again, --env module:Class" in error and error.count("\n") == 1
     assert cli.main(command[1:]) == 0 and "4 episodes" in capsys.readouterr().out
     assert train("--restore", "run", "--env", "tiny_maze:TinyMaze", *options[:-1], "--results-dir", "on") == 0
+
+
+def test_who_has_given_no_number_of_environments_is_told_once_what_64_bring(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+    small = {"train_batch_size_per_learner": 32, "minibatch_size": None, "num_epochs": 1}
+    options = [*TRAIN[1:], "--num-iterations", "1", "--quiet", "--results-dir"]
+    assert train(*options, str(tmp_path / "one"), "--config", json.dumps(small)) == 0
+    assert [record.getMessage().count("num_envs_per_env_runner=64") for record in caplog.records] == [1]
+    asked = small | {"num_envs_per_env_runner": 1}
+    monkeypatch.setattr(notices, "_given", set())
+    caplog.clear()
+    assert train(*options, str(tmp_path / "asked"), "--config", json.dumps(asked)) == 0
+    assert not caplog.records
 
 
 def test_a_second_ctrl_c_aborts(tmp_path, capsys):
@@ -343,15 +392,35 @@ def test_numbers_that_own_code_may_report_are_not_refused():
             [*TRAIN, "--stop", '{"evaluation/env_runners/episode_return_mean": 475}'],
             "needs evaluations, and none are set. Add --evaluation-interval 10.",
         ),
+        ([*TRAIN, "--plateau", '{"min_delta": 1}'], "of which patience is needed"),
+        ([*TRAIN, "--plateau", '{"patience": 9, "metric": "retrun"}'], "'retrun'"),
         ([*TRAIN, "--config", '{"lrr": 0.1}'], "--config: PPOConfig has no setting 'lrr'. Did you mean"),
         ([*TRAIN, "--config", '{"num_rollout_workers": 2}'], "num_env_runners"),
         ([*TRAIN, "--config", '{"gamma": "high"}'], "gamma='high'"),
         ([*TRAIN, "--num-iterations", "0"], "argument --num-iterations/--max-iterations: '0' must be an integer of"),
         ([*TRAIN, "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         ([*TRAIN, "--results-dir", str(ROOT)], "exists and is not empty. Name a new directory."),
-        ([*TRAIN, "--lr", "0.1"], "unrecognized arguments: --lr 0.1"),
+        ([*TRAIN, "--lr", "0.1"], "--lr is a setting, no option: write --set lr=0.1"),
+        (["train", "--lr=0.1", "dqn", "x"], "--lr is a setting, no option: write --set lr=0.1"),
+        (["train", "dqn", "x", "--n-step", "3"], "--n-step is a setting, no option: write --set n_step=3"),
+        ([*TRAIN, "--fcnet-hiddens", "[8]"], "write --set model_config.fcnet_hiddens=[8]"),
+        ([*TRAIN, "--learning-rate", "1"], "--learning-rate is no option. Did you mean training(lr=...)?"),
+        ([*TRAIN, "--xyzzy", "1"], "unrecognized arguments: --xyzzy 1"),
+        (["evaluate", "--lr", "0.1", "x"], "unrecognized arguments: --lr"),
+        (["train", "TD3", "x"], "--algo: There is no TD3 here: the nearest is SAC"),
         (["train", "file", "nowhere.py"], "--config-file nowhere.py: cannot be read"),
         (["train", "file", "nowhere.json"], "--config-file nowhere.json: cannot be read"),
+        (
+            ["sweep", *TRAIN[1:], "--num-iterations", "1"],
+            "--set with several values is missing. List those to try: --set lr",
+        ),
+        (["sweep", *TRAIN[1:], "--set", "lr=1,2"], "--stop is missing. Say when each run ends"),
+        (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
+        (
+            ["sweep", *TRAIN[1:], "--set", "env_config.a=1,2", "--num-iterations", "1"],
+            "list whole values, env_config={...}",
+        ),
+        (["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"], "--out: x.doc"),
         (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),
         (["tarin"], "invalid choice: 'tarin'"),
     ],

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 from jaxrl_stack.cli.common import CliError, one_line, with_notes
-from jaxrl_stack.cli.parser import make_parser
+from jaxrl_stack.cli.parser import make_parser, what_is_unknown
 
 __all__ = ["main"]
 
@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(parser, validator=lambda name, typed: name.casefold().startswith(typed.casefold()))
     try:
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            parser.error(what_is_unknown(argv, arguments, unknown))
     except SystemExit as end:  # argparse has printed help or an error
         return end.code if isinstance(end.code, int) else 2
     if arguments.version:

@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
     """The algorithm of the checkpoint, with what the options change about its evaluation."""
+    import jax
+
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
     config = config_for_checkpoint(arguments)
@@ -54,26 +56,28 @@ def _restored(path: pathlib.Path, arguments: argparse.Namespace) -> Algorithm:
     if arguments.env in (None, config.env):
         return algo
     try:
-        return _moved(algo, config, arguments.env)
+        has_state = bool(jax.tree.leaves(algo.driver.env_to_module_state()))
+        weights = algo.get_weights()
     finally:
         algo.stop()
-
-
-def _moved(algo: Algorithm, config: AlgorithmConfig, env: str) -> Algorithm:
-    """An algorithm in another environment, with the weights of `algo`."""
-    import jax
-
-    runner = algo.env_runner
-    assert runner is not None, "create_local_env_runner is on unless a config says otherwise"
-    if jax.tree.leaves(runner.get_state("env_to_module_connector")):
+    if has_state:
         raise CliError(
-            f"--env {env}: the env-to-module connectors of this checkpoint keep state of their own environment, such "
-            f"as running statistics. Evaluate it there: leave --env out."
+            f"--env {arguments.env}: the env-to-module connectors of this checkpoint keep state of their own "
+            f"environment, such as running statistics. Evaluate it there: leave --env out."
         )
+    return _moved(weights, config, arguments.env)
+
+
+def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
+    """An algorithm in another environment, with these weights."""
     config = config.copy(copy_frozen=False).environment(env)
     with wrong_input(f"--env {env}"):
         moved = config.build_algo()
-        moved.set_weights(algo.get_weights())
+        try:
+            moved.set_weights(weights)
+        except BaseException:
+            moved.stop()
+            raise
     return moved
 
 

@@ -34,6 +34,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
     from jaxrl_stack.algorithms.result_names import known_result
 
     stop = None if arguments.stop is None else json_object("--stop", arguments.stop)
+    plateau = None if arguments.plateau is None else json_object("--plateau", arguments.plateau)
     settings = None if arguments.config is None else json_object("--config", arguments.config)
     criteria_from = "--stop"
     arguments.algo = arguments.algo and _in_any_case(arguments.algo)
@@ -59,7 +60,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         raise CliError("--env is missing. Name an environment: --env gymnax/CartPole-v1 (`jaxrl list envs`).")
     with wrong_input():
         config.validate()
-        criteria = StopCriteria(stop or {}, criteria_from)
+        criteria = StopCriteria(stop or {}, criteria_from, plateau=plateau)
         criteria.check_evaluation(config.evaluation_interval, "Add --evaluation-interval 10.")
         criteria.check_names(known_result(config))
     if arguments.num_iterations is not None:
@@ -92,6 +93,29 @@ def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
                     raise ValueError(f"{setting!r} is {present!r}, which has no {inner[0]!r}. Write {setting}=...")
                 value = _with_entry(given_settings(present), inner, value)
             config.update_from_dict({setting: value})
+
+
+def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Of ``--set name=value`` those with several values, ``lr=1e-4,3e-4``, and the others as they are.
+
+    Raises:
+        CliError: If one of them lists values for an entry of a dict.
+    """
+    space, single = {}, []
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        listed = _parsed(f"[{text}]")
+        values = listed if isinstance(listed, list) else [_parsed(part) for part in text.split(",")]
+        if len(values) < 2:
+            single.append(assignment)
+        elif "." in name:
+            setting = name.partition(".")[0]
+            raise CliError(
+                f"--set {assignment}: lists values of an entry; list whole values, {setting}={{...}},{{...}}."
+            )
+        else:
+            space[name] = values
+    return space, single
 
 
 def _with_entry(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:

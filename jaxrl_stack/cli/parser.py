@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from jaxrl_stack.checkpoints.newest import newest_checkpoint
@@ -13,6 +13,7 @@ from jaxrl_stack.cli.new import KINDS
 _EXAMPLES = """\
 examples:
   jaxrl train PPO gymnax/CartPole-v1 --stop '{"env_runners/episode_return_mean": 475}'
+  jaxrl sweep PPO gymnax/CartPole-v1 --set lr=1e-3,3e-3 --seeds 3 --num-iterations 30
   jaxrl evaluate results/RUN --episodes 100
   jaxrl plot results/RUN
   jaxrl video results/RUN
@@ -49,6 +50,16 @@ examples:
 exit codes: 0 stopped by a criterion, 1 failed while training, 2 wrong input, 130 stopped by Ctrl-C
 """
 
+_SWEEP_EXAMPLES = """\
+Every combination of the values is trained with every seed, one run after the other. Where only numbers change, such as
+learning rates, one compiled program serves all runs. The table at the end has the best combination first.
+
+examples:
+  jaxrl sweep PPO gymnax/CartPole-v1 --set lr=1e-3,3e-3 --set entropy_coeff=0,0.01 --seeds 3 --num-iterations 30
+  jaxrl sweep SAC gymnax/Pendulum-v1 --set tau=0.005,0.02 --stop '{"num_env_steps_sampled_lifetime": 20000}' --out a.svg
+  jaxrl plot results/sweep_PPO_gymnax-CartPole-v1_TIME --out curves.png
+"""
+
 _EVALUATE_EXAMPLES = """\
 examples:
   jaxrl evaluate results/RUN
@@ -64,6 +75,7 @@ examples:
   jaxrl plot results/RUN
   jaxrl plot results/* --key learners/default_policy/entropy --x seconds
   jaxrl plot results --out curves.svg
+  jaxrl plot results --key learners/default_policy/vf_loss --yscale log --out loss.png
   jaxrl compare results/PPO_* ~/ray_results/PPO_2026-01-01 --out both.png
 """
 
@@ -125,6 +137,47 @@ def _share(text: str) -> float:
 _positive.__name__, _share.__name__ = "integer", "number"
 
 
+def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
+    """What to say of words that no option takes; of a setting's name, how to change a setting.
+
+    Args:
+        argv: All words of the command.
+        arguments: What was understood of them.
+        unknown: Those that nothing takes.
+    """
+    plain = f"unrecognized arguments: {' '.join(unknown)}"
+    option, sign, value = unknown[0].partition("=")
+    if argv[0] != "train" or not option.startswith("--"):
+        return plain
+    after = argv[argv.index(unknown[0]) + 1 :]
+    value = value if sign else next((word for word in after[:1] if not word.startswith("--")), "VALUE")
+    from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class
+    from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+
+    algo = str(getattr(arguments, "algo", "")).upper()
+    config = get_algorithm_config_class(algo if algo in ALGORITHMS else "PPO")()
+    name = option.removeprefix("--").replace("-", "_")
+    if name in _OTHER_OPTIONS:
+        return f"{option} is no option: write {_OTHER_OPTIONS[name].format(value=value)}"
+    if name in config:
+        return f"{option} is a setting, no option: write --set {name}={value}"
+    if name in DefaultModelConfig.__dataclass_fields__:
+        return f"{option} is a setting of the network, no option: write --set model_config.{name}={value}"
+    hint = config.suggestion(name)
+    return f"{option} is no option.{hint} Settings are changed with --set NAME=VALUE" if hint else plain
+
+
+_OTHER_OPTIONS = {
+    **dict.fromkeys(("env_id", "env_name", "task"), "--env {value}"),
+    **dict.fromkeys(
+        ("total_timesteps", "timesteps", "num_timesteps", "stop_timesteps"),
+        "--stop '{{\"num_env_steps_sampled_lifetime\": {value}}}'",
+    ),
+    "run": "--algo {value}",
+}
+"""Option of other packages' command lines -> what to write."""
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="jaxrl",
@@ -138,6 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     add = functools.partial(commands.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[common])
     _add_train(add)
+    _add_sweep(add)
     _add_evaluate(add)
     _add_pictures(add)
     new = add(
@@ -165,15 +219,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_train(add: Callable[..., _Parser]) -> None:
-    train = add(
-        "train",
-        help="train an algorithm in an environment",
-        usage="jaxrl train ALGO ENV [options]\n       jaxrl train file PATH [options]",
-        description="Trains an algorithm and writes a directory of results, with a checkpoint at the end.",
-        epilog=_TRAIN_EXAMPLES,
-    )
-    what = train.add_argument_group("what to train")
+def _add_experiment(command: _Parser) -> Any:
+    """The options that say what is trained; the group that they are in."""
+    what = command.add_argument_group("what to train")
     names_of = {"algo": _algorithms, "env": _environments}
     # Without a word here, the option's value stays.
     for name, metavar, example in (("algo", "ALGO", "PPO"), ("env", "ENV", "gymnax/CartPole-v1")):
@@ -192,11 +240,38 @@ def _add_train(add: Callable[..., _Parser]) -> None:
         dest="assignments",
         action="append",
         metavar="NAME=VALUE",
-        help="change one setting of those that are used otherwise; again for more (lr=1e-3, env_config.length=3)",
+        help="change one setting of those that are used otherwise; again for more (lr=1e-3, env_config.length=3); "
+        "`jaxrl sweep` takes several values (lr=1e-3,3e-3)",
     )
     _complete(_settings, change)
     what.add_argument("--config", metavar="JSON", help='settings by name: \'{"lr": 0.0003, "gamma": 0.99}\'')
     what.add_argument("--config-file", metavar="PATH", help="experiment in a .py or .json file (also: train file PATH)")
+    return what
+
+
+def _add_until(command: _Parser) -> Any:
+    """The options that say when a run ends; the group that they are in."""
+    until = command.add_argument_group("when to stop")
+    until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
+    until.add_argument(
+        "--num-iterations",
+        "--max-iterations",
+        type=_positive,
+        metavar="N",
+        help="stop after N iterations at the latest",
+    )
+    return until
+
+
+def _add_train(add: Callable[..., _Parser]) -> None:
+    train = add(
+        "train",
+        help="train an algorithm in an environment",
+        usage="jaxrl train ALGO ENV [options]\n       jaxrl train file PATH [options]",
+        description="Trains an algorithm and writes a directory of results, with a checkpoint at the end.",
+        epilog=_TRAIN_EXAMPLES,
+    )
+    what = _add_experiment(train)
     what.add_argument(
         "--restore",
         metavar="CHECKPOINT",
@@ -206,20 +281,23 @@ def _add_train(add: Callable[..., _Parser]) -> None:
     )
     what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
     what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
-    until = train.add_argument_group("when to stop")
-    until.add_argument("--stop", metavar="JSON", help="stop criteria: path in the result → value")
+    until = _add_until(train)
     until.add_argument(
-        "--num-iterations",
-        "--max-iterations",
-        type=_positive,
-        metavar="N",
-        help="stop after N iterations at the latest",
+        "--plateau",
+        metavar="JSON",
+        help='stop when the return has not improved for a while: \'{"patience": 100000, "min_delta": 5}\' in '
+        "environment steps; also metric, mode (max, min) and x (steps, iterations, seconds)",
     )
     results = train.add_argument_group("results")
     results.add_argument(
         "--results-dir", metavar="DIR", help="where to write (default: results/ALGO_ENV_TIME in the working directory)"
     )
     results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too")
+    results.add_argument(
+        "--keep-best",
+        action="store_true",
+        help="keep a checkpoint of the best mean return, too, of evaluations if there are any: DIR/best",
+    )
     results.add_argument(
         "--checkpoint-at-end",
         action=argparse.BooleanOptionalAction,
@@ -231,6 +309,24 @@ def _add_train(add: Callable[..., _Parser]) -> None:
     output.add_argument(
         "--no-progress", action="store_true", help="plain lines instead of the live display (default if not a terminal)"
     )
+
+
+def _add_sweep(add: Callable[..., _Parser]) -> None:
+    sweep = add(
+        "sweep",
+        help="train every combination of some settings",
+        usage="jaxrl sweep ALGO ENV --set NAME=VALUE,VALUE [options]",
+        description="Trains every combination of some settings, each with several seeds.",
+        epilog=_SWEEP_EXAMPLES,
+    )
+    _add_experiment(sweep)
+    sweep.add_argument("--seeds", type=_positive, metavar="N", default=1, help="runs of each combination (default: 1)")
+    _add_until(sweep)
+    sweep.add_argument("--results-dir", metavar="DIR", help="where to write (default: results/sweep_ALGO_ENV_TIME)")
+    sweep.add_argument("--out", metavar="PATH", help="a figure of the curves, .png, .svg or .pdf")
+    sweep.add_argument("--quiet", action="store_true", help="no line for each run")
+    # What else an experiment may be given.
+    sweep.set_defaults(restore=None, seed=None, evaluation_interval=None, plateau=None)
 
 
 def _add_evaluate(add: Callable[..., _Parser]) -> None:
@@ -275,6 +371,19 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
         )
         plot.add_argument("--band", type=_share, metavar="P", default=0.95, help="its confidence (default: 0.95)")
         plot.add_argument("--out", metavar="PATH", help="a figure, .png, .svg or .pdf")
+        plot.add_argument(
+            "--ylim",
+            nargs=2,
+            type=float,
+            metavar=("LOW", "HIGH"),
+            help="ends of the figure's y axis (default: curves')",
+        )
+        for axis in ("x", "y"):
+            plot.add_argument(
+                f"--{axis}scale",
+                choices=("linear", "log", "symlog"),
+                help=f"the figure's {axis} axis (default: linear)",
+            )
 
     video = add(
         "video",

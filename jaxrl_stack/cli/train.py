@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         CliError: If an option, a setting or a file is wrong.
     """
     config, criteria, origin = experiment(arguments)
-    directory = _results_directory(arguments, config)
+    directory = results_directory(arguments, config)
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
     display.header(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
-    config.reporting(results_dir=str(directory))
+    config.reporting(results_dir=str(directory), keep_best=arguments.keep_best or config.keep_best)
     with _made(directory, arguments.words, algo_name(config)), display:
         with wrong_input():
             algo = config.build_algo()
@@ -56,14 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 130 if is_interrupted else 0
 
 
-def _results_directory(arguments: argparse.Namespace, config: AlgorithmConfig) -> pathlib.Path:
-    """A directory that is not there yet, or is empty."""
+def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
+    """A directory that is not there yet, or is empty; `prefix` begins the name of one that is not named."""
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise CliError(f"--results-dir {directory}: exists and is not empty. Name a new directory.")
         return directory
-    name = re.sub(r"[^\w.-]+", "-", f"{algo_name(config)}_{env_name(config.env)}")
+    name = re.sub(r"[^\w.-]+", "-", f"{prefix}{algo_name(config)}_{env_name(config.env)}")
     stem = f"{name}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     directory, number = pathlib.Path("results", stem), 1
     while directory.exists():

@@ -11,14 +11,18 @@ if TYPE_CHECKING:
     from jaxrl_stack.runs.plots import compare, plot_runs
     from jaxrl_stack.runs.report import write_report
     from jaxrl_stack.runs.seeds import run_seeds
+    from jaxrl_stack.runs.stop import Plateau
+    from jaxrl_stack.runs.sweep import run_sweep
 
-__all__ = ["History", "compare", "plot_runs", "run_seeds", "write_report"]
+__all__ = ["History", "Plateau", "compare", "plot_runs", "run_seeds", "run_sweep", "write_report"]
 
 _MODULES = {
     "history": ("History",),
     "plots": ("compare", "plot_runs"),
     "report": ("write_report",),
     "seeds": ("run_seeds",),
+    "stop": ("Plateau",),
+    "sweep": ("run_sweep",),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -47,10 +47,14 @@ class Numbers:
         history: The run.
         settings: Its config as plain values; what is not there counts as unknown.
         module: Whose metrics are meant by names of learner metrics.
+        has_reached_goal: Whether the run was stopped by what it was trained for.
     """
 
-    def __init__(self, history: History, settings: Mapping[str, Any], module: str):
+    def __init__(
+        self, history: History, settings: Mapping[str, Any], module: str, *, has_reached_goal: bool = False
+    ) -> None:
         self.history, self.settings, self.module = history, settings, module
+        self.has_reached_goal = has_reached_goal
 
     def column(self, name: str) -> str:
         """The column of a name: itself, or that of the module's metric."""
@@ -170,7 +174,8 @@ def collapsed(numbers: Numbers) -> Said:
 def not_learning(numbers: Numbers) -> Said:
     """The return is where it was, within its own noise."""
     returns = numbers.known(RETURN)
-    if len(returns) < 4 * _MIN_ITERATIONS:
+    # What was learned and lost has moved.
+    if len(returns) < 4 * _MIN_ITERATIONS or collapsed(numbers) is not None:
         return None
     first, last = numbers.early(RETURN), numbers.late(RETURN)
     ends = (returns[: _share(len(returns))], returns[-_share(len(returns)) :])
@@ -375,7 +380,7 @@ def host_bound(numbers: Numbers) -> Said:
 def still_rising(numbers: Numbers) -> Said:
     """The last fifth is better than all before."""
     returns = numbers.known(RETURN)
-    if len(returns) < 2 * _MIN_ITERATIONS:
+    if len(returns) < 2 * _MIN_ITERATIONS or numbers.has_reached_goal:
         return None
     late = returns[-_share(len(returns)) :]
     before = returns[: len(returns) - len(late)]
@@ -388,12 +393,15 @@ def still_rising(numbers: Numbers) -> Said:
     )
 
 
-def diagnoses(history: History, settings: Mapping[str, Any] | None = None) -> list[Finding]:
+def diagnoses(
+    history: History, settings: Mapping[str, Any] | None = None, *, has_reached_goal: bool = False
+) -> list[Finding]:
     """What the numbers of a run say.
 
     Args:
         history: The table of its iterations; rules whose numbers it lacks say nothing.
         settings: Its config as plain values, such as ``config.to_dict()``.
+        has_reached_goal: Whether the run was stopped by what it was trained for; see `Run.has_reached_goal`.
 
     Returns:
         What was found, most important first; each once, for the first module of which it is true.
@@ -403,7 +411,7 @@ def diagnoses(history: History, settings: Mapping[str, Any] | None = None) -> li
     found: dict[str, Finding] = {}
     for rule in RULES:
         for module in [name for name in modules if name != "__all_modules__"] or [""]:
-            finding = rule(Numbers(history, settings or {}, module))
+            finding = rule(Numbers(history, settings or {}, module, has_reached_goal=has_reached_goal))
             if finding is not None and finding.title not in found:
                 several = f" ({module})" if len(modules) > 2 and any(prefix in name for name in finding.columns) else ""
                 found[finding.title] = dataclasses.replace(finding, title=f"{finding.title}{several}")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
+from jaxrl_stack.runs.axes import AxisOptions, check_axis_options, robust_limits
 from jaxrl_stack.runs.curves import Band
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.utils.optional_packages import optional_import
@@ -28,6 +32,10 @@ _FORMATS = (".png", ".svg", ".pdf")
 _SVG_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "jaxrl_stack"}
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _MAX_FAINT_CURVES = 30
+_OUTSIDE = "values outside"
+"""What marks the note about values that the limits leave out."""
+_curves_in: weakref.WeakKeyDictionary[Any, list[np.ndarray]] = weakref.WeakKeyDictionary()
+"""Axes -> the values of the runs that were drawn into them."""
 
 
 class RunFigure(_figure.Figure):
@@ -94,6 +102,7 @@ def draw(
     has_legend: bool = True,
     width: float = 6.4,
     height: float = 3.8,
+    **options: Unpack[AxisOptions],
 ) -> Any:
     """A figure of some bands, each in a colour of its own.
 
@@ -108,49 +117,80 @@ def draw(
             the curves that are there; None for a figure of its own.
         has_legend: Whether the bands are named below a `RunFigure`.
         width, height: Of that, in inches.
+        **options: Limits and scales of the axes. Without ``ylim``, single values far away from all others do not
+            stretch the y axis: a note says how many are outside.
 
     Returns:
         The `RunFigure`; the figure of `ax` if that is given.
 
     Raises:
-        ValueError: If `path` has another end.
+        TypeError: If there is no such option.
+        ValueError: If `path` has another end, or an option cannot be.
     """
     target = None if path is None else checked_figure_path(path)
+    check_axis_options(options)
     figure = ax.figure if ax is not None else RunFigure(figsize=(width, height), layout="constrained")
     axes: Axes = ax if ax is not None else figure.subplots()
-    num_before = sum(not str(line.get_label()).startswith("_") for line in axes.lines)
+    _draw_bands(axes, bands)
+    _dress(axes, x_label, y_label, title, options)
+    limits = options.get("ylim")
+    if limits is not None:
+        axes.set_ylim(*limits)
+    elif axes.get_yscale() == "linear":
+        _limit_to_curves(axes, bands)
+    if has_legend and isinstance(figure, RunFigure):
+        _add_legend(figure, axes)
+    if target is not None:
+        _save(figure, target)
+    return figure
+
+
+def _draw_bands(axes: Axes, bands: Sequence[Band]) -> None:
+    num_before = len(_labels(axes))
     for place, band in enumerate(bands, num_before):
         color, style = _COLORS[place % len(_COLORS)], _STYLES[place // len(_COLORS) % len(_STYLES)]
         if len(bands) == 1 and 1 < len(band.curves) <= _MAX_FAINT_CURVES:
             for curve in band.curves:
                 axes.plot(curve.x, curve.y, color=color, linewidth=0.6, alpha=0.3)
         marker = "o" if len(band.x) == 1 else None
-        axes.plot(band.x, band.middle, color=color, linestyle=style, marker=marker, label=band.label, linewidth=1.8)
+        # matplotlib leaves out labels that begin with "_".
+        label = f" {band.label}" if band.label.startswith("_") else band.label
+        axes.plot(band.x, band.middle, color=color, linestyle=style, marker=marker, label=label, linewidth=1.8)
         if len(band.curves) > 1:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
-    _dress(axes, x_label, y_label, title)
-    if has_legend and isinstance(figure, RunFigure):
-        # Below the axes: it never hides a curve, however many there are.
-        labels = [str(line.get_label()) for line in axes.lines if not str(line.get_label()).startswith("_")]
-        longest = max(map(len, labels), default=0)
-        columns = max(1, min(len(labels), 72 // (longest + 6)))
-        figure.legends.clear()
-        figure.legend(loc="outside lower center", frameon=False, fontsize=9.5, ncols=columns)
-    if target is not None:
-        _save(figure, target)
-    return figure
 
 
-def _dress(axes: Axes, x_label: str, y_label: str, title: str | None) -> None:
-    axes.set_xlabel(x_label, fontsize=11)
-    axes.set_ylabel(y_label, fontsize=11)
+def _labels(axes: Axes) -> list[str]:
+    labels = (str(line.get_label()) for line in axes.lines)
+    return [label for label in labels if not label.startswith("_")]
+
+
+def _add_legend(figure: RunFigure, axes: Axes) -> None:
+    """Below the axes: it never hides a curve, however many there are."""
+    labels = _labels(axes)
+    columns = max(1, min(len(labels), 72 // (max(map(len, labels), default=0) + 6)))
+    figure.legends.clear()
+    legend = figure.legend(loc="outside lower center", frameon=False, fontsize=9.5, ncols=columns)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: AxisOptions) -> None:
+    # Names of runs and numbers are text: "$" begins no formula.
+    axes.set_xlabel(x_label, fontsize=11, parse_math=False)
+    axes.set_ylabel(y_label, fontsize=11, parse_math=False)
     if title is not None:
-        axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold")
+        axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold", parse_math=False)
     axes.tick_params(labelsize=10, length=3, color="#888888")
-    axes.xaxis.set_major_formatter(_ticker.FuncFormatter(lambda value, place: number_text(value)))
-    axes.xaxis.set_major_locator(_ticker.MaxNLocator(6))
-    axes.yaxis.set_major_locator(_ticker.MaxNLocator(6))
-    axes.yaxis.set_major_formatter(_ticker.FuncFormatter(lambda value, place: number_text(value)))
+    for axis, name, place in ((axes.xaxis, "xscale", 0), (axes.yaxis, "yscale", 1)):
+        scale = options.get(name)
+        if scale == "log" and not any((np.asarray(line.get_xydata())[:, place] > 0.0).any() for line in axes.lines):
+            raise ValueError(f"{name}='log' draws what is above 0, and nothing here is; {name}='symlog' draws all.")
+        if scale is not None:
+            (axes.set_xscale if name == "xscale" else axes.set_yscale)(scale)
+        if axis.get_scale() == "linear":
+            axis.set_major_locator(_ticker.MaxNLocator(6))
+        axis.set_major_formatter(_ticker.FuncFormatter(lambda value, place: number_text(value)))
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -158,3 +198,70 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None) -> None:
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#888888")
     axes.margins(x=0.01)
+
+
+def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
+    """Leave single values far away from all others outside, and say so; limits of the user's own stay."""
+    curves = _curves_in.setdefault(axes, [])
+    curves += [curve.y for band in bands for curve in band.curves]
+    for note in [text for text in axes.texts if text.get_gid() == _OUTSIDE]:
+        # Of the curves that were there before.
+        note.remove()
+        axes.set_autoscaley_on(True)
+    limits = robust_limits(curves) if axes.get_autoscaley_on() else None
+    if limits is None:
+        return
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, limits.low), min(high, limits.high))
+    num_outside, far = len(limits.outside), limits.outside[np.argmax(np.abs(limits.outside))]
+    text = f"{num_outside} value{'s' * (num_outside > 1)} outside, to {number_text(float(far))}"
+    place = {"xy": (1.0, 1.0), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+    axes.annotate(text, **place, fontsize=8, color="#666666", gid=_OUTSIDE)
+
+
+def draw_heat_map(
+    values: np.ndarray,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    row_label: str,
+    column_label: str,
+    value_label: str,
+    title: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> RunFigure:
+    """A table of numbers as colours, with the numbers in it.
+
+    Args:
+        values: ``float64[rows, columns]``; NaN is left white.
+        rows, columns: What the rows and columns are called.
+        row_label, column_label: What they are: at the y axis, and below the x axis.
+        value_label: What the numbers are.
+        title: Above it.
+        path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+
+    Raises:
+        ValueError: If `path` has another end.
+    """
+    target = None if path is None else checked_figure_path(path)
+    size = (max(4.0, 1.9 + 0.8 * len(columns)), max(2.6, 1.4 + 0.5 * len(rows)))
+    figure = RunFigure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, cmap="viridis", aspect="auto", origin="lower")
+    axes.set_xticks(range(len(columns)), columns, parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, parse_math=False)
+    axes.set_xlabel(column_label, fontsize=11, parse_math=False)
+    axes.set_ylabel(row_label, fontsize=11, parse_math=False)
+    if title is not None:
+        axes.set_title(title, fontsize=11.5, loc="left", fontweight="bold", parse_math=False)
+    axes.tick_params(labelsize=10, length=0)
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            # White on the dark half of the colours.
+            color = "white" if float(image.norm(value)) < 0.6 else "black"
+            axes.text(column, row, number_text(float(value)), ha="center", va="center", color=color, fontsize=10)
+    bar = figure.colorbar(image, ax=axes, format=_ticker.FuncFormatter(lambda value, place: number_text(value)))
+    bar.set_label(value_label, fontsize=10, parse_math=False)
+    if target is not None:
+        _save(figure, target)
+    return figure

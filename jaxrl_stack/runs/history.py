@@ -11,12 +11,14 @@ import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import jax
 import numpy as np
 
+from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import RETURN, STEPS, Curve, aggregated, axis_label, key_label, x_axis
+from jaxrl_stack.runs.packed_rows import BLOCK_ROWS, packed, unpacked
 from jaxrl_stack.runs.terminal import sparkline
 from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import NOT_NUMBERS, get_nested
@@ -42,6 +44,8 @@ class History:
         self._cells: dict[str, array.array[float]] = {}
         # Of the names in it, those that were a number once.
         self._known: set[str] = set()
+        # Whole blocks of rows, packed, and how many columns there were: they do not change any more.
+        self._packed: list[tuple[np.ndarray, int]] = []
 
     def append(self, result: Mapping[str, Any]) -> None:
         """Add an iteration.
@@ -87,6 +91,10 @@ class History:
         Raises:
             KeyError: If no iteration did; the message names columns that look alike.
         """
+        if not self._num_rows:
+            raise KeyError(
+                f"There is no {name!r} yet: the first train() fills the table; the mean return is {RETURN!r}."
+            )
         if name not in self:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
         return np.array(self._cells[name])
@@ -144,6 +152,7 @@ class History:
         ax: Any = None,
         title: str | None = None,
         label: str | None = None,
+        **options: Unpack[AxisOptions],
     ) -> Any:
         """A figure of a column.
 
@@ -153,6 +162,7 @@ class History:
             ax: matplotlib axes to draw into; None for a figure of its own.
             title: Above it.
             label: What a legend calls the curve; None for the column's name.
+            **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
         Returns:
             The figure, which notebooks show.
@@ -160,12 +170,13 @@ class History:
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
             KeyError: If there is no such column.
-            ValueError: If it has no numbers to draw, or `path` another end.
+            TypeError: If there is no such option.
+            ValueError: If it has no numbers to draw, `path` another end, or an option cannot be.
         """
         from jaxrl_stack.runs.figures import draw
 
         band = aggregated([self.curve(key, x)], key if label is None else label)
-        return draw([band], x_label=axis_label(x), y_label=key_label(key), title=title, path=path, ax=ax)
+        return draw([band], x_label=axis_label(x), y_label=key_label(key), title=title, path=path, ax=ax, **options)
 
     def sparkline(self, key: str = RETURN, width: int = 40) -> str:
         """A column as one line of small bars: ``▁▂▃▅▇█``; blanks where it is not known.
@@ -182,21 +193,45 @@ class History:
     # -------------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
-        """``{"columns": names, "cells": float64[iterations, columns]}``, for checkpoints."""
-        return {"columns": self.columns, "cells": self._table()}
+        """All cells for checkpoints, packed without loss, a seventh of their size in memory.
+
+        Returns:
+            "columns": names; "num_rows": iterations; "blocks": list of uint8 ``[bytes]``, see `packed_rows`; "widths":
+            how many columns there were in each block.
+        """
+        blocks = list(self._packed)
+        for start in range(len(blocks) * BLOCK_ROWS, self._num_rows, BLOCK_ROWS):
+            cells = [column[start : start + BLOCK_ROWS] for column in self._cells.values()]
+            size = min(BLOCK_ROWS, self._num_rows - start)
+            blocks.append((packed(np.array(cells, np.float64).reshape(len(cells), size)), len(cells)))
+        self._packed = blocks[: self._num_rows // BLOCK_ROWS]
+        return {
+            "columns": list(self._cells),
+            "num_rows": self._num_rows,
+            "blocks": [block for block, _ in blocks],
+            "widths": [width for _, width in blocks],
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned.
+        """Take over what `get_state` returned, or a table: ``{"columns": names, "cells": [iterations, columns]}``.
 
         Raises:
-            ValueError: If there is not a name for each column.
+            ValueError: If there is not a name for each column, or the state is damaged.
         """
-        columns, cells = list(state["columns"]), np.array(state["cells"], np.float64)
-        if cells.ndim != 2 or cells.shape[1] != len(columns) or len(set(columns)) != len(columns):
-            raise ValueError(f"A history of {len(columns)} columns cannot have cells of shape {cells.shape}.")
-        self._num_rows = len(cells)
-        self._cells = {name: array.array("d", column.tobytes()) for name, column in zip(columns, cells.T, strict=True)}
-        self._known = {name for name, column in zip(columns, cells.T, strict=True) if not np.isnan(column).all()}
+        columns = list(state["columns"])
+        if "cells" in state:  # of files, and of checkpoints of before cells were packed
+            cells = np.array(state["cells"], np.float64)
+            table, blocks = cells.T, []
+        else:
+            widths, num_rows = [int(width) for width in state["widths"]], int(state["num_rows"])
+            table = unpacked(state["blocks"], widths, len(columns), num_rows)
+            blocks = list(zip(map(np.asarray, state["blocks"]), widths, strict=True))
+        if table.ndim != 2 or len(table) != len(columns) or len(set(columns)) != len(columns):
+            raise ValueError(f"A history of {len(columns)} columns cannot have cells of shape {table.shape[::-1]}.")
+        self._num_rows = table.shape[1]
+        self._cells = {name: array.array("d", column.tobytes()) for name, column in zip(columns, table, strict=True)}
+        self._known = {name for name, column in zip(columns, table, strict=True) if not np.isnan(column).all()}
+        self._packed = blocks[: self._num_rows // BLOCK_ROWS]
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.runs.best import Best
 from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.statistics import RunStatistics, counted, duration, return_text
-from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.runs.stop import StopCriteria, StopReason
 from jaxrl_stack.utils.devices import of_first_process
 
 if TYPE_CHECKING:
@@ -35,11 +36,13 @@ class Outcome:
         result: The last result.
         statistics: Sums over the run.
         reason: The criterion that ended it, in words, or "Ctrl-C".
+        best: The best state of which a checkpoint is kept; None if none is.
     """
 
     result: Result
     statistics: RunStatistics
     reason: str
+    best: Best | None = None
 
     @property
     def is_interrupted(self) -> bool:
@@ -62,6 +65,7 @@ class Outcome:
             f"return {return_text(done.episode_return)}; {duration(done.steady_seconds)} at "
             f"{done.steps_per_second_overall:,.0f} steps/s, and {duration(done.compile_seconds)} of compiling",
             *files,
+            *([f"Best:       {self.best}"] if self.best is not None and self.best.path is not None else []),
         ]
 
 
@@ -104,8 +108,9 @@ def learn(
                     after_iteration(reason)
                 display.iteration(result, statistics, is_last=bool(reason))
                 if reason:
-                    outcome = Outcome(result, statistics, reason)
-                    algo.output.log("\n".join(outcome.lines()))
+                    outcome = Outcome(result, statistics, reason, algo.best)
+                    why = algo.stop_reason or StopReason(reason, is_goal=False)
+                    algo.output.note_end(why, "\n".join(outcome.lines()))
                     return outcome
     except BaseException as error:
         algo.output.log("".join(traceback.format_exception(error)))

@@ -58,7 +58,8 @@ class NotebookDisplay(Silence):
             return
         self._drawn_at = now
         elapsed = duration(now - self._started)
-        end = f"{elapsed} in all" if is_last else f"{elapsed}, ETA {eta_text(self._criteria, result, statistics)}"
+        times = [elapsed, eta_text(self._criteria, result, statistics)]
+        end = f"{elapsed} in all" if is_last else ", ".join(filter(None, times))
         if self._is_stopping and not is_last:
             end += ", stopping after this iteration"
         fraction = self._criteria.fraction(result, statistics.before)

@@ -13,9 +13,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jaxrl_stack
+
+if TYPE_CHECKING:
+    from jaxrl_stack.runs.stop import StopReason
 
 ORIGIN_FILE = "run.json"
 _PACKAGE = Path(jaxrl_stack.__file__).parent
@@ -37,6 +40,17 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
+    """What `run_origin` does not know of a run that starts: ``stopped``, by what, and whether that is its goal."""
+    return {} if reason is None else {"stopped": {"reason": str(reason), "is_goal": reason.is_goal}}
+
+
+def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
+    """Add `how_it_ended` to ``run.json`` in a run's directory."""
+    text = json.dumps({**read_origin(directory), **how_it_ended(reason)}, indent=2)
+    Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_stack.runs.history import RESULT_FILE, numbers_of
-from jaxrl_stack.runs.origin import ORIGIN_FILE, write_origin
+from jaxrl_stack.runs.origin import ORIGIN_FILE, write_end, write_origin
+from jaxrl_stack.runs.stop import StopReason
 from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
 from jaxrl_stack.runs.writers import ResultWriter, as_json
 
@@ -102,6 +103,12 @@ class RunOutput:
         """Add a text to the log file, and to nothing else; there is none before the first result."""
         if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
+
+    def note_end(self, reason: StopReason, text: str) -> None:
+        """Write down how a run has ended: why into ``run.json``, a text about it into the log file."""
+        if self.directory is not None:
+            write_end(self.directory, reason)
+        self.log(text)
 
     def close(self) -> None:
         """Close the files, and end the runs in trackers. A result after it goes to a new run."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
+from jaxrl_stack.runs.axes import AxisOptions
 from jaxrl_stack.runs.curves import (
     RETURN,
     STEPS,
@@ -20,8 +21,8 @@ from jaxrl_stack.runs.curves import (
     key_label,
     statistic_of,
 )
-from jaxrl_stack.runs.run import Run, Runs, as_runs, grouped
-from jaxrl_stack.runs.terminal import number_text, text_plot
+from jaxrl_stack.runs.run import Run, Runs, as_runs, common_title, grouped
+from jaxrl_stack.runs.terminal import number_text, table_text, text_plot
 
 
 def bands_of(
@@ -69,6 +70,7 @@ def plot_runs(
     aggregate: str = "iqm",
     band: float = 0.95,
     title: str | None = None,
+    **options: Unpack[AxisOptions],
 ) -> Any:
     """A figure of runs: a line for each, or for each group of seeds with a band around it.
 
@@ -76,7 +78,8 @@ def plot_runs(
         runs: Folders of runs or of many, and tables (see `find_runs`); or what has been read.
         key, x, aggregate, band: As of `bands_of`.
         out: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
-        title: Above it.
+        title: Above it; None for what all groups have in common, where there are several.
+        **options: ``ylim=(low, high)``, ``xscale``, ``yscale``: see `AxisOptions`.
 
     Returns:
         A `RunFigure`, which notebooks show.
@@ -85,14 +88,17 @@ def plot_runs(
         ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
         FileNotFoundError: If there is no run at one of the paths.
         KeyError: If none of the runs has such a number.
-        ValueError: If a file is damaged, no numbers can be drawn, or `out` ends in something else.
+        TypeError: If there is no such option.
+        ValueError: If a file is damaged, no numbers can be drawn, an option cannot be, or `out` ends in something else.
     """
     from jaxrl_stack.runs.figures import checked_figure_path, draw
 
     if out is not None:
         checked_figure_path(out)
-    bands = bands_of(as_runs(runs), key, x, aggregate=aggregate, band=band)
-    return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=title, path=out)
+    known = as_runs(runs)
+    bands = bands_of(known, key, x, aggregate=aggregate, band=band)
+    above = common_title(known) if title is None else title
+    return draw(bands, x_label=axis_label(x), y_label=key_label(key), title=above, path=out, **options)
 
 
 def runs_as_text(
@@ -110,24 +116,44 @@ def runs_as_text(
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Ending:
     """Where a group of runs ended.
 
     Attributes:
-        label: What they are.
-        num_runs: Seeds.
-        last: Aggregate over runs of the mean over the last tenth of each curve; `low` and `high` are its interval.
+        last: Aggregate over runs of the mean over the last tenth of each curve.
+        low, high: Its interval; `last` itself for one run.
         area: Aggregate of the mean over the whole curve: who learned sooner has more.
         x: Where the shortest of them ended.
     """
 
-    label: str
-    num_runs: int
     last: float
     low: float
     high: float
     area: float
     x: float
+
+    def cells(self, num_runs: int) -> list[str]:
+        """The cells of `ending_header` for a group of so many runs."""
+        interval = f"{number_text(self.low)} … {number_text(self.high)}" if num_runs > 1 else "–"
+        return [str(num_runs), number_text(self.last), interval, number_text(self.area), number_text(self.x)]
+
+
+def ending_header(x: str) -> list[str]:
+    """What `Ending.cells` are called in tables, of curves over this axis."""
+    return ["seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison(Ending):
+    """Where one of several groups of runs ended.
+
+    Attributes:
+        label: What they are.
+        num_runs: Seeds.
+    """
+
+    label: str
+    num_runs: int
 
 
 def compare(
@@ -146,32 +172,14 @@ def compare(
         last, area = statistic(ends, axis=0).tolist()
         low, high = bootstrap_interval(ends[:, :1], statistic, confidence=band) if len(curves) > 1 else (last, last)
         end = float(min(curve.x[-1] for curve in curves))
-        rows.append(Comparison(one.label, len(curves), last, float(np.max(low)), float(np.max(high)), area, end))
+        bounds = float(np.max(low)), float(np.max(high))
+        rows.append(Comparison(last, *bounds, area, end, label=one.label, num_runs=len(curves)))
     return sorted(rows, key=lambda row: -row.last)
 
 
 def comparison_text(rows: Sequence[Comparison], x: str = STEPS) -> str:
     """What `compare` returns as a table for terminals."""
-    header = ["run", "seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
-    cells = [
-        [
-            row.label,
-            str(row.num_runs),
-            number_text(row.last),
-            f"{number_text(row.low)} … {number_text(row.high)}" if row.num_runs > 1 else "–",
-            number_text(row.area),
-            number_text(row.x),
-        ]
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    lines = [
-        "  ".join(
-            [f"{row[0]:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in (header, *cells)
-    ]
-    return "\n".join(lines)
+    return table_text(["run", *ending_header(x)], [[row.label, *row.cells(row.num_runs)] for row in rows])
 
 
 def _mean_from(curve: Curve, share: float) -> float:

@@ -28,11 +28,11 @@ _SPARKS = 60
 
 
 def eta_text(criteria: StopCriteria, result: Mapping[str, Any], statistics: RunStatistics) -> str:
-    """When the run ends: "12.0 s", "12.0 s at most" if a return may end it earlier, or "unknown"."""
+    """When the run ends: "ETA 12.0 s", "ETA 12.0 s at most" if a return may end it earlier; empty if unknown."""
     seconds, is_bound = criteria.eta(result, statistics.before, statistics.steady_seconds)
     if seconds is None:
-        return "unknown"
-    return duration(seconds) + (" at most" if is_bound else "")
+        return ""
+    return f"ETA {duration(seconds)}" + (" at most" if is_bound else "")
 
 
 class Silence:
@@ -93,8 +93,8 @@ class PlainLines(Silence):
         )
         if not math.isnan(statistics.evaluation_return):
             line += f"evaluation {return_text(statistics.evaluation_return):>9}  "
-        eta = eta_text(self._criteria, result, statistics)
-        print(f"{line}compile {statistics.compile_seconds:.1f} s  ETA {eta}", flush=True)
+        end = [f"compile {statistics.compile_seconds:.1f} s", eta_text(self._criteria, result, statistics)]
+        print(line + "  ".join(filter(None, end)), flush=True)
 
 
 def seconds_between_lines(elapsed: float) -> float:
@@ -150,8 +150,8 @@ class LiveDisplay(Silence):
             result, statistics = self._latest
             fraction = self._criteria.fraction(result, statistics.before)
             bar = ProgressBar(total=None if fraction is None else 1.0, completed=fraction or 0.0, width=30)
-            eta = eta_text(self._criteria, result, statistics)
-            line.add_row(self._spinner, bar, Text(f"{duration(elapsed)}, ETA {eta}"))
+            times = [duration(elapsed), eta_text(self._criteria, result, statistics)]
+            line.add_row(self._spinner, bar, Text(", ".join(filter(None, times))))
             lines = [line, Text("  " + " · ".join(numbers_text(statistics)))]
             if self._history is not None and RETURN in self._history:
                 lines.append(Text(f"  {self._history.sparkline(width=_SPARKS)}"))

@@ -139,7 +139,10 @@ def _summary(runs: Sequence[Run], x: str, aggregate: str) -> str:
     items = "".join(
         f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in tiles.items()
     )
-    when = " · ".join(str(origin[name]) for name in ("started", "hostname") if origin.get(name))
+    known = [str(origin[name]) for name in ("started", "hostname") if origin.get(name)]
+    if isinstance(origin.get("stopped"), Mapping):
+        known.append(f"stopped: {origin['stopped'].get('reason')}")
+    when = " · ".join(known)
     return f'<p class="when">{html.escape(when)}</p>\n<div class="tiles">{items}</div>'
 
 
@@ -206,7 +209,7 @@ def _findings(runs: Sequence[Run]) -> str:
     """What the rules say of the runs; in the words of the first of which it is true."""
     by_title: dict[str, list[Finding]] = {}
     for run in runs:
-        for one in diagnoses(run.history, run.settings):
+        for one in diagnoses(run.history, run.settings, has_reached_goal=run.has_reached_goal):
             by_title.setdefault(one.title, []).append(one)
     if not by_title:
         return "<p>None of the rules found anything to say.</p>"

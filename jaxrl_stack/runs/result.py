@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import math
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_stack.utils.results import MODULE, ROOT, nested_leaves
+import jax
+
+from jaxrl_stack.utils.results import MODULE, ROOT, nested_leaves, no_key
 
 MAX_LINES = 12
 _MAX_OF_MODULES = 5
@@ -16,11 +18,48 @@ _LOSSES = ("policy_loss", "vf_loss", "vf_explained_var", "entropy", "mean_kl_los
 _NOT_SHOWN = frozenset(MODULE) | {"num_module_steps_trained_lifetime_throughput", "total_loss"}
 
 
+class ResultPart(dict[str, Any]):
+    """What a result has below one of its keys: a dict that says how to read what it does not have.
+
+    To JAX it is a pytree like any dict, which comes out of ``jax.tree.map`` as a plain one.
+
+    Args:
+        parent: The key.
+    """
+
+    def __init__(self, parent: str):
+        super().__init__()
+        self.parent = parent
+
+    def __missing__(self, key: Any) -> Any:
+        raise KeyError(no_key(key, self, self.parent))
+
+    def __reduce__(self) -> Any:
+        # As a plain dict: what is stored or sent is read by others.
+        return dict, (dict(self),)
+
+
+def _flattened(part: ResultPart) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+    names = tuple(sorted(part))
+    return [(jax.tree_util.DictKey(name), part[name]) for name in names], names
+
+
+def _plain(names: tuple[str, ...], values: Iterable[Any]) -> Any:
+    return dict(zip(names, values, strict=True))
+
+
+# JAX takes classes that derive from dict as leaves.
+jax.tree_util.register_pytree_with_keys(ResultPart, _flattened, _plain)
+
+
 class Result(dict[str, Any]):
     """The result of an iteration or of an evaluation: a nested dict in every respect but that it shows itself briefly.
 
     ``print(result)``, and a notebook, show at most a dozen numbers; ``print(dict(result))`` shows all of them.
     """
+
+    def __missing__(self, key: Any) -> Any:
+        raise KeyError(no_key(key, self))
 
     def __repr__(self) -> str:
         lines = self._lines()

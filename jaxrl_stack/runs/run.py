@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.history import TABLES, History
-from jaxrl_stack.runs.origin import read_origin, run_origin
+from jaxrl_stack.runs.origin import how_it_ended, read_origin, run_origin
 from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
 # Settings in which runs of one group may differ: they say nothing about what is learned.
-_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir", "loggers"}
+_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir", "keep_best", "loggers"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +67,8 @@ class Run:
             folder: Where its files are, if it has any.
         """
         kind = type(algorithm).__name__
-        return cls(
-            name or kind, algorithm.history, as_json(algorithm.config.to_dict()), run_origin(algorithm=kind), folder
-        )
+        origin = {**run_origin(algorithm=kind), **how_it_ended(algorithm.stop_reason)}
+        return cls(name or kind, algorithm.history, as_json(algorithm.config.to_dict()), origin, folder)
 
     @property
     def algorithm(self) -> str | None:
@@ -81,6 +80,12 @@ class Run:
         env = re.sub(r"[^\w.-]+", "-", str(self.settings.get("env")))
         found = re.match(rf"(\w+)_{re.escape(env)}(_|$)", self.name)
         return found[1] if found else None
+
+    @property
+    def has_reached_goal(self) -> bool:
+        """Whether it was stopped by what it was trained for, such as a return."""
+        stopped = self.origin.get("stopped")
+        return isinstance(stopped, Mapping) and stopped.get("is_goal") is True
 
     @property
     def title(self) -> str:
@@ -147,28 +152,74 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
         runs: Those of `find_runs`.
 
     Returns:
-        Label -> its runs. A label is the algorithm, the environment, and the settings in which the groups of these
-        differ from each other; a run whose settings are not known is a group of its own.
+        Label -> its runs. A label says what a group differs in from the others: the algorithm, the environment, and
+        the settings that are not the same in all groups of these. One group alone is called by algorithm and
+        environment; a run whose settings are not known is a group of its own, called by its name.
     """
+    groups = _alike(runs)
+    titles = _short_titles([members[0] for members in groups])
+    by_title: dict[str, list[list[Run]]] = {}
+    for members in groups:
+        by_title.setdefault(members[0].title, []).append(members)
+    labelled: dict[str, list[Run]] = {}
+    for title, alike in by_title.items():
+        settings = [_entries(members[0].settings) for members in alike]
+        differing = _names_of(settings_that_differ(settings))
+        for members, own in zip(alike, settings, strict=True):
+            parts = [f"{name}={value_text(own[path])}" for path, name in differing.items() if path in own]
+            label = ", ".join(filter(None, [titles[title], " ".join(parts)])) or title
+            # Runs of the same name and unknown settings.
+            number = 1 + sum(known == label or known.startswith(f"{label} (") for known in labelled)
+            labelled[label if number == 1 else f"{label} ({number})"] = members
+    return labelled
+
+
+def common_title(runs: Sequence[Run]) -> str | None:
+    """What the labels of `grouped` leave out: algorithm and environment, if all runs have them in common; None if
+    there is one group, whose label says it."""
+    titles = {run.title for run in runs}
+    return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
+
+
+def _alike(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs with the same settings together, but for those that are not compared."""
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
         compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
         identity = json.dumps([run.algorithm, compared], sort_keys=True) if compared else f"run {number}"
         groups.setdefault(identity, []).append(run)
-    by_title: dict[str, list[list[Run]]] = {}
-    for members in groups.values():
-        by_title.setdefault(members[0].title, []).append(members)
-    labelled: dict[str, list[Run]] = {}
-    for title, alike in by_title.items():
-        differing = settings_that_differ([members[0].settings for members in alike])
-        for members in alike:
-            settings = members[0].settings
-            parts = [f"{name}={_shown(settings[name])}" for name in differing if name in settings]
-            label = f"{title}, {' '.join(parts)}" if parts else title
-            # Runs of the same name and unknown settings.
-            number = 1 + sum(known == label or known.startswith(f"{label} (") for known in labelled)
-            labelled[label if number == 1 else f"{label} ({number})"] = members
-    return labelled
+    return list(groups.values())
+
+
+def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
+    """Title -> what of it differs from the other titles; nothing if there is one, of several groups."""
+    titles = dict.fromkeys(run.title for run in firsts)
+    if len(titles) == 1:
+        return dict.fromkeys(titles, "" if len(firsts) > 1 else firsts[0].title)
+    algorithms = {run.title: run.algorithm for run in firsts}
+    envs = {run.title: run.settings.get("env") for run in firsts}
+    for same, told_apart in ((envs, algorithms), (algorithms, envs)):
+        is_known = all(isinstance(name, str) for name in (*same.values(), *told_apart.values()))
+        if is_known and len(set(same.values())) == 1:
+            return {title: str(name) for title, name in told_apart.items()}
+    return {title: title for title in titles}
+
+
+def _entries(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the entries of dicts one by one: ``model_config.fcnet_hiddens``."""
+    entries: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value and name not in _NOT_COMPARED:
+            entries.update({f"{name}.{inner}": one for inner, one in _entries(value).items()})
+        else:
+            entries[name] = value
+    return entries
+
+
+def _names_of(paths: Sequence[str]) -> dict[str, str]:
+    """Path of an entry -> its last part where that is no other one's, too."""
+    last = [path.rpartition(".")[2] for path in paths]
+    return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -183,6 +234,9 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in differing if not (name.startswith("_") and name[1:] in differing)]
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def value_text(value: Any, max_length: int | None = 40) -> str:
+    """A setting's value in a label: JSON, cut off where it is longer than that."""
+    # JSON has no infinity.
+    plain = repr(value) if isinstance(value, float) else as_json(value)
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    return text if max_length is None or len(text) <= max_length else f"{text[: max_length - 1]}…"

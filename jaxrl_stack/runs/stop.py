@@ -2,20 +2,102 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
+from jaxrl_stack.runs.curves import RETURN, axis_label, x_axis
+from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.results import flatten_result, get_nested, no_number
+from jaxrl_stack.utils.signatures import call_problem
 
 Until = Mapping[Any, Any] | Callable[[Mapping[str, Any]], Any] | int | None
 """Path in the result → value at which to stop, as Tune has it; a function of the result; a number of iterations; None
 for Ctrl-C alone."""
 
 
+_MANY_ITERATIONS = 10_000
+"""So many are hardly meant: other packages count environment steps."""
+
+
 class StopError(ValueError):
     """A stop criterion that cannot be. The message names it and the remedy."""
+
+
+class StopReason(str):
+    """Why a run ends, in words.
+
+    Attributes:
+        is_goal: Whether that is a goal, such as a return, and not only a number of steps, a time, or a plateau.
+    """
+
+    is_goal: bool
+
+    def __new__(cls, text: str, *, is_goal: bool) -> StopReason:
+        reason = super().__new__(cls, text)
+        reason.is_goal = is_goal
+        return reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Plateau:
+    """A stretch without improvement, which ends a run.
+
+    Args:
+        patience: How long a run goes on without an improvement, in units of `x`.
+        min_delta: How much better than the best so far a value has to be, to count as an improvement.
+        metric: Path in the result of the number that is looked at. Iterations in which it is NaN count as none.
+        mode: "max" if higher is better, "min" if lower is.
+        x: What patience is counted in: "steps" (environment steps), "iterations", "seconds", or the path of a number.
+
+    Raises:
+        StopError: If a value cannot be.
+    """
+
+    patience: float
+    min_delta: float = 0.0
+    metric: str = RETURN
+    mode: Literal["max", "min"] = "max"
+    x: str = "steps"
+
+    def __post_init__(self) -> None:
+        for name, value, is_right, what in (
+            ("patience", self.patience, _is_number(self.patience) and self.patience > 0, "a number above 0"),
+            ("min_delta", self.min_delta, _is_number(self.min_delta) and self.min_delta >= 0, "a number of at least 0"),
+            ("metric", self.metric, isinstance(self.metric, str), f"a path in the result, such as {RETURN!r}"),
+            ("mode", self.mode, self.mode in ("max", "min"), "'max' or 'min'"),
+            ("x", self.x, isinstance(self.x, str), "'steps', 'iterations', 'seconds' or a path in the result"),
+        ):
+            if not is_right:
+                raise StopError(f"plateau: {name}={value!r} must be {what}.")
+
+    @classmethod
+    def of(cls, value: Any) -> Plateau | None:
+        """A plateau as it is or as a dict of its arguments; None of None.
+
+        Raises:
+            StopError: If it is neither, or an argument is unknown or missing.
+        """
+        if value is None or isinstance(value, cls):
+            return value
+        names = [field.name for field in dataclasses.fields(cls)]
+        unknown = [name for name in value if name not in names] if isinstance(value, Mapping) else [None]
+        if unknown or "patience" not in value:
+            raise StopError(
+                f"plateau={value!r}: must be a Plateau or a dict of {', '.join(names)}, of which patience is needed: "
+                f'{{"patience": 100000, "min_delta": 1.0}}.'
+            )
+        return cls(**value)
+
+    def __str__(self) -> str:
+        more = f" by {self.min_delta:g}" if self.min_delta else ""
+        return f"{self.metric} has not improved{more} over {self.patience:,.10g} {axis_label(self.x)}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class StopCriteria:
@@ -26,21 +108,42 @@ class StopCriteria:
             of the result that says whether to stop; a number of iterations, counted from `iteration`; None for none.
         source: What they were given as, for messages.
         iteration: Iterations so far.
+        plateau: Ends it, too, if nothing has improved for a while; counted from the first result that is asked about.
 
     Raises:
         StopError: If it is none of these, or a value is no number.
     """
 
-    def __init__(self, until: Until, source: str = "until", *, iteration: int = 0):
+    def __init__(
+        self,
+        until: Until,
+        source: str = "until",
+        *,
+        iteration: int = 0,
+        plateau: Plateau | Mapping[str, Any] | None = None,
+    ):
         self.source = source
+        self.plateau = Plateau.of(plateau)
+        self._best: tuple[float, float] | None = None  # the best value of the plateau's metric, and where it was
         self.targets: dict[str, float] = {}
         self.function = until if callable(until) else None
         if isinstance(until, int) and not isinstance(until, bool):
+            if until >= _MANY_ITERATIONS:
+                notice_once(
+                    f"{source}={until}: that many iterations, not environment steps. For those write "
+                    f"{source}={{'num_env_steps_sampled_lifetime': {until}}}."
+                )
             until = {"training_iteration": iteration + until}
         if not (until is None or callable(until) or isinstance(until, Mapping)):
             raise StopError(
                 f"{source}={until!r}: must be a dict of path in the result → value, a number of iterations, or a "
                 f'function of the result: {source}={{"env_runners/episode_return_mean": 475}}.'
+            )
+        problem = call_problem(until, {}) if callable(until) else None
+        if problem is not None:
+            raise StopError(
+                f"{source}={until!r} cannot be called with the result ({problem}): write "
+                "lambda result: result['time_total_s'] > 60."
             )
         given = until if isinstance(until, Mapping) else {}
         paths = {"/".join(key) if isinstance(key, tuple) else key: value for key, value in given.items()}
@@ -67,7 +170,7 @@ class StopCriteria:
         Raises:
             StopError: If there will be none.
         """
-        waiting = [path for path in self.targets if path.startswith("evaluation/")]
+        waiting = [path for path in [*self.targets, *self._paths_of_plateau()] if path.startswith("evaluation/")]
         if waiting and not interval:
             raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and none are set. {remedy}")
 
@@ -84,24 +187,47 @@ class StopCriteria:
         if known is not None:
             later = ("timers/", "replay_buffer/")
             self._check(known, {path: goal for path, goal in self.targets.items() if not path.startswith(later)})
+            self._check(known, {path: math.inf for path in self._paths_of_plateau() if not path.startswith(later)})
 
-    def reached(self, result: Mapping[str, Any]) -> str | None:
-        """The criterion that `result` fulfils, in words; None if it fulfils none.
+    def reached(self, result: Mapping[str, Any]) -> StopReason | None:
+        """The criterion that `result` fulfils, in words; None if it fulfils none. Asked of each result in turn.
 
         Raises:
             StopError: If a path leads nowhere; on the first result already, as results have all keys from the start.
         """
         if self.function is not None:
-            return f"{self.source} is true of the result" if self.function(result) else None
+            is_true = bool(self.function(result))
+            reached = StopReason(f"{self.source} is true of the result", is_goal=True) if is_true else None
+            return reached or self._plateau_reached(result)
         # Most results hold no evaluation.
         present = {
             path: target
             for path, target in self.targets.items()
             if "evaluation" in result or not path.startswith("evaluation/")
         }
-        return self._check(result, present)
+        return self._check(result, present) or self._plateau_reached(result)
 
-    def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> str | None:
+    def _paths_of_plateau(self) -> list[str]:
+        return [] if self.plateau is None else [self.plateau.metric, x_axis(self.plateau.x)]
+
+    def _plateau_reached(self, result: Mapping[str, Any]) -> StopReason | None:
+        """That nothing has improved for long enough, in words."""
+        plateau = self.plateau
+        paths = [
+            path for path in self._paths_of_plateau() if "evaluation" in result or not path.startswith("evaluation/")
+        ]
+        self._check(result, dict.fromkeys(paths, math.inf))
+        if plateau is None or len(paths) < 2:
+            return None
+        value, x = (float(get_nested(result, path)) for path in paths)
+        gain = math.inf if self._best is None else (value - self._best[0]) * (1.0 if plateau.mode == "max" else -1.0)
+        if not math.isnan(value) and gain > 0.0 and gain >= plateau.min_delta:
+            self._best = value, x
+        if self._best is None or x - self._best[1] < plateau.patience:
+            return None
+        return StopReason(f"{plateau}, since {self._best[0]:g}", is_goal=False)
+
+    def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> StopReason | None:
         """The first of these criteria that is reached, in words; all of them have to be numbers of the result."""
         reached = None
         for path, target in targets.items():
@@ -113,7 +239,7 @@ class StopCriteria:
                 raise StopError(f"{self.source}: {no_number(path, result)} It holds a {type(value).__name__}.")
             # What is not yet known, NaN, has not reached its bound.
             if reached is None and value >= target:
-                reached = f"{path} = {value:g} has reached {target:g}"
+                reached = StopReason(f"{path} = {value:g} has reached {target:g}", is_goal=not _is_steady(path))
         return reached
 
     def eta(
@@ -137,7 +263,7 @@ class StopCriteria:
                 remaining.append(missing)
             elif done > 0:
                 remaining.append(missing * steady_seconds / done)
-        num_criteria = len(self.targets) + (self.function is not None)
+        num_criteria = len(self.targets) + (self.function is not None) + (self.plateau is not None)
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
@@ -150,17 +276,17 @@ class StopCriteria:
 
     def _foreseeable(self, result: Mapping[str, Any]) -> dict[str, float]:
         """The present values of the criteria that grow steadily."""
-        steady = [
-            path
-            for path in self.targets
-            if path in ("training_iteration", "time_total_s") or path.endswith("_lifetime")
-        ]
+        steady = [path for path in self.targets if _is_steady(path)]
         values = flatten_result(result) if steady else {}
         return {path: float(values[path]) for path in steady if path in values}
 
     def __str__(self) -> str:
-        if self.function is not None:
-            return f"{self.source} is true of the result"
-        if not self.targets:
-            return "Ctrl-C"
-        return " or ".join(f"{path} reaches {target:,.10g}" for path, target in self.targets.items())
+        criteria = [f"{path} reaches {target:,.10g}" for path, target in self.targets.items()]
+        criteria += [f"{self.source} is true of the result"] * (self.function is not None)
+        criteria += [str(self.plateau)] * (self.plateau is not None)
+        return " or ".join(criteria) or "Ctrl-C"
+
+
+def _is_steady(path: str) -> bool:
+    """Whether a number of the result grows with every iteration, whatever is learned."""
+    return path in ("training_iteration", "time_total_s") or path.endswith("_lifetime")

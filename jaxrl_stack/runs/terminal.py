@@ -40,6 +40,16 @@ def number_text(value: float) -> str:
     return f"{value:.4g}"
 
 
+def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with columns as wide as what is in them, the first of them at the left."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        others = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([f"{row[0]:<{widths[0]}}", *others]))
+    return "\n".join(lines)
+
+
 def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) -> str:
     """The middle of a band as a drawing of braille dots, with the ends of both axes.
 

@@ -117,14 +117,27 @@ EVALUATION = (
 NOT_NUMBERS = {"trial_id": "default", "date": "", "hostname": "", "node_ip": "", "done": False}
 """Keys at the root that hold something else, with the value that they start from."""
 
+_RETURN = "env_runners/episode_return_mean"
 _OLD_KEYS = {
-    "episode_reward_mean": "env_runners/episode_return_mean",
+    "episode_reward_mean": _RETURN,
     "episode_reward_min": "env_runners/episode_return_min",
     "episode_reward_max": "env_runners/episode_return_max",
     "timesteps_total": "num_env_steps_sampled_lifetime",
     "agent_timesteps_total": "num_env_steps_sampled_lifetime",
     "episodes_total": "env_runners/num_episodes_lifetime",
+    **dict.fromkeys(("reward", "rewards", "return", "returns", "ep_rew_mean", "mean_reward"), _RETURN),
+    "ep_len_mean": "env_runners/episode_len_mean",
+    "sampler_results": "env_runners",
+    "info": "learners",
 }
+"""Key of RLlib's old results, or of other packages', -> path here."""
+
+_ABSENT = {
+    "evaluation": "It comes with the first evaluation: config.evaluation(evaluation_interval=1), or algo.evaluate().",
+    "custom_metrics": "metrics_logger.log_value(name, value) in a callback puts a number beside 'env_runners'.",
+    "hist_stats": "algo.history has all iterations, as in algo.history['env_runners/episode_return_mean'].",
+}
+"""Key that results need not have -> what to do."""
 
 
 def empty_result(
@@ -231,16 +244,44 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
 
 def no_number(key: str, result: Mapping[Any, Any]) -> str:
     """Says that there is no number at a path, and which ones look like it."""
-    keys = [k for k in flatten_result(result) if not k.startswith("config/")]
-    name = key.rsplit("/", 1)[-1]
-    if name in _OLD_KEYS:
-        similar = [_OLD_KEYS[name]]
-    else:
-        # The right name below another parent comes first.
-        similar = [k for k in keys if k.rsplit("/", 1)[-1] == name or k.startswith(f"{key}/")]
-        similar += [k for k in difflib.get_close_matches(key, keys, n=3) if k not in similar]
-        if not similar:
-            names = {k.rsplit("/", 1)[-1]: k for k in reversed(keys)}
-            similar = [names[n] for n in difflib.get_close_matches(name, names, n=3)]
+    keys = _paths_of_numbers(result)
+    similar = _similar(key, keys)
     hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"There are {sorted(keys)}."
     return f"The result has no number {key!r}. {hint}"
+
+
+def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
+    """Says that a result has no such key, and how to read what was probably meant.
+
+    Args:
+        key: What was looked up.
+        result: Where; without its parent.
+        parent: The key of `result` in the whole one; empty for the whole one.
+    """
+    subject = f"result[{parent!r}]" if parent else "The result"
+    if key in _ABSENT:
+        return f"{subject} has no {key!r}. {_ABSENT[key]}"
+    nested = {parent: result} if parent else result
+    similar = _similar(f"{parent}/{key}" if parent else str(key), _paths_of_numbers(nested))
+    if not similar:
+        return f"{subject} has no {key!r}. There are {list(result)}."
+    read = "".join(f"[{part!r}]" for part in similar[0].split("/"))
+    return f"{subject} has no {key!r}. Did you mean result{read}?"
+
+
+def _paths_of_numbers(result: Mapping[Any, Any]) -> list[str]:
+    return [key for key in flatten_result(result) if not key.startswith("config/")]
+
+
+def _similar(key: str, keys: Sequence[str]) -> list[str]:
+    """Paths among `keys` that one which is not there may mean, the likeliest first."""
+    name = key.rsplit("/", 1)[-1]
+    if name in _OLD_KEYS:
+        return [_OLD_KEYS[name]]
+    # The right name below another parent comes first.
+    similar = [k for k in keys if k.rsplit("/", 1)[-1] == name or k.startswith(f"{key}/")]
+    similar += [k for k in difflib.get_close_matches(key, keys, n=3) if k not in similar]
+    if similar:
+        return similar
+    names = {k.rsplit("/", 1)[-1]: k for k in reversed(keys)}
+    return [names[n] for n in difflib.get_close_matches(name, names, n=3)]

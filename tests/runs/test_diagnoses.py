@@ -130,6 +130,18 @@ def test_a_rule_knows_when_all_is_well(rule, columns, settings):
     assert getattr(rules, rule)(Numbers(history(**columns), settings, "default_policy")) is None
 
 
+def test_a_run_that_stopped_at_its_goal_need_not_train_longer():
+    assert [one.title for one in diagnoses(history(returns=RISING))] == ["The return is still rising"]
+    assert diagnoses(history(returns=RISING), has_reached_goal=True) == []
+
+
+def test_what_was_lost_again_has_moved():
+    # It came back to where it was, within its noise.
+    returns = [20.0, 80.0] * 2 + [150.0] * 4 + [50.0] * 8 + [80.0, 20.0] * 2
+    titles = [one.title for one in diagnoses(history(returns=returns, mean_kl_loss=1e-6))]
+    assert titles == ["It learned and lost it again"]
+
+
 def test_a_small_policy_deviation_is_the_end_of_exploration_in_continuous_spaces():
     found = rules.entropy_collapsed(Numbers(history(returns=COLLAPSE, policy_std=0.01), {}, "default_policy"))
     assert found is not None and "standard deviation is 0.01" in found.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder
 from jaxrl_stack.runs.history import History, numbers_of
+from jaxrl_stack.runs.packed_rows import BLOCK_ROWS
 from jaxrl_stack.runs.writers import ResultWriter
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.results import empty_result
@@ -125,9 +127,84 @@ def test_a_checkpoint_holds_all_of_it_and_it_goes_on_from_there(history):
     np.testing.assert_array_equal(restored.to_pandas(), history.to_pandas())
 
 
+def test_a_table_of_before_cells_were_packed_is_taken_over(history):
+    restored = History()
+    restored.set_state({"columns": history.columns, "cells": history.to_pandas().to_numpy()})
+    assert restored.columns == history.columns
+    np.testing.assert_array_equal(restored.to_pandas(), history.to_pandas())
+
+
 def test_a_state_that_is_none_is_refused():
     with pytest.raises(ValueError, match=r"2 columns cannot have cells of shape \(3, 1\)"):
         History().set_state({"columns": ["a", "b"], "cells": np.zeros((3, 1))})
+
+
+def long_history(num_rows: int) -> History:
+    """With numbers of all kinds, and a column that comes late."""
+    rng, history = np.random.default_rng(0), History()
+    for i in range(num_rows):
+        found = {"nan": math.nan if i % 3 else i / 7, "loss": float(np.float32(rng.normal())), "time": rng.random()}
+        if i >= BLOCK_ROWS + 5:
+            found["late"] = math.inf if i % 2 else -0.0
+        history.append({"training_iteration": i, **found})
+    return history
+
+
+@pytest.mark.parametrize("num_rows", [BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 3 * BLOCK_ROWS + 7])
+def test_every_bit_of_a_long_run_comes_back(num_rows):
+    history = long_history(num_rows)
+    restored = History()
+    restored.set_state(history.get_state())
+    assert restored.columns == history.columns and len(restored) == num_rows
+    for name in history:
+        assert restored[name].tobytes() == history[name].tobytes()
+
+
+def test_blocks_of_rows_are_packed_once():
+    history = long_history(BLOCK_ROWS + 3)
+    first = history.get_state()
+    restored = History()
+    restored.set_state(first)
+    for one in (history, restored):
+        for i in range(2 * BLOCK_ROWS):
+            one.append({"training_iteration": i, "new": 1.0})
+        state = one.get_state()
+        assert [block is old for block, old in zip(state["blocks"], first["blocks"], strict=False)] == [True, False]
+        again = History()
+        again.set_state(state)
+        assert len(again) == 3 * BLOCK_ROWS + 3
+        assert again["training_iteration"].tobytes() == one["training_iteration"].tobytes()
+        assert np.isnan(again["new"][: BLOCK_ROWS + 3]).all() and (again["new"][BLOCK_ROWS + 3 :] == 1.0).all()
+
+
+def test_a_packed_history_is_a_fifth_of_its_size():
+    rng, history = np.random.default_rng(0), History()
+    for i in range(2 * BLOCK_ROWS):
+        losses = {f"loss_{j}": float(np.float32(rng.normal())) for j in range(20)}
+        counts = {f"count_{j}": 32 * i for j in range(20)}
+        history.append(losses | counts | {f"episode_{j}": 100.0 + i % 7 for j in range(40)})
+    size = sum(block.nbytes for block in history.get_state()["blocks"])
+    assert size < 8 * len(history) * len(history.columns) / 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_rows": 10**15}, "in 2 blocks"),
+        ({"num_rows": BLOCK_ROWS + 4}, r"does not hold numbers of shape \(4, 4\)"),
+        ({"widths": [4]}, "2 blocks with 1 widths"),
+        ({"widths": [4, 10**12]}, "1000000000000 of 4 columns"),
+        ({"widths": [3, 4]}, r"does not hold numbers of shape \(3, 1024\)"),
+        ({"columns": ["a"] * 4}, "4 columns cannot"),
+        ({"columns": ["a"]}, "has 4 of 1 columns"),
+        ({"blocks": [np.zeros(100, np.uint8)] * 2}, "damaged"),
+        ({"blocks": [np.frombuffer(zlib.compress(bytes(10**8)), np.uint8)] * 2}, "damaged"),
+    ],
+)
+def test_damaged_blocks_are_refused(changed, message):
+    state = long_history(BLOCK_ROWS + 3).get_state()
+    with pytest.raises(ValueError, match=message):
+        History().set_state({**state, **changed})
 
 
 @pytest.mark.parametrize("name", ["", "progress.csv", "result.json"])

@@ -9,17 +9,21 @@ import signal
 import sys
 import types
 
+import jax
 import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.runs.displays import make_display
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.notebook import NotebookDisplay, curve_svg
 from jaxrl_stack.runs.origin import read_origin
 from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.progress import Silence
+from jaxrl_stack.runs.report import write_report
 from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopCriteria, StopError
 
 STEPS, RETURN = "num_env_steps_sampled_lifetime", "env_runners/episode_return_mean"
@@ -143,6 +147,85 @@ def test_one_setting_writes_files(tmp_path):
         assert "before the first result" in log and "training_iteration = 2 has reached 2" in log
         assert read_origin(directory)["algorithm"] == "PPO"
     assert logging.getLogger("jaxrl_stack").handlers == handlers
+
+
+class Scripted(RLlibCallback):
+    """Reports returns that are written down."""
+
+    returns = (1.0, 5.0, 3.0, 7.0, 7.0, 2.0)
+    where = "env_runners"
+
+    def on_train_result(self, *, algorithm, result, **kwargs):
+        place = result if self.where == "env_runners" else result.get(self.where)
+        if place is not None:
+            place["env_runners"]["episode_return_mean"] = self.returns[algorithm.iteration - 1]
+
+
+class ScriptedEvaluation(Scripted):
+    returns = (9.0, 1.0, 8.0, 6.0)
+    where = "evaluation"
+
+
+def test_the_best_state_is_kept(tmp_path, capsys):
+    algo = config(results_dir=tmp_path / "run", keep_best=True).callbacks(Scripted).build_algo()
+    assert algo.best.path is None
+    kept, weights = [], []
+    for _ in range(6):
+        algo.train()
+        kept.append((algo.best.value, algo.best.iteration))
+        weights.append(jax.tree.leaves(algo.get_weights())[0].copy())
+    assert kept == [(1.0, 1), (5.0, 2), (5.0, 2), (7.0, 4), (7.0, 4), (7.0, 4)]
+    assert algo.best.path == str(tmp_path / "run" / "best")
+    best = PPO.from_checkpoint(algo.best.path, allow=[Scripted])
+    assert best.iteration == 4 and not best.config.keep_best
+    np.testing.assert_array_equal(jax.tree.leaves(best.get_weights())[0], weights[3])
+    best.stop()
+    assert not [path.name for path in (tmp_path / "run").iterdir() if path.is_dir() and path.name != "best"]
+    assert algo.reset(algo.config)
+    assert (algo.best.value, algo.best.path) == (-math.inf, None)
+    algo.learn(2)
+    line = f"Best:       {tmp_path}/run_2/best ({RETURN} = 5 after iteration 2)"
+    assert line in capsys.readouterr().out.splitlines() and line in (tmp_path / "run_2" / "log.txt").read_text()
+    algo.stop()
+
+
+def test_the_best_state_is_that_of_evaluations_where_there_are_any(tmp_path):
+    evaluated = config(results_dir=tmp_path / "run", keep_best=True).evaluation(
+        evaluation_interval=2, evaluation_duration=1
+    )
+    algo = evaluated.callbacks(ScriptedEvaluation).build_algo()
+    kept = []
+    for _ in range(4):
+        algo.train()
+        kept.append((algo.best.value, algo.best.iteration))
+    assert algo.best.metric == f"evaluation/{RETURN}"
+    # The first iteration has no evaluation, whatever its return is; the third has that of the second.
+    assert kept[0] == (-math.inf, 0) and kept[1] == (1.0, 2) and kept[3][0] >= 6.0
+    algo.stop()
+    with pytest.raises(ValueError, match=r"reporting\(keep_best=True\) needs a directory to write to: .*results_dir="):
+        config(keep_best=True).validate()
+
+
+def test_a_plateau_ends_it_and_is_no_goal(tmp_path, capsys):
+    algo = config(results_dir=tmp_path / "run").callbacks(Scripted).build_algo()
+    # Best in iteration 4, after which two pass.
+    result = algo.learn(100, plateau={"patience": 2, "x": "iterations"})
+    assert result["training_iteration"] == 6 and result["done"] is True
+    reason = f"{RETURN} has not improved over 2 iterations, since 7"
+    assert f"Stopped:    {reason}" in capsys.readouterr().out
+    assert read_origin(tmp_path / "run")["stopped"] == {"reason": reason, "is_goal": False}
+    assert not Run.read(tmp_path / "run").has_reached_goal and not Run.of(algo).has_reached_goal
+    algo.stop()
+
+
+def test_a_run_that_reached_its_goal_says_so_in_its_report(tmp_path):
+    algo = config(results_dir=tmp_path / "run").callbacks(Scripted).build_algo()
+    algo.learn({RETURN: 5.0}, progress=False)
+    assert Run.of(algo).has_reached_goal
+    algo.stop()
+    run = Run.read(tmp_path / "run")
+    assert run.has_reached_goal and run.origin["algorithm"] == "PPO"
+    assert f"stopped: {RETURN} = 5 has reached 5" in write_report(run, tmp_path / "report.html").read_text()
 
 
 def fake(monkeypatch, name, **members):

@@ -14,9 +14,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from jaxrl_stack.runs.curves import RETURN, Curve, aggregated
+from jaxrl_stack.runs.figures import draw, draw_heat_map
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.plots import compare, comparison_text, plot_runs, runs_as_text
-from jaxrl_stack.runs.run import find_runs, grouped
+from jaxrl_stack.runs.run import common_title, find_runs, grouped
 from jaxrl_stack.runs.terminal import number_text, sparkline, text_plot
 
 ENV = "gymnax/CartPole-v1"
@@ -50,15 +51,36 @@ def folder(tmp_path_factory) -> pathlib.Path:
 
 def test_runs_that_differ_only_in_their_seed_are_one_group(folder):
     groups = grouped(find_runs([folder]))
-    assert list(groups) == [f"PPO on {ENV}, lr=0.1", f"PPO on {ENV}, lr=0.2"]
+    assert list(groups) == ["lr=0.1", "lr=0.2"]
     assert [len(runs) for runs in groups.values()] == [3, 3]
+    assert common_title(find_runs([folder])) == f"PPO on {ENV}"
 
 
-def test_settings_are_named_only_where_runs_of_an_algorithm_and_environment_differ(tmp_path):
-    write_run(tmp_path / "PPO_gymnax-CartPole-v1_a", lr=0.1, seed=1)
-    write_run(tmp_path / "SAC_gymnax-CartPole-v1_a", lr=0.2, seed=1)
-    (tmp_path / "SAC_gymnax-CartPole-v1_a" / "run.json").write_text(json.dumps({"algorithm": "TQC"}))
-    assert list(grouped(find_runs([tmp_path]))) == [f"PPO on {ENV}", f"TQC on {ENV}"]
+def test_labels_say_what_differs_and_nothing_else(tmp_path):
+    write_run(tmp_path / "a" / "PPO_gymnax-CartPole-v1_a", lr=0.1, seed=1)
+    assert list(grouped(find_runs([tmp_path / "a"]))) == [f"PPO on {ENV}"]
+    # Settings are named only where runs of an algorithm and environment differ.
+    write_run(tmp_path / "a" / "SAC_gymnax-CartPole-v1_a", lr=0.2, seed=1)
+    (tmp_path / "a" / "SAC_gymnax-CartPole-v1_a" / "run.json").write_text(json.dumps({"algorithm": "TQC"}))
+    assert list(grouped(find_runs([tmp_path / "a"]))) == ["PPO", "TQC"]
+    assert common_title(find_runs([tmp_path / "a"])) is None
+    write_run(tmp_path / "a" / "PPO_gymnax-CartPole-v1_b", lr=0.2, seed=1)
+    assert set(grouped(find_runs([tmp_path / "a"]))) == {"PPO, lr=0.1", "PPO, lr=0.2", "TQC"}
+    for env in ("CartPole-v1", "Acrobot-v1"):
+        write_run(tmp_path / "b" / f"PPO_{env}_a", env=env, seed=1)
+    assert set(grouped(find_runs([tmp_path / "b"]))) == {"CartPole-v1", "Acrobot-v1"}
+    write_run(tmp_path / "b" / "SAC_Acrobot-v1_a", env="Acrobot-v1", seed=1)
+    assert "SAC on Acrobot-v1" in grouped(find_runs([tmp_path / "b"]))
+
+
+def test_of_nested_settings_the_entries_that_differ_are_named(tmp_path):
+    for width in (8, 32):
+        model = {"fcnet_hiddens": [width], "fcnet_activation": "tanh"}
+        write_run(tmp_path / f"PPO_gymnax-CartPole-v1_{width}", model_config=model, env_config={"length": width})
+    labels = [f"length={width} fcnet_hiddens=[{width}]" for width in (32, 8)]
+    assert list(grouped(find_runs([tmp_path]))) == labels
+    write_run(tmp_path / "PPO_gymnax-CartPole-v1_9", model_config={"length": 9}, env_config={"length": 8})
+    assert "env_config.length=8 model_config.length=9" in grouped(find_runs([tmp_path]))
 
 
 def test_runs_of_unknown_settings_are_groups_of_their_own(tmp_path):
@@ -90,8 +112,9 @@ def test_a_figure_has_a_line_for_each_group_and_a_band_for_its_seeds(folder, tmp
     out = tmp_path / "made" / "figure.png"
     figure = plot_runs([folder], out=out, title="Two learning rates")
     (axes,) = figure.axes
-    assert [line.get_label() for line in axes.lines] == [f"PPO on {ENV}, lr={lr} (3 seeds)" for lr in (0.1, 0.2)]
-    assert len(axes.collections) == 2
+    assert [line.get_label() for line in axes.lines] == [f"lr={lr} (3 seeds)" for lr in (0.1, 0.2)]
+    assert len(axes.collections) == 2 and axes.get_title(loc="left") == "Two learning rates"
+    assert plot_runs([folder]).axes[0].get_title(loc="left") == f"PPO on {ENV}"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("environment steps", "mean episode return")
     assert out.read_bytes().startswith(b"\x89PNG")
     assert figure._repr_png_().startswith(b"\x89PNG")
@@ -129,6 +152,96 @@ def test_a_history_draws_itself_into_a_figure_of_its_own_or_of_the_users(folder,
         history.plot(path=tmp_path / "curve.bmp")
 
 
+def test_dollars_and_underscores_in_names_are_text(tmp_path):
+    for name in ("_cost in $", "a $ b $", "$x_{$"):
+        write_run(tmp_path / name)
+    figure = plot_runs([tmp_path], title="to $ and $", out=tmp_path / "figure.svg")
+    shown = "".join(ET.parse(tmp_path / "figure.svg").getroot().itertext())
+    for text in ("_cost in $", "a $ b $", "$x_{$", "to $ and $"):
+        assert text in shown
+    assert len(figure.legends[0].get_texts()) == 3
+    history = History.read(tmp_path / "a $ b $")
+    assert history.plot(label="$a$ $", title="$b$ $", ax=Figure().subplots()).axes[0].get_title(loc="left") == "$b$ $"
+    draw_heat_map(
+        np.eye(2), rows=["$", "$a"], columns=["$", "$^"], row_label="$_", column_label="$_$", value_label="$"
+    ).save(tmp_path / "map.svg")
+
+
+def spiked(values, at=50, to=1e6):
+    values = np.array(values, float)
+    values[at] = to
+    return Curve(np.arange(float(len(values))), values)
+
+
+def test_single_values_far_away_do_not_squash_the_curve():
+    rising = np.linspace(0.0, 100.0, 100)
+    figure = draw([aggregated([spiked(rising)], "spiked")], x_label="x", y_label="y")
+    (axes,) = figure.axes
+    assert axes.get_ylim() == pytest.approx((-5.0, 105.0))
+    assert [text.get_text() for text in axes.texts] == ["1 value outside, to 1M"]
+    # Of the next curve in the same axes nothing is cut off, and the note counts anew.
+    more = aggregated([spiked(rising + 100.0, at=0, to=-1e6)], "more")
+    draw([more], x_label="x", y_label="y", ax=axes)
+    assert axes.get_ylim() == pytest.approx((-10.0, 210.0))
+    assert [text.get_text() for text in axes.texts] == ["2 values outside, to 1M"]
+    # Of several seeds the band has it, too.
+    (axes,) = draw([aggregated([spiked(rising), spiked(rising)], "two")], x_label="x", y_label="y").axes
+    assert axes.get_ylim() == pytest.approx((-5.0, 105.0))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.linspace(0.0, 100.0, 100),
+        # What was lost at the end, or learned at once, is no outlier, and neither is what a counter counts.
+        [*np.linspace(0.0, 100.0, 90), *[-1e6] * 10],
+        [*np.linspace(0.0, 100.0, 10), *[500.0] * 90],
+        [*[0.0] * 50, 1.0, *[0.0] * 49],
+        # Too short to tell.
+        [0.0, 1.0, 2.0, 1e6, 4.0],
+    ],
+)
+def test_curves_that_really_go_there_are_shown_whole(values):
+    band = aggregated([Curve(np.arange(float(len(values))), np.asarray(values, float))], "curve")
+    (axes,) = draw([band], x_label="x", y_label="y").axes
+    low, high = axes.get_ylim()
+    assert low <= min(values) and high >= max(values) and not axes.texts
+
+
+def test_limits_and_scales_of_axes_are_the_users(folder):
+    history = History.read(folder / "PPO_gymnax-CartPole-v1_0.1_0")
+    (axes,) = history.plot(ylim=(None, 40.0), xscale="log", yscale="symlog").axes
+    assert axes.get_ylim()[1] == 40.0 and (axes.get_xscale(), axes.get_yscale()) == ("log", "symlog")
+    (axes,) = plot_runs([folder], ylim=(-5, 50), yscale="linear").axes
+    assert axes.get_ylim() == (-5.0, 50.0)
+    own = Figure().subplots()
+    own.set_ylim(0.0, 7.0)
+    draw([aggregated([spiked(np.linspace(0.0, 100.0, 100))], "a")], x_label="x", y_label="y", ax=own)
+    assert own.get_ylim() == (0.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ylim": (5, 1)}, r"ylim=\(5, 1\): must be \(low, high\) with low < high"),
+        ({"ylim": 5}, "ylim=5: must be"),
+        ({"ylim": (0, math.inf)}, "must be"),
+        ({"xscale": "logarithmic"}, "xscale='logarithmic': must be one of 'linear', 'log', 'symlog'"),
+        ({"zlim": 1}, "no option 'zlim'.*ylim, xscale, yscale"),
+    ],
+)
+def test_an_axis_that_cannot_be_is_refused(folder, options, message):
+    history = History.read(folder / "PPO_gymnax-CartPole-v1_0.1_0")
+    with pytest.raises((TypeError, ValueError), match=message):
+        history.plot(**options)
+
+
+def test_a_logarithm_of_nothing_above_0_is_refused():
+    negative = aggregated([Curve(np.arange(2.0), -np.ones(2))], "negative")
+    with pytest.raises(ValueError, match="yscale='log' draws what is above 0, and nothing here is; yscale='symlog'"):
+        draw([negative], x_label="x", y_label="y", yscale="log")
+
+
 def test_a_number_that_some_runs_do_not_have_is_drawn_of_the_others(folder, tmp_path):
     other = write_run(tmp_path / "other")
     (other / "progress.csv").write_text("num_env_steps_sampled_lifetime\n1\n")
@@ -150,7 +263,7 @@ def test_without_matplotlib_the_error_names_what_to_install(folder, monkeypatch)
 
 def test_a_comparison_says_who_ended_higher_and_how_sure_that_is(folder):
     rows = compare([folder])
-    assert [row.label for row in rows] == [f"PPO on {ENV}, lr={lr} (3 seeds)" for lr in (0.2, 0.1)]
+    assert [row.label for row in rows] == [f"lr={lr} (3 seeds)" for lr in (0.2, 0.1)]
     # The mean of a line over its last tenth is at 95 % of it.
     np.testing.assert_allclose([row.last for row in rows], [0.95 * 201.0, 0.95 * 101.0])
     np.testing.assert_allclose([row.area for row in rows], [0.5 * 201.0, 0.5 * 101.0])

@@ -6,9 +6,10 @@ import copy
 import math
 import pickle
 
+import jax
 import pytest
 
-from jaxrl_stack.runs.result import MAX_LINES, Result
+from jaxrl_stack.runs.result import MAX_LINES, Result, ResultPart
 from jaxrl_stack.utils.results import empty_result
 
 
@@ -51,3 +52,12 @@ def test_its_lines_are_few_whatever_is_in_it(result):
     assert repr(Result({"mine": {"score": 3}})).splitlines()[1].split() == ["mine/score", "3"]
     assert repr(Result()) == "Result with 0 numbers:"
     assert "<code>mine/a&lt;b</code>" in Result({"mine": {"a<b": math.pi}})._repr_html_()
+
+
+def test_its_parts_are_trees_of_numbers_to_jax():
+    part = ResultPart("learners")
+    part |= {"b": {"loss": 2.0}, "a": 1.0}
+    assert jax.tree.leaves(part) == [1.0, 2.0]
+    assert jax.tree.map(lambda x: 2 * x, part) == {"b": {"loss": 4.0}, "a": 2.0}
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path({"learners": part})]
+    assert paths == ["['learners']['a']", "['learners']['b']['loss']"]

@@ -49,11 +49,5 @@ class SkeletonPPO(PPO):
         return SkeletonPPOConfig(algo_class=cls)
 
 
-config = (
-    SkeletonPPOConfig()
-    .environment("gymnax/CartPole-v1")
-    .env_runners(num_envs_per_env_runner=64)
-    .training(train_batch_size_per_learner=8192, minibatch_size=1024, num_epochs=4, lr=2.5e-3, gamma=0.99)
-    .training(logit_coeff=1e-3, vf_clip_param=1000.0)
-)
+config = SkeletonPPOConfig.tuned("gymnax/CartPole-v1").training(logit_coeff=1e-3)
 stop = {"env_runners/episode_return_mean": 450.0, "num_env_steps_sampled_lifetime": 400_000}

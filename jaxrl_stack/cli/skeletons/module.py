@@ -36,12 +36,7 @@ class SkeletonModule(RLModule, ValueFunctionAPI):
         return self.value(embeddings)[..., 0]
 
 
-config = (
-    PPOConfig()
-    .environment("gymnax/Pendulum-v1")
-    .env_runners(num_envs_per_env_runner=64)
-    .training(train_batch_size_per_learner=4096, minibatch_size=256, num_epochs=10, lr=2e-3, gamma=0.95)
-    .training(lambda_=0.95, clip_param=0.2, vf_clip_param=1000.0, use_kl_loss=False, grad_clip=0.5)
-    .rl_module(rl_module_spec=RLModuleSpec(module_class=SkeletonModule, model_config={"width": 64}))
+config = PPOConfig.tuned("gymnax/Pendulum-v1").rl_module(
+    rl_module_spec=RLModuleSpec(module_class=SkeletonModule, model_config={"width": 64})
 )
 stop = {"env_runners/episode_return_mean": -300.0, "num_env_steps_sampled_lifetime": 400_000}

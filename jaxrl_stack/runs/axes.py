@@ -1,0 +1,109 @@
+"""Axes of a figure: their scales, and limits that single values do not stretch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import numpy as np
+
+Scale = Literal["linear", "log", "symlog"]
+_SCALES = ("linear", "log", "symlog")
+_WINDOW = 3
+"""Neighbours at each side that a value is compared with."""
+_MIN_POINTS = 20
+"""Of a shorter curve every value counts."""
+
+
+class AxisOptions(TypedDict, total=False):
+    """How the axes of a figure are laid out; every function that draws curves takes them as keywords.
+
+    Attributes:
+        ylim: Ends of the y axis, ``(low, high)``, either of them None for what the curves need.
+        xscale: "linear", "log" or "symlog", which is linear around 0 and logarithmic further away.
+        yscale: The same of the y axis.
+    """
+
+    ylim: tuple[float | None, float | None] | None
+    xscale: Scale
+    yscale: Scale
+
+
+def check_axis_options(options: AxisOptions) -> None:
+    """Refuse options that no figure can have.
+
+    Raises:
+        TypeError: If there is one of another name.
+        ValueError: If a value cannot be.
+    """
+    for name in options:
+        if name not in AxisOptions.__annotations__:
+            raise TypeError(f"A figure has no option {name!r}: {', '.join(AxisOptions.__annotations__)}.")
+    for name in ("xscale", "yscale"):
+        scale = options.get(name, "linear")
+        if scale not in _SCALES:
+            raise ValueError(f"{name}={scale!r}: must be one of {', '.join(map(repr, _SCALES))}.")
+    _check_limits(options.get("ylim"))
+
+
+def _check_limits(limits: Any) -> None:
+    if limits is None:
+        return
+    is_pair = isinstance(limits, list | tuple) and len(limits) == 2
+    ends = [end for end in limits if end is not None] if is_pair else []
+    is_known = all(isinstance(end, int | float) and math.isfinite(end) for end in ends)
+    if not (is_pair and is_known and (len(ends) < 2 or ends[0] < ends[1])):
+        raise ValueError(f"ylim={limits!r}: must be (low, high) with low < high, such as (0, 500) or (0, None).")
+
+
+class Limits(NamedTuple):
+    """A part of an axis that shows the curves.
+
+    Attributes:
+        low, high: Its ends.
+        outside: The values that are not in it.
+    """
+
+    low: float
+    high: float
+    outside: np.ndarray
+
+
+def robust_limits(curves: Iterable[np.ndarray]) -> Limits | None:
+    """Where curves are without single values far away from their neighbours, in which curves would look flat.
+
+    Args:
+        curves: ``float[points]`` each, in the order of x.
+
+    Returns:
+        None if there is no such value: the curves need all of their range. A value is one if it is more than twice the
+        range of the running medians away from the median of its neighbours.
+    """
+    known = [values[np.isfinite(values)] for values in curves]
+    long = [values for values in known if len(values) >= _MIN_POINTS]
+    if not long:
+        return None
+    medians = [_neighbours_median(values) for values in long]
+    smooth = np.concatenate(medians)
+    spread = float(smooth.max() - smooth.min())
+    if not spread > 0.0:
+        # A curve that is flat but for some values: those are what it has to say.
+        return None
+    is_far = [np.abs(values - median) > 2.0 * spread for values, median in zip(long, medians, strict=True)]
+    outside = np.concatenate([values[far] for values, far in zip(long, is_far, strict=True)])
+    if not len(outside):
+        return None
+    kept = [values[~far] for values, far in zip(long, is_far, strict=True)]
+    kept += [values for values in known if 0 < len(values) < _MIN_POINTS]
+    inside = np.concatenate(kept)
+    low, high = float(inside.min()), float(inside.max())
+    margin = 0.05 * (high - low)
+    return Limits(low - margin, high + margin, outside)
+
+
+def _neighbours_median(values: np.ndarray) -> np.ndarray:
+    """The median of the values around each one, without itself."""
+    padded = np.concatenate([np.full(_WINDOW, np.nan), values, np.full(_WINDOW, np.nan)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
+    return np.nanmedian(np.delete(windows, _WINDOW, axis=1), axis=1)

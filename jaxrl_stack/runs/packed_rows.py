@@ -1,0 +1,71 @@
+"""Rows of numbers in a few bytes, without loss: what a history is in checkpoints."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl_stack.utils.memory import available_host_bytes, format_bytes
+
+BLOCK_ROWS = 1024
+"""Rows that are packed together."""
+
+
+def packed(rows: np.ndarray) -> np.ndarray:
+    """Rows as bytes; `unpacked` is the inverse, bit for bit.
+
+    The first bytes of all numbers come first, then the second ones, and so on: signs and exponents repeat, as do the
+    last bytes of what was a float32.
+
+    Args:
+        rows: float64 ``[columns, R]``.
+
+    Returns:
+        uint8 ``[bytes]``.
+    """
+    planes = np.ascontiguousarray(rows)[..., None].view(np.uint8)
+    return np.frombuffer(zlib.compress(np.moveaxis(planes, -1, 0).tobytes(), 6), np.uint8)
+
+
+def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: int, num_rows: int) -> np.ndarray:
+    """A table from blocks of `BLOCK_ROWS` rows, the last of which may have fewer.
+
+    Args:
+        blocks: What `packed` returned, each.
+        widths: How many of the columns, from the first one on, each block has; the others are NaN there.
+        num_columns, num_rows: Of the table.
+
+    Returns:
+        float64 ``[columns, rows]``.
+
+    Raises:
+        ValueError: If a block is damaged or of another size, or the table does not fit into memory.
+    """
+    if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
+        raise ValueError(f"{num_rows} rows of a history cannot be in {len(blocks)} blocks with {len(widths)} widths.")
+    size, available = 8 * num_columns * num_rows, available_host_bytes()
+    if available is not None and size > available:
+        raise ValueError(f"A history of {format_bytes(size)} does not fit into {format_bytes(available)} of memory.")
+    table = np.full((num_columns, num_rows), np.nan)
+    for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
+        rows = table[:, place * BLOCK_ROWS : (place + 1) * BLOCK_ROWS]
+        if not 0 <= width <= num_columns:
+            raise ValueError(f"Block {place} of a history has {width} of {num_columns} columns.")
+        rows[:width] = _unpacked_block(block, (width, rows.shape[1]))
+    return table
+
+
+def _unpacked_block(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    size = 8 * shape[0] * shape[1]
+    reader = zlib.decompressobj()
+    try:
+        # Never more than is expected, however much the bytes would become.
+        planes = reader.decompress(np.asarray(block, np.uint8).tobytes(), size + 1)
+    except zlib.error as error:
+        raise ValueError(f"A block of a history is damaged: {error}.") from error
+    if len(planes) != size or not reader.eof:
+        raise ValueError(f"A block of a history is damaged: it does not hold numbers of shape {shape}.")
+    numbers = np.moveaxis(np.frombuffer(planes, np.uint8).reshape(8, *shape), 0, -1)
+    return np.ascontiguousarray(numbers).view(np.float64)[..., 0]

@@ -1,0 +1,280 @@
+"""A config with every combination of some settings, each with several seeds: which of them learn best."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import RETURN, STEPS, key_label
+from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
+from jaxrl_stack.runs.run import common_title, value_text
+from jaxrl_stack.runs.series import Series, Trial, check_until, chosen_seeds, train_each
+from jaxrl_stack.runs.stop import StopCriteria, Until
+from jaxrl_stack.runs.terminal import table_text
+from jaxrl_stack.utils.optional_packages import optional_import
+
+if TYPE_CHECKING:
+    import pandas
+
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+_ASK_FOR = "a list of values, tune.grid_search([...]), or something to sample from such as tune.loguniform(1e-4, 1e-2)"
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRow(Ending):
+    """Where the seeds of one combination ended: interquartile means, and a 95 % interval.
+
+    Attributes:
+        settings: The combination: name -> value.
+        num_seeds: How many were trained.
+    """
+
+    settings: Mapping[str, Any]
+    num_seeds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep(Series):
+    """The runs of a sweep; printed, the table of its settings, best first.
+
+    Attributes:
+        config: What was swept over, with the values that it had before.
+        combinations: Of the settings, in the order in which they were made.
+        members: The combination and the seed of each of `runs`.
+    """
+
+    config: AlgorithmConfig
+    combinations: tuple[Mapping[str, Any], ...]
+    members: tuple[tuple[int, int], ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The settings that were swept over."""
+        return list(self.combinations[0])
+
+    def rows(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> list[SweepRow]:
+        """A row for each combination of which a seed was finished, the best first.
+
+        Args:
+            key: The number that is looked at.
+            x: What its curves run over; see `plot`.
+            mode: Whether the highest number is the best, or the lowest.
+
+        Raises:
+            KeyError: If the runs have no such number.
+            ValueError: If `mode` is neither.
+        """
+        if mode not in ("max", "min"):
+            raise ValueError(f"mode={mode!r}: must be 'max' or 'min'.")
+        found = []
+        for place, settings in enumerate(self.combinations):
+            alike = [run for run, (combination, _) in zip(self.runs, self.members, strict=True) if combination == place]
+            if alike:
+                found.append(_row(settings, compare(alike, key, x)))
+        return sorted(found, key=lambda row: -row.last if mode == "max" else row.last)
+
+    def best(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> SweepRow:
+        """The first of `rows`."""
+        return self.rows(key, x, mode=mode)[0]
+
+    def best_config(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> AlgorithmConfig:
+        """A copy of the config with the settings of `best`."""
+        return self.config.copy(copy_frozen=False).update_from_dict(dict(self.best(key, x, mode=mode).settings))
+
+    def table(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> str:
+        """`rows` as a table for terminals."""
+        rows = self.rows(key, x, mode=mode)
+        cells = [[*map(value_text, row.settings.values()), *row.cells(row.num_seeds)] for row in rows]
+        return table_text([*self.names, *ending_header(x)], cells)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Everything in long form: a row for each iteration of each run, with the swept settings, the seed, and all
+        numbers of `History`.
+
+        Raises:
+            ImportError: Without pandas: ``pip install pandas``.
+        """
+        frames = []
+        for run, (combination, seed) in zip(self.runs, self.members, strict=True):
+            frame = run.history.to_pandas()
+            settings = {**self.combinations[combination], "seed": seed}
+            for place, (name, value) in enumerate(settings.items()):
+                frame.insert(place, name, [value] * len(frame))
+            frames.append(frame)
+        module = optional_import("pandas", purpose="Sweep.to_pandas", install="pandas")
+        return module.concat(frames, ignore_index=True)
+
+    def heat_map(
+        self, path: str | os.PathLike[str] | None = None, key: str = RETURN, x: str = STEPS, *, title: str | None = None
+    ) -> Any:
+        """A figure of two settings: `SweepRow.last` of each pair of their values.
+
+        Args:
+            path: Where to write it, a ``.png``, ``.svg`` or ``.pdf``; None for nowhere.
+            key: The number that is drawn.
+            x: What its curves run over; see `plot`.
+            title: Above it; None for algorithm and environment.
+
+        Returns:
+            The `RunFigure`, which notebooks show.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            KeyError: If the runs have no such number.
+            ValueError: If the sweep is not over a grid of two settings, or `path` has another end.
+        """
+        from jaxrl_stack.runs.figures import draw_heat_map
+
+        if len(self.names) != 2:
+            raise ValueError(
+                f"heat_map() draws a sweep over two settings; this one is over {', '.join(self.names)}. plot() and "
+                f"table() show it."
+            )
+        down, across = self.names
+        rows, columns = (list(dict.fromkeys(value_text(one[name]) for one in self.combinations)) for name in self.names)
+        if len(rows) * len(columns) != len(self.combinations):
+            raise ValueError(
+                f"heat_map() draws a grid; {down} and {across} have {len(rows)} and {len(columns)} values in "
+                f"{len(self.combinations)} combinations. plot() and table() show those."
+            )
+        found = {(value_text(r.settings[down]), value_text(r.settings[across])): r.last for r in self.rows(key, x)}
+        values = np.array([[found.get((row, column), np.nan) for column in columns] for row in rows])
+        labels = {"row_label": down, "column_label": across, "value_label": f"{key_label(key)}, last 10 %"}
+        above = common_title(self.runs) if title is None else title
+        return draw_heat_map(values, rows=rows, columns=columns, **labels, title=above, path=path)
+
+
+def _row(settings: Mapping[str, Any], compared: Sequence[Comparison]) -> SweepRow:
+    (one,) = compared
+    return SweepRow(one.last, one.low, one.high, one.area, one.x, settings, one.num_runs)
+
+
+def run_sweep(
+    config: AlgorithmConfig,
+    space: Mapping[str, Any],
+    *,
+    seeds: int | Iterable[int] = 1,
+    until: Until,
+    num_samples: int = 1,
+    progress: bool = True,
+) -> Sweep:
+    """Train a config with every combination of some settings, each with several seeds.
+
+    All of it is checked before the first run starts. Combinations that differ in traced settings only (learning rate,
+    gamma, clip_param, ...) are served by one compiled program; each other one compiles its own.
+
+    Args:
+        config: What is trained; it is not changed. With ``results_dir`` set, every run writes into a folder below it.
+        space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from, such as
+            ``tune.loguniform(1e-4, 1e-2)`` or any object with a ``sample()`` method.
+        seeds: How many, for 0, 1, 2, ...; or the seeds themselves. Every combination gets all of them.
+        until: When each run ends, ``{"num_env_steps_sampled_lifetime": 200_000}``: what `Algorithm.learn` takes.
+        num_samples: How often each combination of the lists is made, with values sampled anew.
+        progress: Whether to print a line for each run.
+
+    Returns:
+        The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
+        ``sweep.to_pandas()``; after Ctrl-C, of those that were finished.
+
+    Raises:
+        ValueError: If there is nothing to sweep over, a setting is unknown, a value cannot be, there are no seeds, or
+            `until` is None or names what results do not hold.
+        KeyboardInterrupt: If no run was finished.
+    """
+    chosen = chosen_seeds(seeds, "run_sweep")
+    check_until(until, "run_sweep")
+    StopCriteria(until).check_evaluation(config.evaluation_interval)
+    combinations = _combinations(space, num_samples)
+    members = [(place, seed) for place in range(len(combinations)) for seed in chosen]
+    trials = [_trial(config, combinations[place], seed) for place, seed in members]
+    runs, defaults = train_each(trials, until, progress=progress)
+    finished = tuple(members[place] for place in runs)
+    return Sweep(tuple(runs.values()), defaults, config.copy(copy_frozen=False), tuple(combinations), finished)
+
+
+def _combinations(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError(f"run_sweep(space={space!r}): must be a dict of setting → {_ASK_FOR}.")
+    grids = {name: _grid(name, values) for name, values in space.items() if not _is_sampled(values)}
+    sampled = {name: values for name, values in space.items() if name not in grids}
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"run_sweep(num_samples={num_samples!r}): must be an integer of at least 1.")
+    if num_samples > 1 and not sampled:
+        raise ValueError(
+            f"run_sweep(num_samples={num_samples}): nothing in {', '.join(space)} is sampled, so all samples would be "
+            f"the same. Leave it out; seeds={num_samples} trains each combination so often."
+        )
+    # The same sweep draws the same values.
+    rng = np.random.default_rng(0)
+    grid = [dict(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
+    drawn = [
+        {**{name: _sample(values, rng) for name, values in sampled.items()}, **one}
+        for _ in range(num_samples)
+        for one in grid
+    ]
+    return [{name: one[name] for name in space} for one in drawn]
+
+
+def _is_sampled(values: Any) -> bool:
+    return callable(getattr(type(values), "sample", None))
+
+
+def _grid(name: str, values: Any) -> list[Any]:
+    """The values of a setting.
+
+    Raises:
+        ValueError: If these are none, or one is there twice.
+    """
+    if name == "seed":
+        raise ValueError("run_sweep: say which seeds by run_sweep(..., seeds=[0, 1, 2]), for all combinations.")
+    listed = values.get("grid_search") if isinstance(values, Mapping) and set(values) == {"grid_search"} else values
+    if isinstance(listed, np.ndarray):
+        listed = listed.tolist()
+    if not isinstance(listed, list | tuple | range):
+        raise ValueError(
+            f"run_sweep: {name}={values!r} must be {_ASK_FOR}. What is the same in all runs belongs into the config."
+        )
+    if not listed:
+        raise ValueError(f"run_sweep: {name}={values!r} has no values to try; list at least one.")
+    texts = [value_text(value, None) for value in listed]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"run_sweep: {name} has the value {twice} twice; leave one of them out.")
+    return list(listed)
+
+
+def _sample(space: Any, rng: np.random.Generator) -> Any:
+    # Ray Tune's domains take a generator; an object of one's own need not.
+    takes_rng = "random_state" in inspect.signature(space.sample).parameters
+    value = space.sample(random_state=rng) if takes_rng else space.sample()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> Trial:
+    """A run with these settings, which are known to be valid together.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    shown = " ".join(f"{name}={value_text(value)}" for name, value in settings.items())
+    own = config.copy(copy_frozen=False).update_from_dict(dict(settings)).debugging(seed=seed)
+    name = f"{shown} seed={seed}"
+    if own.results_dir is not None:
+        own.reporting(results_dir=Path(own.results_dir, re.sub(r"[^\w.=+-]+", "_", name)))
+    try:
+        own.copy(copy_frozen=False).validate()
+    except ValueError as error:
+        raise ValueError(f"run_sweep with {shown}: {error}") from error
+    return Trial(name, own)
