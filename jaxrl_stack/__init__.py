@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from jaxrl_stack.tune.registration import install as _connect_with_tune
-from jaxrl_stack.utils.coming import ComingModules
+from jaxrl_stack.utils.coming import ComingModules, name_elsewhere
 from jaxrl_stack.utils.lazy_names import lazy_names
 from jaxrl_stack.utils.torch_names import TorchNamesFinder
 
@@ -98,4 +98,4 @@ if not any(isinstance(finder, TorchNamesFinder) for finder in sys.meta_path):
 # Imports nothing: it waits for ray.tune.
 _connect_with_tune()
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, name_elsewhere)

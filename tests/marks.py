@@ -21,7 +21,7 @@ NAMES = {
     "trains": {"build_algo", "build_learner", "build_learner_group", "train", "evaluate", "Tuner"}
     | {"SingleAgentEnvRunner", "EnvRunnerGroup", "RLModuleSpec", "MultiRLModuleSpec"}
     | {"DefaultPPORLModule", "DefaultDQNRLModule", "DefaultSACRLModule", "GymnaxEnv"}
-    | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds"}
+    | {"LearnerGroup", "reset_config", "make_loop", "learn", "run_seeds", "run_sweep"}
     | {"exec"},  # examples of pages
     "soak": {"growth"},
 }

@@ -20,6 +20,7 @@ from jaxrl_stack.core.distribution.jax_distribution import Categorical, MultiCat
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.policy.export import load_exported
+from jaxrl_stack.utils import notices
 
 SMALL = {"fcnet_hiddens": [8], "head_fcnet_hiddens": []}
 NVEC = [3, 2]
@@ -184,7 +185,38 @@ def test_no_masked_action_is_ever_chosen(config_class, settings, env):
         result = algo.train()
     assert result["env_runners"]["episode_return_min"] == result["env_runners"]["episode_return_max"] == 5.0
     assert result["evaluation"]["env_runners"]["episode_return_min"] == 5.0
-    assert result["learners"][DEFAULT_MODULE_ID]["no_valid_action_share"] == 0.0
+    learned = result["learners"][DEFAULT_MODULE_ID]
+    assert learned["no_valid_action_share"] == 0.0
+    if config_class is not PPOConfig:
+        assert learned["num_module_steps_trained_lifetime"] == 8 * algo.driver.num_updates > 0
+    algo.stop()
+
+
+@pytest.mark.parametrize("config_class", [PPOConfig, DQNConfig])
+def test_four_devices_learn_with_masks_what_one_does(config_class):
+    """From the same steps: a host samples alike, however many devices learn."""
+    found = []
+    for num_devices in (1, 4):
+        config = config_of(config_class, "legal-host").env_runners(num_envs_per_env_runner=4).debugging(seed=1)
+        algo = config.learners(num_cpus_per_learner=num_devices, num_shuffle_shards=4).build_algo()
+        assert len(algo.learner.devices) == num_devices
+        first = algo.get_weights()
+        learned = algo.train()["learners"][DEFAULT_MODULE_ID]
+        found.append((algo.get_weights(), {name: learned[name] for name in ("total_loss", "no_valid_action_share")}))
+        algo.stop()
+        assert any((a != b).any() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(found[-1][0]), strict=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *found)
+
+
+@pytest.mark.parametrize("config_class", [PPOConfig, DQNConfig])
+def test_no_masked_action_is_ever_chosen_on_four_devices(config_class):
+    config = config_of(config_class, "legal").env_runners(num_envs_per_env_runner=4)
+    algo = config.learners(num_cpus_per_learner=4).evaluation(evaluation_interval=1, evaluation_duration=4).build_algo()
+    result = algo.train()
+    learned = result["learners"][DEFAULT_MODULE_ID]
+    assert result["env_runners"]["episode_return_min"] == result["env_runners"]["episode_return_max"] == 5.0
+    assert result["evaluation"]["env_runners"]["episode_return_min"] == 5.0
+    assert learned["no_valid_action_share"] == 0.0 and np.isfinite(learned["total_loss"])
     algo.stop()
 
 
@@ -202,15 +234,26 @@ def test_a_mask_of_another_name_and_served_policies(tmp_path):
     algo.stop()
 
 
-def test_a_mask_that_allows_nothing_raises_on_the_host_and_is_counted_on_the_device():
+def test_a_mask_that_allows_nothing_raises_on_the_host_and_is_counted_on_the_device(caplog, monkeypatch):
     host = config_of(PPOConfig, "legal-host", allows_nothing_from=3).build_algo()
     message = r"Environment 0 of EnvRunner 0 .* returned an action mask that allows no action, in step 3 of the 20"
     with pytest.raises(ValueError, match=message):
         host.train()
     host.stop()
     device = config_of(PPOConfig, "legal", allows_nothing_from=3).build_algo()
+    monkeypatch.setattr(notices, "_given", set())
     share = device.train()["learners"][DEFAULT_MODULE_ID]["no_valid_action_share"]
-    assert 0.2 < share < 0.6  # 0.4 of all rows; of those of the last minibatch
+    assert share == pytest.approx(0.4)  # of all rows
+    assert "An action mask allows no action" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(notices, "_given", set())
+    obs = {"action_mask": np.array([[1, 0, 0, 0], [0, 0, 0, 0]], np.int8), "observations": np.zeros((2, 1), np.float32)}
+    policy = device.get_policy()
+    policy.compute_actions(jax.tree.map(lambda x: x[:1], obs))
+    assert not caplog.text
+    for _ in range(2):
+        policy.compute_actions(obs)
+    assert caplog.text.count("An action mask allows no action") == 1
     device.stop()
 
 

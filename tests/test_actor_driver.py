@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
 from typing import ClassVar
 
@@ -459,6 +461,21 @@ def test_several_blocks_of_one_runner_count_in_its_filter_once(ray_session):
             assert np.asarray(counted)[-1] == iteration * BATCH
     finally:
         algo.stop()
+
+
+def test_without_a_number_of_env_runners_this_process_samples_and_ray_is_not_imported():
+    code = (
+        "import sys\n"
+        "from jaxrl_stack.algorithms.ppo import PPOConfig\n"
+        "config = PPOConfig().environment('CartPole-v1').rl_module(model_config={'fcnet_hiddens': [4]})\n"
+        "algo = config.training(train_batch_size_per_learner=64, minibatch_size=64, num_epochs=1).build_algo()\n"
+        "assert algo.train()['num_env_steps_sampled_lifetime'] == 64 and algo.env_runner.num_workers == 0\n"
+        "assert algo.config.to_dict()['num_env_runners'] == 2 and 'local env runner' in repr(algo)\n"
+        "algo.stop()\n"
+        "assert 'ray' not in sys.modules\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    assert ran.stderr.count("num_env_runners=2") == 1
 
 
 def test_an_env_runner_as_an_actor_by_hand(ray_session):

@@ -8,6 +8,8 @@ depends on data waits for the call that gets the data.
 from __future__ import annotations
 
 import contextlib
+import copy
+import importlib
 import io
 import json
 import warnings
@@ -17,14 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
+from flax import linen, nnx
 from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -34,8 +38,15 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.env.env_contract import check_reset
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv, JaxStep
 from jaxrl_stack.env.registry import register_env
+from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.runs.result import Result, ResultPart
+from jaxrl_stack.runs.stop import StopCriteria, StopError
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import empty_result
 
 CARTPOLE = "gymnax/CartPole-v1"
 OBS_SPACE = Box(-1, 1, (2,), np.float32)
@@ -226,6 +237,12 @@ def sampling_connector(**members):
     return env_to_module(lambda env, spaces, device: connector(**members))
 
 
+def host_connector(call):
+    """A connector of RLlib's form in a host environment."""
+    made = connector(__call__=call)
+    return lambda: train(tiny(host_env()).env_runners(env_to_module_connector=lambda env, spaces, device: made))
+
+
 def applied(function, **members):
     """A connector with that `apply`."""
     return sampling_connector(apply=lambda self, state, batch, ctx: function(state, batch), **members)
@@ -280,6 +297,11 @@ def loss(function, **settings):
     return call
 
 
+def learner_with(**members):
+    """A learner with other methods."""
+    return changed(lambda config: config.learners(learner_class=type("MyLearner", (PPOLearner,), members)), then=train)
+
+
 def optimizer(**arguments):
     def configure(self, module_id, config=None):
         parameters = self.get_parameters(self.module[module_id])
@@ -288,6 +310,10 @@ def optimizer(**arguments):
 
     members = {"configure_optimizers_for_module": configure}
     return changed(lambda config: config.learners(learner_class=type("MyLearner", (PPOLearner,), members)))
+
+
+RESULT = Result(empty_result(), env_runners=ResultPart("env_runners"))
+RESULT["env_runners"].update(empty_result()["env_runners"])
 
 
 class NoArgumentsCallback(RLlibCallback):
@@ -514,12 +540,18 @@ SPACES = [
     case("act-dict", act({"obs": np.zeros(4)}), ValueError, "observation", "is a dict", "should be an array"),
     case("act-text", act("left"), ValueError, "observation", "'left'", "array of numbers"),
     case("act-unknown-policy", act(np.zeros(4, np.float32), policy_id="p1"), KeyError, "No module", "'p1'", POLICY),
+    case("predict", lambda algo: algo.predict(np.zeros(4)), AttributeError, "PPO has no predict", "compute_single_action(obs, explore=False)", "get_policy()"),
+    case("total-timesteps", lambda algo: algo.learn(total_timesteps=1000), TypeError, "PPO.learn()", "total_timesteps", "learn({'num_env_steps_sampled_lifetime': 1000})"),
+    case("learn-typo", lambda algo: algo.learn(util=3), TypeError, "PPO.learn()", "'util'", "takes until, plateau and progress"),
+    case("history-before-training", lambda: PPO(tiny()).history["reward"], KeyError, "'reward'", "first train()", "'env_runners/episode_return_mean'"),
     case("act-with-state", act(np.zeros(4, np.float32), state={"h": 1}), ValueError, "state=", "{'h': 1}", "no recurrent state"),
 ]  # fmt: skip
 
 ENVS = [
     case("no-env", lambda: PPOConfig().build_algo(), ValueError, "environment", "no environment is set", "config.environment("),
     case("gymnasium-typo", setting("environment", env="CartPol-v1"), ValueError, "unknown environment", "'CartPol-v1'", "Did you mean 'gymnax/CartPole-v1'"),
+    case("gymnasium-other-version", setting("environment", env="Taxi-v3"), ValueError, "unknown environment", "'Taxi-v3'", f"Did you mean {next(i for i in gym.registry if i.startswith('Taxi-'))!r}? "),
+    case("gymnasium-version-to-come", setting("environment", env="Ant-v99"), ValueError, "unknown environment", "'Ant-v99'", "Did you mean 'Ant-v5'? "),
     case("gymnax-typo", setting("environment", env="gymnax/Cartpole-v1"), ValueError, "gymnax has no environment", "'Cartpole-v1'", "Did you mean 'gymnax/CartPole-v1'"),
     case("registered-typo", unknown_registered_name, ValueError, "unknown environment", "'bad_input_mase'", "'bad_input_maze'"),
     case("module-does-not-import", setting("environment", env="no_such_module:Env"), ImportError, "environment(", "'no_such_module'", "on sys.path"),
@@ -545,6 +577,7 @@ ENVS = [
     case("host-reset-without-seed", host(reset=lambda self: (0, {})), TypeError, "HostEnv.reset", "'seed'", "def reset(self, *, seed=None"),
     case("host-without-observation-space", host(observation_space=NotImplemented), TypeError, "environment('HostEnv')", "no observation_space", "Set self.observation_space"),
     case("host-without-action-space", host(action_space=NotImplemented), TypeError, "environment('HostEnv')", "no action_space", "Set self.action_space"),
+    case("host-without-step", host(step=NotImplemented), TypeError, "environment('HostEnv')", "does not define step", "Write what is missing"),
     case("host-text-observations", host(observation_space=Dict({"a": spaces.Text(5)})), TypeError, "environment('HostEnv')", "observation_space['a']", "Supported are"),
     case("host-nan-bounds", host(observation_space=NAN_BOX), ValueError, "environment('HostEnv')", "nan", "use -inf and inf"),
     case("host-reset-observation-only", host_reset(np.zeros(2, np.float32)), ValueError, "environment('HostEnv')", "reset returned a ndarray", "(obs, info)"),
@@ -553,6 +586,9 @@ ENVS = [
     case("host-reset-no-info", host_reset((np.zeros(2, np.float32), None)), ValueError, "environment('HostEnv')", "info None", "Return a dict"),
     case("host-step-of-old-gym", host_step((np.zeros(2, np.float32), 0.0, False, {})), ValueError, "environment('HostEnv')", "step returned 4 values", "(obs, reward, terminated, truncated, info)"),
     case("host-step-wrong-shape", host_step((np.zeros(1, np.float32), 0.0, False, False, {})), ValueError, "environment('HostEnv')", "the observation of step has shape (1,)", "the space"),
+    case("host-step-reward-array", host_step((np.zeros(2, np.float32), np.zeros(1), False, False, {})), ValueError, "environment('HostEnv')", "reward array([0.])", "Return one number"),
+    case("host-choice-out-of-space", host_step((7, 0.0, False, False, {}), observation_space=Discrete(3), reset=lambda self, *, seed=None, options=None: (0, {})), ValueError, "environment('HostEnv')", "is 7, outside of Discrete(3)", "as many choices"),
+    case("host-observation-tuple", host_reset(((np.zeros(2, np.float32), {}), {})), ValueError, "environment('HostEnv')", "a tuple of 2", "Return the observation alone"),
     case("host-step-no-reward", host_step((np.zeros(2, np.float32), None, False, False, {})), ValueError, "environment('HostEnv')", "reward None", "Return one number"),
     case("host-step-flag-text", host_step((np.zeros(2, np.float32), 0.0, "no", False, {})), ValueError, "environment('HostEnv')", "terminated='no'", "True or False"),
     case(
@@ -571,6 +607,10 @@ ENVS = [
     case("jax-step-reward-shape", jax_step(lambda state, action: (jnp.zeros(2), state, jnp.zeros(2), False, False, {})), ValueError, "MyJaxEnv: reward", "(2,)", "scalar"),
     case("jax-step-no-reward", jax_step(lambda state, action: (jnp.zeros(2), state, None, False, False, {})), ValueError, "MyJaxEnv: reward", "None", "a number"),
     case("jax-step-python-if", jax_step(lambda state, action: (jnp.zeros(2), state, 1.0 if action else 0.0, False, False, {})), TypeError, "MyJaxEnv.step", "TracerBoolConversionError", "use jnp.where"),
+    case("jax-step-of-gymnasium", jax_env(step_env=lambda self, action: None), TypeError, "MyJaxEnv.step_env(action)", "too many positional", "def step_env(self, key, state, action, params)"),
+    case("jax-reset-without-params", jax_env(reset_env=lambda self, key: None), TypeError, "MyJaxEnv.reset_env(key)", "too many positional", "def reset_env(self, key, params)"),
+    case("jax-info-text", jax_step(lambda state, action: (jnp.zeros(2), state, 1.0, False, False, {"why": "fell"})), TypeError, "'fell' is a str", "Leave texts out", "MyJaxEnv.step"),
+    case("jax-state-object", jax_env(reset_env=lambda self, key, params: (jnp.zeros(2), CountingEnv())), TypeError, "is a CountingEnv", "no array", "@flax.struct.dataclass"),
     case("jax-raw-step-tuple", jax_env(RawEnv, step=lambda self, key, state, action, params: (jnp.zeros(2), state)), ValueError, "MyJaxEnv.step", "returned a tuple", "Return one"),
     case("jax-raw-observation-dtype", jax_env(RawEnv, reset=lambda self, key, params: (jnp.zeros(2, jnp.int32), jnp.int32(0))), ValueError, "MyJaxEnv: reset's obs", "int32[2]", "should be float32[2]"),
 ]  # fmt: skip
@@ -588,6 +628,15 @@ MODULES = [
     case("unknown-column", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch["observation"])}), ValueError, "_forward_inference()", "'observation'", "read one of these columns"),
     case("other-input-width", module(setup=lambda self: (setattr(self, "pi", nnx.Linear(3, 2, rngs=self.rngs)), setattr(self, "v", nnx.Linear(4, 1, rngs=self.rngs)))), ValueError, "_forward_inference()", "(7, 4)", "observation space"),
     case("layers-in-a-list", module(setup=lambda self: setattr(self, "layers", [nnx.Linear(4, 2, rngs=self.rngs)])), ValueError, "MyModule", "JAX cannot see", "nnx.List"),
+    case("layers-of-linen", outputs(lambda self, batch: {"action_dist_inputs": linen.Dense(2)(batch["obs"])}), ValueError, "MyModule", "CallCompactUnboundModuleError", "nnx.Linear(4, 2, rngs=self.rngs)"),
+    case("layer-without-rngs", module(setup=lambda self: setattr(self, "pi", nnx.Linear(4, 2))), TypeError, "'rngs'", "MyModule.setup()", "rngs=self.rngs"),
+    case("layer-as-of-torch", module(setup=lambda self: setattr(self, "pi", nnx.Linear(4, 2, bias=False, rngs=self.rngs))), TypeError, "'bias'", "MyModule.setup()", "use_bias=False"),
+    case("method-of-torch", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch["obs"].unsqueeze(0))}), ValueError, "MyModule", "unsqueeze", "jnp.expand_dims(x, axis)"),
+    case("view-of-torch", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch["obs"].view(-1, 4))}), ValueError, "MyModule", ".view()", "x.reshape(shape)"),
+    case("forward-python-if", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch["obs"]) if batch["obs"].sum() > 0 else 0}), ValueError, "MyModule", "TracerBoolConversionError", "use jnp.where"),
+    case("batch-instead-of-column", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch)}), ValueError, "MyModule", "A batch is a dict", "read batch[Columns.OBS]"),
+    case("module-config-attribute", module(setup=lambda self: self.config), AttributeError, "MyModule", "'config'", "Use self.model_config"),
+    case("module-space-attribute", module(setup=lambda self: self.obs_space), AttributeError, "MyModule", "'obs_space'", "Use self.observation_space"),
     case("rngs-in-forward", outputs(lambda self, batch: nnx.Linear(4, 2, rngs=self.rngs)(batch["obs"])), ValueError, "MyModule.rngs", "while the module is built", "create layers in setup()"),
     case("constructor-without-super", spec(module_class=type("Lonely", (GoodModule,), {"__init__": lambda self, **kwargs: None})), TypeError, "Lonely.__init__()", "super().__init__()", "build the networks in setup()"),
     case("constructor-without-arguments", spec(module_class=type("Narrow", (GoodModule,), {"__init__": lambda self: None})), ValueError, "module_class", "Narrow()", "Build the networks in setup()"),
@@ -607,6 +656,8 @@ MODULES = [
     case("multi-spec-other-ids", setting("rl_module", rl_module_spec=MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec()})), ValueError, "rl_module_specs", "['p1']", f"Call it one of ['{POLICY}']"),
     case("model-config-text", setting("rl_module", model_config="mlp"), ValueError, "model_config=", "'mlp'", "a DefaultModelConfig"),
     case("model-key-typo", changed(lambda c: c.rl_module(model_config={"fcnet_hidden": [4]})), ValueError, "model_config", "'fcnet_hidden'", "'fcnet_hiddens'"),
+    case("attention", changed(lambda c: c.rl_module(model_config={"use_attention": True})), ValueError, "'use_attention'", "use_lstm=True", "GTrXL"),
+    case("attention-as-field", lambda: DefaultModelConfig(use_attention=False), TypeError, "'use_attention'", "use_lstm=True", "GTrXL"),
     case("model-key-number", setting("rl_module", model_config={3: 4}), ValueError, "model_config", "the key 3", "a string such as"),
     case("activation-typo", model_config(fcnet_activation="rleu"), ValueError, "fcnet_activation=", "'rleu'", "'relu'"),
     case("activation-number", model_config(head_fcnet_activation=3), ValueError, "head_fcnet_activation=", "3", "the name of an activation"),
@@ -649,6 +700,7 @@ CONNECTORS = [
     case("host-connector-on-device", sampling_connector(__call__=lambda self, **kwargs: kwargs["batch"]), TypeError, "'MyConnector'", "`__call__`", "use a host environment"),
     case("host-connector-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "ModuleToEnvPipeline", "pure functions"),
     case("host-connector-of-learner-on-device", changed(lambda c: c.learners(learner_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "LearnerConnectorPipeline", "pure functions"),
+    case("host-connector-arguments", host_connector(lambda self, batch: batch), TypeError, "'episodes'", "MyConnector", "def __call__(self, *, rl_module, batch, episodes, **kwargs)"),
     case("learner-connector-without-apply", changed(lambda c: c.learners(learner_connector=lambda: connector())), TypeError, "'MyConnector'", "neither `apply`", "def apply(self, state, batch, ctx)"),
     case("actions-are-not-made", setting("env_runners", add_default_connectors_to_module_to_env_pipeline=False), ValueError, "add_default_connectors_to_module_to_env_pipeline=False", "into actions", "module_to_env_connector="),
     case("advantages-are-not-made", changed(lambda c: c.learners(add_default_connectors_to_learner_pipeline=False), then=train), ValueError, "PPOLearner", "'advantages'", "Add a learner connector"),
@@ -670,6 +722,12 @@ LEARNERS = [
     case("loss-integer", loss(lambda batch: jnp.int32(0)), ValueError, "The loss of module", "int32", "return a float32 scalar"),
     case("loss-of-three", loss(lambda batch: (jnp.float32(0), {}, 1)), ValueError, "The loss of module", "a tuple of 3", "return the loss, or the pair"),
     case("loss-unknown-column", loss(lambda batch: batch["advantage"].mean()), ValueError, "MyLearner", "'advantage'", "'advantages'"),
+    case("loss-dict", loss(lambda batch: {"loss": jnp.float32(0)}), KeyError, POLICY, "no optimizer 'loss'", "A loss is a scalar"),
+    case("loss-number", loss(lambda batch: float(batch["advantages"].mean())), TypeError, "test_bad_input.py", "float(batch", "use jnp.where"),
+    case("loss-numpy", loss(lambda batch: np.mean(np.asarray(batch["advantages"]))), TypeError, "test_bad_input.py", "np.mean(", "and jnp"),
+    case("loss-detach", loss(lambda batch: batch["advantages"].detach().mean()), AttributeError, "detach", ".detach()", "jax.lax.stop_gradient(x)"),
+    case("loss-arguments", learner_with(compute_loss_for_module=lambda self, batch, fwd_out: 0), TypeError, "MyLearner.compute_loss_for_module()", "'module_id'", "def compute_loss_for_module(self, *, module_id, config, batch, fwd_out)"),
+    case("metric-key-second", learner_with(compute_loss_for_module=lambda self, *, module_id, config, batch, fwd_out: self.metrics.log_value(1.0, "x")), TypeError, "log_value(", "1.0, 'x'", "log_value(name, value)"),
     case("loss-nan", loss(lambda batch: jnp.float32(jnp.nan), check_nans=True), FloatingPointError, "loss", POLICY, "lower lr"),
     case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "log a scalar"),
     case("no-optimizer", changed(lambda c: c.learners(learner_class=type("MyLearner", (PPOLearner,), {"configure_optimizers_for_module": lambda self, module_id, config=None: None}))), ValueError, "configure_optimizers_for_module", POLICY, "Call self.register_optimizer"),
@@ -720,8 +778,111 @@ CALLBACKS = [
     case("hook-logs-unknown-reduction", changed(lambda c: c.callbacks(on_algorithm_init=lambda metrics_logger, **kwargs: metrics_logger.log_value("x", 1, reduce="men"))), ValueError, "reduce=", "'men'", "'mean'"),
 ]  # fmt: skip
 
+OTHER_PACKAGES = [
+    # Stable-Baselines3.
+    case("sb3-policy-first", lambda: PPO("MlpPolicy", "CartPole-v1"), TypeError, "PPO(config=", "'MlpPolicy'", "PPOConfig().environment('CartPole-v1').build_algo()"),
+    case("sb3-environment-only", lambda: PPO("CartPole-v1"), TypeError, "PPO(config=", "'CartPole-v1'", "PPOConfig().environment('CartPole-v1').build_algo()"),
+    case("sb3-environment-by-keyword", lambda: PPO(env="CartPole-v1"), TypeError, "PPO(config=", "None", "PPOConfig().environment('CartPole-v1').build_algo()"),
+    case("sb3-verbose-algorithm", lambda: PPO(tiny(), verbose=1), TypeError, "PPO()", "'verbose'", "progress=False"),
+    case("settings-in-constructor", lambda: PPOConfig(lr=0.1), TypeError, "PPOConfig(lr=...)", "by methods", "PPOConfig().training(lr=...)"),
+    case("environment-in-constructor", lambda: build(PPOConfig("CartPole-v1")), ValueError, "'CartPole-v1'", "looks like an environment", "config.environment('CartPole-v1')"),
+    case("sb3-n-steps", lambda: tiny().training(n_steps=8), TypeError, "training()", "'n_steps'", "env_runners(rollout_fragment_length=...)"),
+    case("sb3-ent-coef", lambda: tiny().training(ent_coef=0.1), TypeError, "training()", "'ent_coef'", "training(entropy_coeff=...)"),
+    case("sb3-ent-coef-of-sac", lambda: SACConfig().training(ent_coef="auto"), TypeError, "training()", "'ent_coef'", "training(initial_alpha=...)"),
+    case("sb3-learning-rate-of-sac", lambda: SACConfig().training(learning_rate=0.1), TypeError, "'learning_rate'", "training(actor_lr=...)", "training(critic_lr=...)"),
+    case("sb3-verbose", lambda: tiny().training(verbose=1), TypeError, "training()", "'verbose'", "progress=False"),
+    case("sb3-policy-kwargs", lambda: tiny().training(policy_kwargs={}), TypeError, "training()", "'policy_kwargs'", "rl_module(model_config={'fcnet_hiddens'"),
+    case("sb3-net-arch", changed(lambda c: c.rl_module(model_config={"net_arch": [64]})), ValueError, "model_config", "'net_arch'", "'fcnet_hiddens'"),
+    case("sb3-activation", changed(lambda c: c.rl_module(model_config={"activation_fn": "relu"})), ValueError, "model_config", "'activation_fn'", "'fcnet_activation'"),
+    case("sb3-tensorboard", lambda: tiny().debugging(tensorboard_log="runs"), TypeError, "debugging()", "'tensorboard_log'", "reporting(results_dir='results')"),
+    case("sb3-total-timesteps", lambda: tiny().training(total_timesteps=9), TypeError, "training()", "'total_timesteps'", "algo.learn({'num_env_steps_sampled_lifetime'"),
+    case("sb3-exploration", lambda: DQNConfig().training(exploration_fraction=0.1), TypeError, "training()", "'exploration_fraction'", "training(epsilon=...)"),
+    case("sb3-train-freq", lambda: DQNConfig().training(train_freq=4), TypeError, "training()", "'train_freq'", "training(training_intensity=...)"),
+    case("sb3-eval-episodes", lambda: tiny().evaluation(n_eval_episodes=4), TypeError, "evaluation()", "'n_eval_episodes'", "evaluation(evaluation_duration=...)"),
+    case("sb3-device", lambda: tiny().training(device="cuda"), TypeError, "training()", "'device'", "learners(num_gpus_per_learner=...)"),
+    case("sb3-get-env", lambda algo: algo.get_env(), AttributeError, "PPO has no get_env", "config.environment(env)", "build_algo()"),
+    case("sb3-policy", lambda algo: algo.policy, AttributeError, "PPO has no policy", "algorithm.get_policy()", "algorithm.get_module()"),
+    case("sb3-load", lambda: PPO.load("model.zip"), AttributeError, "PPO has no load", "save_to_path(path)", "from_checkpoint(path)"),
+    case("sb3-load-of-object", lambda algo: algo.load("model.zip"), AttributeError, "PPO has no load", "save_to_path(path)", "from_checkpoint(path)"),
+    case("sb3-learn-callback", lambda algo: algo.learn(3, callback=print), TypeError, "PPO.learn()", "callback", "config.callbacks(on_train_result=...)"),
+    case("sb3-learn-log-interval", lambda algo: algo.learn(log_interval=4, total_timesteps=100), TypeError, "PPO.learn()", "total_timesteps", "learn({'num_env_steps_sampled_lifetime': 100})"),
+    case("sb3-evaluate", lambda algo: algo.evaluate(n_eval_episodes=5), TypeError, "PPO.evaluate()", "n_eval_episodes", "evaluation(evaluation_duration=5)"),
+    case("evaluate-typo", lambda algo: algo.evaluate(episodes=5), TypeError, "PPO.evaluate()", "'episodes'", "takes parallel_train_future"),
+    case("sb3-deterministic", act(np.zeros(4, np.float32), deterministic=True), TypeError, "PPO.compute_single_action()", "deterministic", "explore=False"),
+    case("act-typo", act(np.zeros(4, np.float32), greedy=True), TypeError, "PPO.compute_single_action()", "'greedy'", "takes observation, state, explore"),
+    case("sb3-deepcopy", lambda algo: copy.deepcopy(algo), TypeError, "A PPO cannot be", "pickled or copied", "from_checkpoint(path)"),
+    case("act-on-what-reset-returns", act((np.zeros(4, np.float32), {})), ValueError, "observation is a tuple", "(float32[4], {})", "obs, info = env.reset()"),
+    # CleanRL, PureJaxRL, gymnax.
+    case("cleanrl-minibatches", lambda: tiny().training(num_minibatches=4), TypeError, "training()", "'num_minibatches'", "training(minibatch_size=...)"),
+    case("cleanrl-anneal-lr", lambda: tiny().training(anneal_lr=True), TypeError, "training()", "'anneal_lr'", "training(lr=[[0, "),
+    case("cleanrl-norm-adv", lambda: tiny().training(norm_adv=True), TypeError, "training()", "'norm_adv'", "leave it out"),
+    case("cleanrl-clip-vloss", lambda: tiny().training(clip_vloss=True), TypeError, "training()", "'clip_vloss'", "training(vf_clip_param=...)"),
+    case("cleanrl-video", lambda: tiny().debugging(capture_video=True), TypeError, "debugging()", "'capture_video'", "algo.record('video.mp4')"),
+    case("cleanrl-track", lambda: tiny().reporting(track=True), TypeError, "reporting()", "'track'", "reporting(loggers=...)"),
+    case("purejaxrl-clip-eps", lambda: PPOConfig.from_dict({"CLIP_EPS": 0.2}), ValueError, "PPOConfig", "'CLIP_EPS'", "training(clip_param=...)"),
+    case("purejaxrl-env-name", lambda: PPOConfig.from_dict({"ENV_NAME": "CartPole-v1"}), ValueError, "PPOConfig", "'ENV_NAME'", "environment(env=...)"),
+    case("purejaxrl-timesteps", lambda: PPOConfig.from_dict({"TOTAL_TIMESTEPS": 5e5}), ValueError, "PPOConfig", "'TOTAL_TIMESTEPS'", "algo.learn({'num_env_steps"),
+    case("gymnax-params", lambda: tiny().environment(CARTPOLE, env_params={}), TypeError, "environment()", "'env_params'", "environment(env_config=...)"),
+    case("gymnax-colon", lambda: build(tiny("gymnax:CartPole-v1")), ValueError, "environment(", "'gymnax:CartPole-v1'", "write 'gymnax/CartPole-v1'"),
+    case("setting-of-evaluation", lambda: tiny().evaluation(explore=False), TypeError, "evaluation()", "'explore'", "evaluation(evaluation_config={'explore': ...})"),
+    case("setting-like-no-other", lambda: tiny().training(zzzz=1), TypeError, "training()", "'zzzz'", "help(config.training)"),
+    # RLlib's past.
+    case("rllib-compute-action", lambda algo: algo.compute_action(np.zeros(4)), AttributeError, "PPO has no compute_action", "compute_single_action(obs, explore=False)", "get_policy()"),
+    case("rllib-local-worker", lambda algo: algo.env_runner_group.local_worker(), AttributeError, "EnvRunnerGroup.local_worker", "is gone", "Use local_env_runner"),
+    case("train-a-config", lambda: tiny().train(), AttributeError, "PPOConfig", "'train'", "algo = config.build_algo()"),
+    case("learn-function-without-argument", lambda algo: algo.learn(lambda: True), StopError, "until=", "cannot be called with the result", "lambda result:"),
+    case("episode-total-reward", lambda: SingleAgentEpisode().total_reward, AttributeError, "SingleAgentEpisode.total_reward", "is gone", "get_return()"),
+    case("episode-custom-metrics", lambda: SingleAgentEpisode().custom_metrics, AttributeError, "SingleAgentEpisode.custom_metrics", "is gone", "metrics_logger.log_value("),
+    case("logger-log", lambda: MetricsLogger().log("x", 1), AttributeError, "MetricsLogger has no log", "Use", "log_value(name, value)"),
+    case("policy-predict", lambda: object.__new__(Policy).predict(0), AttributeError, "Policy has no predict", "compute_single_action(obs)", "compute_actions(obs_batch, state)"),
+    *(
+        case(f"result-{key}", lambda key=key: RESULT[key], KeyError, "has no", repr(key), f"Did you mean result{read}?")
+        for key, read in {
+            "episode_reward_mean": "['env_runners']['episode_return_mean']",
+            "episode_return_mean": "['env_runners']['episode_return_mean']",
+            "env_runners/episode_return_mean": "['env_runners']['episode_return_mean']",
+            "timesteps_total": "['num_env_steps_sampled_lifetime']",
+            "info": "['learners']",
+        }.items()
+    ),
+    case("result-part", lambda: RESULT["env_runners"]["episode_reward_mean"], KeyError, "result['env_runners'] has no", "'episode_reward_mean'", "result['env_runners']['episode_return_mean']"),
+    case("result-evaluation", lambda: RESULT["evaluation"], KeyError, "The result", "'evaluation'", "evaluation(evaluation_interval=1)"),
+    case("result-custom-metrics", lambda: RESULT["custom_metrics"], KeyError, "The result", "'custom_metrics'", "metrics_logger.log_value(name, value)"),
+    case("result-unlike-any", lambda: RESULT["zzzz"], KeyError, "The result", "'zzzz'", "There are ["),
+]  # fmt: skip
 
-TABLE = [*SETTINGS, *NAMES, *SPACES, *ENVS, *MODULES, *CONNECTORS, *LEARNERS, *CALLBACKS]
+IMPORTS = {
+    "from jaxrl_stack import evaluate_policy": "use algorithm.evaluate()",
+    "from jaxrl_stack import make_vec_env": r"env_runners\(num_envs_per_env_runner=...\)",
+    "from jaxrl_stack import VecNormalize": "MeanStdFilter",
+    "from jaxrl_stack.algorithms.ppo import make_train": r"build_algo\(\)",
+    "from jaxrl_stack.algorithms.ppo import PPOTrainer": r"PPOConfig\(\)\.environment\(env\)\.build_algo\(\)",
+    "from jaxrl_stack.algorithms.dqn import DEFAULT_CONFIG": "a new config",
+    "from jaxrl_stack.algorithms.ppo import PPOconfig": "it is PPOConfig",
+    "from jaxrl_stack.agents.ppo import PPOTrainer": "from jaxrl_stack.algorithms.ppo import PPOConfig",
+    "import jaxrl_stack.contrib": "registry.ALGORITHMS",
+}
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_imports_of_other_packages_are_answered(line):
+    with pytest.raises(ImportError, match=IMPORTS[line]):
+        exec(line, {})
+    assert not hasattr(importlib.import_module("jaxrl_stack.algorithms.ppo"), "PPOConfigs")
+
+
+def test_what_may_be_meant_so_is_only_noted(caplog):
+    array = {"setup": lambda self: (GoodModule.setup(self), setattr(self, "scale", jnp.ones(4)))[0]}
+    type("Scaled", (GoodModule,), array)(observation_space=Box(-1, 1, (4,)), action_space=Discrete(2))
+    assert "Scaled.scale is a JAX array, which training does not change: self.scale = nnx.Param(array)" in caplog.text
+    check_reset((np.full(2, 5, np.float32), {}), OBS_SPACE, "FarOff")
+    assert "environment('FarOff'): the observation of reset is outside of its space Box(" in caplog.text
+    assert StopCriteria(10_000).targets == {"training_iteration": 10_000}
+    assert "until=10000: that many iterations" in caplog.text
+    assert "write until={'num_env_steps_sampled_lifetime': 10000}" in caplog.text
+
+
+TABLE = [*SETTINGS, *NAMES, *SPACES, *ENVS, *MODULES, *CONNECTORS, *LEARNERS, *CALLBACKS, *OTHER_PACKAGES]
 
 
 @pytest.mark.parametrize(("call", "error", "parts"), TABLE)
@@ -780,6 +941,8 @@ COMMAND_LINES = [
     command("no-algo", ["train", "--env", CARTPOLE], "--algo", "missing", "--algo PPO"),
     command("algo-typo", ["train", "--algo", "PPPO", "--env", CARTPOLE], "--algo", "'PPPO'", "Did you mean 'PPO'"),
     command("no-environment", ["train", "--algo", "PPO"], "--env", "missing", "--env gymnax/CartPole-v1"),
+    command("cleanrl-env-id", ["train", "--algo", "PPO", "--env-id", "CartPole-v1"], "--env-id", "no option", "--env CartPole-v1"),
+    command("cleanrl-timesteps", [*RUN, "--total-timesteps", "1000"], "--total-timesteps", "no option", "--stop '{\"num_env_steps_sampled_lifetime\": 1000}'"),
     command("environment-typo", ["train", "--algo", "PPO", "--env", "CartPol-v1"], "environment", "'CartPol-v1'", "Did you mean 'gymnax/CartPole-v1'"),
     command("stop-no-json", [*RUN, "--stop", "{return: 475}"], "--stop", "{return: 475}", "double quotes inside"),
     command("stop-list", [*RUN, "--stop", "[475]"], "--stop", "[475]", "a JSON object"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import math
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 from bench import (
+    commits,
+    digests,
     first_hour,
     harness,
     host_throughput,
@@ -24,9 +27,11 @@ from bench import (
     off_policy_throughput,
     pong,
     recurrent_layer,
+    recurrent_learning,
     throughput,
 )
 from bench.baselines import dqn_loop, recurrent_loop, sac_loop, sorting_loop, tight_loop
+from bench.checkouts import checkout
 from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.jax_env import check_jax_env
@@ -517,6 +522,71 @@ def test_learning_judges_seeds_by_target_and_limit(tmp_path: Path, target: float
     assert measured["reached"] == bool(passed) and measured["env_steps"] >= 4000
 
 
+def test_returns_of_episodes_are_those_of_all_their_chunks():
+    """The comparison with RLlib of what is learned with an LSTM; a fragment has 8 steps here."""
+    settings = recurrent_learning.settings_of("jaxrl", 0, {"train_batch_size_per_learner": 16, "num_epochs": 1})
+    settings["training"] |= {"minibatch_size": 16}
+    settings["env_runners"] |= {"num_envs_per_env_runner": 2}
+    settings["model"] |= {"fcnet_hiddens": [4], "lstm_cell_size": 4, "max_seq_len": 8}
+    iterations = protocol.measure(jaxrl_ppo.make(settings), seconds=0.0, iterations=16)
+    returns = [value for each in iterations for value in each["result"]["returns"]]
+    # CartPole pays 1 a step: all but the running episodes make up the steps.
+    assert [each["steps"] for each in iterations] == list(range(16, 257, 16))
+    assert max(returns) > 8 and 128 < sum(returns) <= 256
+
+
+def test_areas_are_compared_by_the_standard_error_of_their_difference():
+    difference, error = recurrent_learning.compare({"jaxrl": [1.0, 3.0], "rllib": [4.0, 4.0]})
+    assert difference == -2.0 and error == pytest.approx(1.0)
+
+
+class Evaluated:
+    """Stands for an algorithm whose evaluations have a mean of 1 and this spread."""
+
+    def __init__(self, spread: float):
+        self.spread, self.number = spread, 0
+
+    def evaluate(self) -> dict[str, Any]:
+        self.number += 1
+        return {"env_runners": {"episode_return_mean": 1.0 + self.spread * (-1) ** self.number}}
+
+
+def test_a_noisy_mean_is_evaluated_until_it_is_known():
+    known, noisy = Evaluated(0.0), Evaluated(0.3)
+    assert learning.evaluated_mean(known, 0.02) == 1.0
+    assert learning.evaluated_mean(noisy, 0.02) == pytest.approx(1.0, abs=0.02)
+    # The standard error of n of them is 0.3 over the root of n.
+    assert known.number == 8 and noisy.number == pytest.approx(225, abs=2)
+
+
+def test_a_target_that_the_last_episodes_reach_by_luck_is_not_reached(monkeypatch):
+    """A guess is right in half of the episodes of UmbrellaChain, which return 0 in the mean and differ by 3."""
+    settings = {"num_envs_per_env_runner": 8, "train_batch_size_per_learner": 80, "minibatch_size": 80, "lr": 0.0}
+    settings |= {"num_epochs": 1, "model_config": {"fcnet_hiddens": [4]}, "metrics_num_episodes_for_smoothing": 8}
+    train = functools.partial(learning.run_seed, "gymnax/UmbrellaChain-bsuite", 0, settings, 0.7, 2000)
+    assert train()["reached"]
+    monkeypatch.setitem(learning.EVALUATION, "evaluation_duration", 200)
+    assert not (known := train(standard_error=0.1))["reached"]
+    assert known["best_return"] < 0.7 and known["env_steps"] == 2000
+
+
+@pytest.mark.parametrize(("hold", "status"), [(5.0, 0), (501.0, 1)])
+def test_learning_judges_seeds_by_what_holds(tmp_path: Path, hold: float, status: int):
+    path = tmp_path / "report.json"
+    arguments = f"--rllib-settings --env CartPole-v1 --env-runners 0 --envs 8 --seeds 1 --hold {hold} --json {path}"
+    assert learning.main([*arguments.split(), "--from", "4000", "--until", "5000"]) == status
+    done = json.loads(path.read_text())
+    assert {name: done["run"][name] for name in ("hold", "from", "until")} == {
+        "hold": hold,
+        "from": 4000,
+        "until": 5000,
+    }
+    assert done["measured"]["held"] == (status == 0) and done["measured"]["env_steps"] >= 5000
+    assert 5 < done["measured"]["least_return"] < 500
+    with pytest.raises(SystemExit, match=r"--hold 50?1?: give --from and --until"):
+        learning.main([*arguments.split(), "--from", "4000"])
+
+
 def test_learning_goes_on_where_a_journal_ends(tmp_path: Path):
     measured: list[int] = []
 
@@ -627,3 +697,44 @@ def test_milestones_are_what_reaches_them_first():
     milestones = first_hour.reached(steps)
     assert (milestones["install"], milestones["first result"], milestones["first plot"]) == (3.0, 4.0, 16.0)
     assert milestones["own environment"] == 96.0 and math.isnan(milestones["report"])
+
+
+@pytest.mark.parametrize("name", [name for name in digests.names() if name.endswith("-1")])
+def test_every_run_that_digests_compare_has_valid_settings(name: str):
+    config = digests.config_of(name)
+    config.validate()
+    assert config.num_cpus_per_learner == 1
+
+
+def test_only_equal_hashes_of_runs_count_as_equal(monkeypatch, capsys):
+    hashes = {"a": "1", "b": "2", "c": "raised ValueError: no"}
+    now = iter([hashes, {**hashes, "b": "3"}])
+    monkeypatch.setattr(digests, "digests", lambda folder, runs: next(now).items())
+    assert digests.compare(".", ["a", "b", "c"]) == ["b", "c"]
+    assert "1 of 3 have equal bits." in capsys.readouterr().out
+
+
+def test_a_commit_that_git_does_not_know_is_named():
+    with pytest.raises(ValueError, match="--old 'no-such-commit': git cannot check it out"), checkout("no-such-commit"):
+        pass
+
+
+@pytest.mark.parametrize("arguments", [["--only", "ppo"], ["--pairs", "0"], ["--processes", "0"]])
+def test_comparing_commits_refuses(arguments: list[str], capsys):
+    with pytest.raises(SystemExit):
+        commits.parse(["--old", "HEAD", *arguments])
+    assert f"{arguments[0]} {arguments[1]}" in capsys.readouterr().err
+
+
+def test_ratios_of_commits_are_new_by_old_whichever_runs_first(monkeypatch):
+    class Process:
+        def __init__(self, command, settings, *, folder):
+            self.rate = {"old": 2.0, "new": 3.0}[folder]
+
+        __enter__ = __exit__ = lambda self, *_: self
+
+        def measure(self, seconds):
+            return [{"steps": self.rate * 5, "seconds": 5.0}]
+
+    monkeypatch.setattr(commits, "Peer", Process)
+    assert list(commits.ratios(commits.JOBS["dqn-device"], ("old", "new"), 2, 3, 1.0)) == [1.5] * 6

@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import math
 import pathlib
 import re
 
 import numpy as np
+import pytest
 
 import jaxrl_stack
 
-DOCS = pathlib.Path(__file__).parents[1] / "docs"
+ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+READMES = sorted(ROOT.glob("jaxrl_stack/algorithms/*/README.md"))
+WITH_EXAMPLES = [
+    path for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *READMES] if "```python" in path.read_text()
+]
+GOES_ON_FROM = {"guide.md": ROOT / "README.md"}
+
+
+def examples(path):
+    """The Python blocks of a page, as one script."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", path.read_text(), flags=re.DOTALL | re.MULTILINE))
+
+
+def names_without_origin(code):
+    """Names that a script reads, and that it neither imports nor makes anywhere."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)} | set(dir(builtins))
+    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    imports = [name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names]
+    made |= {(name.asname or name.name).partition(".")[0] for name in imports}
+    made |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
+    return {node.id for node in names} - made
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_copied_from_a_page_has_its_imports(path):
+    before = GOES_ON_FROM.get(path.name)
+    assert names_without_origin((examples(before) if before else "") + examples(path)) == set()
+
+
+@pytest.mark.parametrize("path", READMES, ids=lambda path: path.parent.name)
+def test_the_configs_of_an_algorithms_page_are_valid(path):
+    names: dict = {}
+    exec(compile(examples(path), str(path), "exec"), names)
+    config = names["config"]
+    config.validate()
+    assert config.algo_class.__name__.lower() == path.parent.name and config.env is not None
+
+
+def test_the_examples_of_progress_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = examples(DOCS / "progress.md")
+    smaller = {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
+        "minibatch_size=128, num_epochs=1)",
+        '{"env_runners/episode_return_mean": 475, "time_total_s": 60}': "1, progress=False",
+    }
+    for long, short in smaller.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict = {}
+    exec(compile(code, "progress.md", "exec"), names)
+    names["algo"].stop()
+    assert names["result"]["training_iteration"] == 1 and names["config"].loggers == {"wandb": {}}
 
 
 def test_what_is_subclassed_runs_as_the_page_shows_it():

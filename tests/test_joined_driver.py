@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
 import signal
 import sys
+import tempfile
 
 import gymnasium as gym
 import jax
@@ -13,6 +16,8 @@ import pytest
 
 import envs.counter
 import tests.joined_processes
+from jaxrl_stack import cli
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from tests.joined_processes import NUM_ENVS, Watching, config_of, trained
 from tests.test_joined_processes import assert_close, numbers_of
 
@@ -45,8 +50,24 @@ def alone(tmp_path_factory):
     return trained("ppo", NUM_ACTORS, str(tmp_path_factory.mktemp("alone") / "checkpoint"))
 
 
+MARKER = pathlib.Path(tempfile.gettempdir()) / f"jaxrl-stack-callback-raises-{os.getpid()}"
+"""Whether the callback of the second actor raises; it is taken away by that."""
+
+
+class RaisesOnce(Watching):
+    num_calls = 0
+
+    def on_episode_end(self, *, env_index, metrics_logger, **kwargs):
+        super().on_episode_end(env_index=env_index, metrics_logger=metrics_logger, **kwargs)
+        self.num_calls += 1
+        metrics_logger.log_value("num_calls_of_object", self.num_calls, reduce="max")
+        if env_index >= NUM_ENVS // 2 and MARKER.exists():
+            MARKER.unlink()
+            raise ZeroDivisionError("a callback")
+
+
 def watched_config():
-    return config_of_actors().callbacks(Watching).evaluation(evaluation_interval=2)
+    return config_of_actors().callbacks(RaisesOnce).evaluation(evaluation_interval=2)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +107,21 @@ def test_callbacks_in_all_actors_are_reported_together(run):
         assert sampled["min_env_index"] < NUM_ENVS // 2 <= sampled["max_env_index"]
 
 
+def test_compiling_takes_time_in_the_actors(run):
+    first, second = (result["timers"] for result in run[1])
+    assert first["compile_s"] > 0.1 and first["device_s"] < first["training_iteration"] - first["compile_s"] + 1e-6
+    # The evaluation's program.
+    assert second["compile_s"] > 0.0
+
+
+def test_what_was_learned_is_filmed(run, tmp_path):
+    algo = run[0]
+    video = algo.record(tmp_path / "x.gif", 3)
+    assert len(video.returns) == 3 and set(video.returns) <= {15.0, 14.0, 12.0, 9.0, 5.0}
+    # An episode of the evaluation: the same ones again.
+    assert algo.record(tmp_path / "y.gif", 3).returns == video.returns
+
+
 def test_what_was_learned_acts_in_this_process(run):
     algo = run[0]
     observation = np.array([2.0], np.float32)
@@ -107,8 +143,10 @@ def test_checkpoints_go_on_here_and_there(run, alone):
     # Their own, again.
     algo.restore_from_path(path)
     assert_close(algo.get_weights(), weights, tolerance=0.0)
-    algo.train()
+    sampled = algo.train()["env_runners"]
     assert_close(algo.get_weights(), alone["later"])
+    # Episodes that were running are seen to their end, in all actors.
+    assert sampled["seen"] == sampled["num_episodes"]
     # Their own, in one process.
     other = config_of("ppo", NUM_ACTORS).build_algo()
     other.restore_from_path(path)
@@ -127,8 +165,41 @@ def test_weights_and_settings_reach_all_actors(run):
     assert algo.num_env_steps_sampled_lifetime == 0
     result = algo.train()
     assert result["learners"]["default_policy"]["default_optimizer_learning_rate"] == pytest.approx(0.02)
-    assert result["env_runners"]["num_env_steps_sampled_lifetime"] == 64
+    sampled = result["env_runners"]
+    assert sampled["num_env_steps_sampled_lifetime"] == 64
+    # Callbacks are new objects.
+    assert 0 < sampled["num_calls_of_object"] < sampled["num_episodes"] == sampled["seen"]
     assert algo.reset(watched_config())
+
+
+def test_training_goes_on_after_a_callback_of_one_actor_has_raised(run):
+    algo = run[0]
+    before = algo.train()["env_runners"]
+    MARKER.touch()
+    with pytest.raises(ZeroDivisionError, match="a callback"):
+        algo.train()
+    assert not MARKER.exists()
+    results = [algo.train()["env_runners"] for _ in range(3)]
+    # What was sampled in between is in no iteration of its own, and not in the next one.
+    assert [result["num_env_steps_sampled"] for result in results] == [64] * 3
+    assert results[-1]["num_env_steps_sampled_lifetime"] == before["num_env_steps_sampled_lifetime"] + 4 * 64
+    assert results[0]["seen"] < results[0]["num_episodes"] and results[2]["seen"] == results[2]["num_episodes"]
+
+
+def test_a_run_with_learner_actors_is_evaluated_in_another_environment(pickled_by_value, tmp_path, capsys):
+    algo = (
+        PPOConfig()
+        .environment("gymnax/CartPole-v1")
+        .env_runners(num_envs_per_env_runner=4)
+        .training(train_batch_size_per_learner=32, minibatch_size=None, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+        .learners(num_learners=1)
+        .build_algo()
+    )
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    algo.stop()
+    assert cli.main(["evaluate", path, "--episodes", "2", "--json", "--env", "CartPole-v1"]) == 0
+    assert json.loads(capsys.readouterr().out)["env_runners"]["num_episodes"] == 2
 
 
 def test_replay_is_in_the_actors(pickled_by_value, tmp_path):

@@ -10,6 +10,7 @@ import weakref
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -418,6 +419,31 @@ def test_two_devices_are_one(one):
     group.shutdown()
 
 
+class OfThreeParts(DefaultDQNRLModule):
+    """Observations may be dicts of their three numbers."""
+
+    def _forward_train(self, batch, **kwargs):
+        whole = {name: jnp.concatenate(jax.tree.leaves(batch[name]), axis=-1) for name in ("obs", "new_obs")}
+        return super()._forward_train({**batch, **whole}, **kwargs)
+
+
+def test_rows_of_nested_observations_count_as_rows(one):
+    """Not their keys, whose number does not divide by two devices."""
+    asked = config().learners(num_cpus_per_learner=2).rl_module(rl_module_spec=RLModuleSpec(module_class=OfThreeParts))
+    spaces = {DEFAULT_MODULE_ID: (Scripted.observation_space, Scripted.action_space)}
+    group = LearnerGroup(config=asked, module_spec=asked.get_multi_rl_module_spec(spaces=spaces))
+    for i, expected in enumerate(one[0]):
+        columns = rows(seed=i)[DEFAULT_MODULE_ID]
+        parts = {name: dict(zip("abc", np.split(columns[name], 3, axis=1), strict=True)) for name in ("obs", "new_obs")}
+        experience = Experience.of_rows({DEFAULT_MODULE_ID: {**columns, **parts}})
+        assert experience.num_env_steps == experience.num_agent_steps == ROWS
+        found = group.update_rows(experience, timesteps=20 * i)
+        np.testing.assert_allclose(found[TD_ERRORS], expected[TD_ERRORS], rtol=1e-4, atol=1e-5)
+    assert_close(group.get_weights(), one[1])
+    assert group.row_results(3)[0]["default_policy"]["num_module_steps_trained"] == 3 * ROWS
+    group.shutdown()
+
+
 @pytest.mark.usefixtures("ray_knows_this_module")
 def test_two_learners_are_one(one):
     group = learner(num_learners=2)
@@ -543,6 +569,43 @@ def test_a_restore_that_fails_late_leaves_the_buffer_as_it_was_without_a_copy(tm
         algo.restore_from_path(path, component="replay_buffer")
     assert len(algo.driver.replay_buffer) == 18
     algo.stop()
+
+
+def check_no_item_crosses_episodes(buffer):
+    """Windows and sequences have steps of one episode of a scripted environment, one after the other."""
+    items = buffer.sample_batch(200, n_step=5)
+    steps = np.where(items["terminateds"], np.nan, (items["new_obs"] - items["obs"])[:, -1])
+    np.testing.assert_array_equal(steps[~items["terminateds"]], items["n_step"][~items["terminateds"]])
+    rows = buffer.sample_sequences(50, batch_length_T=6)
+    for obs, length in zip(rows["obs"], rows["seq_lens"], strict=True):
+        np.testing.assert_array_equal(np.diff(obs[:length, -3:], axis=0), np.tile([0, 0, 1], (length - 1, 1)))
+
+
+@pytest.mark.parametrize("case", ["vector", "frames", "lstm", "actor"])
+def test_a_restored_run_goes_on_with_another_number_of_environments(case, tmp_path, request):
+    """What was replayed stays, and new episodes begin."""
+    asked = config(learning_starts=6, n_step=2)
+    if case == "frames":
+        asked.env_runners(env_to_module_connector=stacks)
+    if case == "lstm":
+        asked.rl_module(model_config={"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4})
+    if case == "actor":
+        request.getfixturevalue("ray_knows_this_module")
+        asked.env_runners(num_env_runners=1)
+    algo = asked.build_algo()
+    for _ in range(3):
+        algo.train()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    algo.stop()
+    restored = DQN.from_checkpoint(path, allow=[Scripted], num_envs_per_env_runner=5)
+    buffer = restored.driver.replay_buffer
+    num_before = len(buffer)
+    for i in range(1, 4):
+        result = restored.train()
+        assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+        assert len(buffer) == num_before + 15 * i
+        check_no_item_crosses_episodes(buffer)
+    restored.stop()
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

@@ -279,6 +279,14 @@ def test_the_same_seed_is_the_same_run(run):
     algo.stop()
     other = config().debugging(seed=4).build_algo()
     assert not np.array_equal(leaves_of(other)[1].obs, run.started[1].obs)
+    # Another seed is another run by the same program, too.
+    other.train()
+    expected = leaves_of(other)
+    assert other.reset(config())
+    assert_same(leaves_of(other), run.started)
+    assert other.reset(config().debugging(seed=4))
+    assert other.train()["timers"]["compile_s"] == 0
+    assert_same(leaves_of(other), expected)
     other.stop()
 
 

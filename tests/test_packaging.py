@@ -139,6 +139,13 @@ def test_the_command_is_installed_and_the_licence_is_apache():
     assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
 
 
+def test_every_extra_is_named_where_it_is_needed():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / PACKAGE).rglob("*.py")]
+    text = "\n".join(page.read_text() for page in pages)
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert [extra for extra in extras if not re.search(rf"[\[,]{extra}[\],]", text)] == []
+
+
 def test_ci_runs_the_tests_as_the_readme_does():
     last = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
     assert last.startswith("python -m pytest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,8 @@ import types
 
 import pytest
 
+from jaxrl_stack import PPOConfig
+
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs/guide.md").read_text()
@@ -20,11 +23,12 @@ GUIDE = (ROOT / "docs/guide.md").read_text()
 SMALLER = {
     'learn({"env_runners/episode_return_mean": 475})': "learn(2, progress=False)",
     'learn({"env_runners/episode_return_mean": -12})': "learn(1, progress=False)",
-    "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
-    "train_batch_size_per_learner=8192": "train_batch_size_per_learner=32",
-    "minibatch_size=512": "minibatch_size=16",
+    'PPOConfig.tuned("gymnax/CartPole-v1")\n': (
+        'PPOConfig.tuned("gymnax/CartPole-v1").rl_module(model_config={"fcnet_hiddens": [4]})'
+        ".env_runners(num_envs_per_env_runner=4)"
+        ".training(train_batch_size_per_learner=32, minibatch_size=16)\n"
+    ),
     "num_epochs=4": "num_epochs=1",
-    "fcnet_hiddens=[64, 64]": "fcnet_hiddens=[4]",
     "evaluation_interval=10": "evaluation_interval=2",
     "evaluation_duration=20": "evaluation_duration=2",
     "range(50)": "range(2)",
@@ -85,6 +89,25 @@ def test_python_examples_run(tmp_path, ray_session):
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("ran\n") == len(blocks("python")), run.stdout
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/guide.md",
+        "docs/progress.md",
+        "docs/videos.md",
+        "docs/curves.md",
+        "notebooks/01_quickstart.ipynb",
+    ],
+)
+def test_what_is_copied_first_trains_many_environments_at_a_time(page):
+    text = (ROOT / page).read_text()
+    if page.endswith(".ipynb"):
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    first = re.search(r'PPOConfig[\w.()]*\("gymnax/CartPole-v1"\)', text)
+    assert first is not None and not eval(first[0], {"PPOConfig": PPOConfig}).sampling_hints()
 
 
 PAGES = ["README.md", "CONTRIBUTING.md", "jaxrl_stack/README.md"]

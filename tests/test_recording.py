@@ -10,14 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.utils.env_checker import check_env
 from PIL import Image, ImageSequence
 
 from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.env import drawings
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+from jaxrl_stack.env.recording import record_on_host
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.utils import notices
@@ -153,6 +155,40 @@ def test_gymnasium_environments_without_frames_say_what_to_do(tmp_path, monkeypa
     assert (video.returns, video.note) == ((4.0,), "drawn from the observations")
     assert "Blind' gives no frames (its render_mode is None)" in caplog.text
     assert "metadata = {'render_modes': ['rgb_array']}" in caplog.text
+
+
+PLACES = {
+    "discrete": (Discrete(6, start=2), lambda t: t + 2),
+    "multi": (MultiDiscrete([[6, 2]]), lambda t: np.array([[t, 1]])),
+    "nested": (Dict(a=Tuple([Discrete(6), Box(0, 5, (1,))])), lambda t: {"a": (t, np.array([t], np.float32))}),
+}
+
+
+class Counting(Blind):
+    """Gives no frames, and returns the time in observations of a space that is no Box."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.observation_space, self._observed = PLACES[config["place"]]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset()
+        return self._observed(0), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return self._observed(self._time), *rest
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_observations_that_are_no_boxes_are_drawn_as_the_policy_sees_them(place):
+    algo = config(Counting, place=place).env_runners(env_to_module_connector=None).build_algo()
+    evaluation = algo.config.get_evaluation_config_object()
+    (episode,), _ = record_on_host(evaluation, algo.driver.sync_evaluation, seed=0, num_episodes=1)
+    algo.stop()
+    space, observed = PLACES[place]
+    frames = [drawings.observation(observed(t), space) for t in range(5)]
+    np.testing.assert_array_equal(np.stack(list(episode.frames)), np.stack(frames))
 
 
 class Mute(SingleAgentEnvRunner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.utils.coming import name_elsewhere
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -37,4 +38,4 @@ _MODULES = {
     "tqc.tqc": ("TQC", "TQCConfig"),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, name_elsewhere)

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.foreign_calls import FOREIGN_MEMBERS, OLD_MEMBERS, AnsweringClass, unknown_arguments
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.settings_display import env_name, short
@@ -45,11 +46,13 @@ from jaxrl_stack.execution.make_driver import make_driver
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.runs.best import FOLDER, Best
 from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.long_iterations import LongIterations
 from jaxrl_stack.runs.output import RunOutput
-from jaxrl_stack.runs.result import Result
+from jaxrl_stack.runs.result import Result, ResultPart
 from jaxrl_stack.runs.run import Run
-from jaxrl_stack.runs.stop import StopCriteria, Until
+from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
@@ -77,21 +80,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_USE_MODULE = "Use algorithm.get_policy(module_id) to act, or algorithm.get_module(module_id) for the network."
-_USE_CHECKPOINTS = "Use algorithm.save_to_path(path) and Algorithm.from_checkpoint(path)."
-OLD_MEMBERS = {
-    "policy_map": _USE_MODULE,
-    "add_policy": "Use algorithm.learner.add_module(module_id=..., module_spec=...).",
-    "remove_policy": "Use algorithm.learner.remove_module(module_id).",
-    "workers": "Use algorithm.env_runner_group.",
-    "evaluation_workers": "Use algorithm.eval_env_runner_group.",
-    "restore_workers": "Lost actors are restarted with fault_tolerance(restart_failed_env_runners=True).",
-    "export_policy_model": _USE_CHECKPOINTS,
-    "export_policy_checkpoint": _USE_CHECKPOINTS,
-    "import_policy_model_from_h5": _USE_CHECKPOINTS,
-    "from_state": _USE_CHECKPOINTS,
-}
-"""Members of RLlib's old API stack, and what to use instead."""
+_CHANGED_BY_RESET = ("seed", "results_dir")
+"""Settings that nothing is built from which `Algorithm.reset` keeps."""
 
 
 class _Progress(NamedTuple):
@@ -110,7 +100,7 @@ def _of_driver(path: str, doc: str) -> Any:
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
-class Algorithm(Checkpointable):
+class Algorithm(Checkpointable, metaclass=AnsweringClass):
     """Trains the modules of a config, one `train` call per iteration.
 
     Args:
@@ -126,15 +116,22 @@ class Algorithm(Checkpointable):
         output: Writes results as `reporting` says; ``output.directory`` is where, None before the first result.
         stop_criteria: What ends the running `learn`, and then makes ``result["done"]`` true; None outside of it.
         stop_reason: Which of them the last result has reached, in words; None if it has reached none.
+        best: With ``reporting(keep_best=True)``, the highest mean return so far and the path of its checkpoint.
     """
 
-    def __init__(self, config: AlgorithmConfig, env: Any = None, **kwargs: Any):
-        if kwargs:
-            raise TypeError(f"{type(self).__name__}() got unknown arguments {sorted(kwargs)}; it takes config and env.")
+    def __init__(self, config: AlgorithmConfig | None = None, env: Any = None, **kwargs: Any):
         if not isinstance(config, dict | AlgorithmConfig):
+            # Packages that take "MlpPolicy" take the environment after it.
+            named = env if env is not None else config if isinstance(config, str) else None
+            environment = "gymnax/CartPole-v1" if named is None else named
             raise TypeError(
-                f"{type(self).__name__}(config={short(config)}): must be an AlgorithmConfig, such as "
-                f"{type(self.get_default_config()).__name__}(), or a dict of settings."
+                f"{type(self).__name__}(config={short(config)}): must be an AlgorithmConfig or a dict of settings: "
+                f"{type(self.get_default_config()).__name__}().environment({short(environment)}).build_algo()."
+            )
+        if kwargs:
+            hint = config.suggestion(next(iter(kwargs))) if isinstance(config, AlgorithmConfig) else ""
+            raise TypeError(
+                f"{type(self).__name__}() got unknown arguments {sorted(kwargs)}; it takes config and env.{hint}"
             )
         config = self._own_config(config)
         if env is not None:
@@ -194,11 +191,10 @@ class Algorithm(Checkpointable):
     def setup(self, config: AlgorithmConfig) -> None:
         """Build environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
-        self._start_anew(config)
+        self._start_anew(config, CallbackList.from_config(config))
         self._clock, self._load = CompileClock(), SystemLoad()
+        self._long_iterations = LongIterations(type(self).__name__)
         self._is_stopped = False
-        # For callbacks: RLlib's curriculum scripts keep their present task in it.
-        self._counters: collections.Counter[str] = collections.Counter()
         enable_compilation_cache(config.compilation_cache_dir or None)
         self.output = self._new_output(config)
         resolved = None
@@ -206,29 +202,34 @@ class Algorithm(Checkpointable):
             on_failure.callback(self.output.close)
             if config.env is not None or self.training_step_class.needs_env:
                 resolved = resolve_env(config.env, config.env_config)
-                if resolved.hint is not None:
-                    notice_once(resolved.hint)
+                for hint in filter(None, (resolved.hint, *config.sampling_hints())):
+                    notice_once(hint)
             with self._eager_if_asked():
                 step = self.training_step_class(
                     config, one_per_call=type(self).training_step is not Algorithm.training_step
                 )
                 self.driver: Driver = make_driver(resolved, self, config, step, self.callbacks)
+            on_failure.callback(self.driver.stop)
+            self.metrics.reported = self._reported
+            self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
             on_failure.pop_all()
-        self.metrics.reported = self._reported
-        self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
 
-    def _start_anew(self, config: AlgorithmConfig) -> None:
+    def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
         self._reported_config = config.to_dict()
-        self.callbacks = CallbackList.from_config(config)
+        self.callbacks = callbacks
+        # For callbacks: RLlib's curriculum scripts keep their present task in it.
+        self._counters: collections.Counter[str] = collections.Counter()
         self._iteration, self._time_total, self._restored_at = 0, 0.0, _Progress()
         self._evaluated = dict.fromkeys(("num_env_steps", "num_episodes", "num_calls_since_iteration"), 0)
         self._action_count = 0
+        self._beside: _Beside | None = None
         self._profiler = Profiler(config.profile_iterations)
         self._evaluation_metrics: dict[str, Any] | None = None
         self._last_result: dict[str, Any] = {}
         self.stop_criteria: StopCriteria | None = None
-        self.stop_reason: str | None = None
+        self.stop_reason: StopReason | None = None
         self.history = History()
+        self.best = Best(evaluates=bool(config.evaluation_interval)) if config.keep_best else None
 
     def _new_output(self, config: AlgorithmConfig) -> RunOutput:
         names = (type(self).__name__, env_name(config.env))
@@ -313,15 +314,21 @@ class Algorithm(Checkpointable):
         """
         self._check_is_running()
         config = self.config
-        started, before = time.perf_counter(), self._progress()
+        started = time.perf_counter()
         interval = config.evaluation_interval
         evaluates = bool(interval) and (self._iteration + 1) % interval == 0
         self.driver.start_iteration()
+        before = self._progress()
         self._clock.reset()
         calls = 0
         beside = _Beside(self) if evaluates and self._evaluates_beside_training else None
         profile = self._profiler.around(self._iteration + 1, self.driver, self.output.directory)
-        with self._eager_if_asked(), beside or contextlib.nullcontext(), profile as profiled:
+        with (
+            self._told_if_long(self._iteration + 1),
+            self._eager_if_asked(),
+            beside or contextlib.nullcontext(),
+            profile as profiled,
+        ):
             while calls == 0 or not self._iteration_is_long_enough(started, before):
                 counted = self._env_steps_counted()
                 self._after_training_step(self.training_step(), counted)
@@ -335,18 +342,39 @@ class Algorithm(Checkpointable):
         if beside is not None:
             beside.result()
         elif evaluates:
-            self.evaluate()
+            with self._told_if_long(self._iteration):
+                self.evaluate()
         evaluation = self._evaluation_metrics if interval else None
         if evaluation is None:
             result.pop("evaluation", None)
         elapsed = time.perf_counter() - started
         self._time_total += elapsed
-        compile_s = min(self._clock.seconds, elapsed)
-        device_s = max(0.0, self.driver.device_seconds - compile_s)
         merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
+        self._add_times(result, elapsed, training_seconds / calls)
+        logged = self.metrics.compile()
+        # A training step of the user's own has its episodes there.
+        if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
+            result["env_runners"] |= self._returns_by_member(logged[ENV_RUNNER_RESULTS]["episode_return_mean"])
+        merge_nested(result, logged)
+        # Last: sums that an evaluation function has logged start anew in the iteration after it.
+        merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
+        result |= {"profile": profiled} if profiled else {}
+        self._report(result)
+        return result
+
+    def _add_times(self, result: Result, elapsed: float, seconds_per_step: float) -> None:
+        """Say in a result what its iteration took.
+
+        Args:
+            result: The result.
+            elapsed: Seconds of the iteration.
+            seconds_per_step: Of a training step, mean.
+        """
+        compile_s = min(self._clock.seconds + self.driver.compile_seconds, elapsed)
+        device_s = max(0.0, self.driver.device_seconds - compile_s)
         result["timers"] |= {
             "training_iteration": elapsed,
-            "training_step": training_seconds / calls,
+            "training_step": seconds_per_step,
             "compile_s": compile_s,
             "device_s": device_s,
             "host_s": max(0.0, elapsed - compile_s - device_s),
@@ -357,17 +385,12 @@ class Algorithm(Checkpointable):
             "time_since_restore": self._time_total - self._restored_at.time_total,
             "iterations_since_restore": self._iteration - self._restored_at.iteration,
         }
-        logged = self.metrics.compile()
-        # A training step of the user's own has its episodes there.
-        if "episode_return_mean" in logged.get(ENV_RUNNER_RESULTS, ()):
-            result["env_runners"] |= self._returns_by_member(logged[ENV_RUNNER_RESULTS]["episode_return_mean"])
-        merge_nested(result, logged)
-        # Last: sums that an evaluation function has logged start anew in the iteration after it.
-        merge_nested(result, {} if evaluation is None else {"evaluation": evaluation})
-        if profiled:
-            result["profile"] = profiled
-        self._report(result)
-        return result
+
+    def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
+        """Around what an iteration waits for; `learn` has a display of its own."""
+        if self.stop_criteria is not None:
+            return contextlib.nullcontext()
+        return self._long_iterations.around(iteration)
 
     def _report(self, result: Result) -> None:
         """Hand the result of an iteration to all who keep or show it."""
@@ -380,8 +403,19 @@ class Algorithm(Checkpointable):
             result["done"] = True
         self.history.append(result)
         self.output.write(result)
+        if self.best is not None and self.best.is_beaten_by(result):
+            # In joined processes all take part in saving, and the first one knows where.
+            folder = of_first_process(lambda: os.path.join(str(self.output.directory), FOLDER))
+            self.best.path = self.save_to_path(folder)
 
-    def learn(self, until: Until = None, *, progress: bool = True) -> Result:
+    def learn(
+        self,
+        until: Until = None,
+        *,
+        plateau: Plateau | Mapping[str, Any] | None = None,
+        progress: bool = True,
+        **unknown: Any,
+    ) -> Result:
         """Train until a goal is reached, and show how it goes.
 
         Ctrl-C ends it after the running iteration; everything that was learned is kept, and training can go on.
@@ -390,20 +424,26 @@ class Algorithm(Checkpointable):
             until: When to stop, as in Ray Tune: ``{"env_runners/episode_return_mean": 475, "time_total_s": 60}`` stops
                 at what is reached first (values in the result, by path or nested). Or a number of further iterations,
                 or a function of the result. None goes on until Ctrl-C.
+            plateau: Stops, too, when a number has not improved for a while: ``Plateau(patience=100_000, min_delta=5)``
+                or a dict of that, for the mean return over 100,000 environment steps. Counted anew in each call.
             progress: Show speed, time left and returns: in a notebook with their curve, in a terminal on two lines that
                 are redrawn, elsewhere as plain lines.
+            **unknown: None. Other packages' ``total_timesteps`` is answered with the goal that it means.
 
         Returns:
             The last result; `history` has all of them. If the last one has reached the goal already, that one.
 
         Raises:
             ValueError: If `until` names what results do not hold; before training where that is known.
+            TypeError: For an unknown argument.
         """
+        if unknown:
+            raise unknown_arguments(self, "learn", unknown, takes="until, plateau and progress")
         self._check_is_running()
         from jaxrl_stack.runs.displays import make_display  # what draws takes a while to import
         from jaxrl_stack.runs.learn import learn
 
-        criteria = self._checked_criteria(until)
+        criteria = self._checked_criteria(until, plateau)
         last = self._last_result
         if isinstance(last, Result) and last["training_iteration"] == self._iteration and criteria.reached(last):
             return last
@@ -437,8 +477,8 @@ class Algorithm(Checkpointable):
         defaults = as_json(self.get_default_config().to_dict())
         return write_report(Run.of(self, folder=self.output.directory), path, defaults=defaults, title=title)
 
-    def _checked_criteria(self, until: Until) -> StopCriteria:
-        criteria = StopCriteria(until, iteration=self._iteration)
+    def _checked_criteria(self, until: Until, plateau: Plateau | Mapping[str, Any] | None) -> StopCriteria:
+        criteria = StopCriteria(until, iteration=self._iteration, plateau=plateau)
         criteria.check_evaluation(self.config.evaluation_interval)
         known = known_result(self.config, self.driver.module_ids)
         if known is not None:
@@ -500,7 +540,7 @@ class Algorithm(Checkpointable):
                 evaluation=bool(self.config.evaluation_interval),
             )
             self._result_template = (module_ids, template)
-        result = Result()
+        result = Result({part: ResultPart(part) for part in ("env_runners", "learners")})
         merge_nested(result, self._result_template[1])
         return result
 
@@ -543,16 +583,25 @@ class Algorithm(Checkpointable):
 
     # ------------------------------------------------------------------------------------------------- evaluation
 
-    def evaluate(self, parallel_train_future: Any = None) -> Result:
+    def evaluate(self, parallel_train_future: Any = None, **unknown: Any) -> Result:
         """Evaluate the current weights on fresh environments.
 
         Exactly ``evaluation_duration`` episodes (or at least so many timesteps) are run, without favouring short
         ones; seeds follow from the config's seed, the iteration and the number of evaluations since it, so every call
         sees other episodes. The training state is left as it is.
 
+        Args:
+            parallel_train_future: What trains meanwhile; an evaluation of "auto" duration ends with it.
+            **unknown: None. Other packages' ``n_eval_episodes`` is answered with the setting.
+
         Returns:
             What ``result["evaluation"]`` holds: ``{"env_runners": {...}}``.
+
+        Raises:
+            TypeError: For an unknown argument.
         """
+        if unknown:
+            raise unknown_arguments(self, "evaluate", unknown, takes="parallel_train_future")
         self._check_is_running()
         is_training = None if parallel_train_future is None else lambda: not parallel_train_future.done()
         self.callbacks.on_evaluate_start(algorithm=self, metrics_logger=self.metrics)
@@ -560,8 +609,14 @@ class Algorithm(Checkpointable):
 
     def _count_evaluation(self) -> tuple[int, int]:
         """The place of the next evaluation: iterations done, and evaluations since the last of them."""
+        self._wait_for_evaluation()
         self._evaluated["num_calls_since_iteration"] += 1
         return self._iteration, self._evaluated["num_calls_since_iteration"] - 1
+
+    def _wait_for_evaluation(self) -> None:
+        """Until the runners that evaluate are free: beside a training step that has raised they may still run."""
+        if self._beside is not None:
+            self._beside.join()
 
     def _evaluate(self, place: tuple[int, int], is_training: Callable[[], bool] | None) -> dict[str, Any]:
         function = self.config.custom_evaluation_function
@@ -715,6 +770,7 @@ class Algorithm(Checkpointable):
         explore: bool | None = None,
         policy_id: str = DEFAULT_MODULE_ID,
         full_fetch: bool = False,
+        **unknown: Any,
     ) -> Any:
         """The action for one observation of the environment, through both connector pipelines.
 
@@ -727,6 +783,7 @@ class Algorithm(Checkpointable):
             explore: Sample the action or take the greedy one; None for ``config.explore``.
             policy_id: Must be a module of this algorithm.
             full_fetch: Also return the recurrent state and the module's outputs.
+            **unknown: None. Other packages' ``deterministic`` is answered with `explore`.
 
         Returns:
             The action as the environment takes it (NumPy); with a state or `full_fetch`, ``(action, state after it,
@@ -734,7 +791,11 @@ class Algorithm(Checkpointable):
 
         Raises:
             ValueError: If the observation does not fit the observation space, or the state the module.
+            TypeError: For an unknown argument.
         """
+        if unknown:
+            takes = "observation, state, explore, policy_id and full_fetch"
+            raise unknown_arguments(self, "compute_single_action", unknown, takes=takes)
         self._check_has_module(policy_id)
         recurrent = self._recurrent_state(policy_id, state) if state else None
         explore = bool(self.config.explore) if explore is None else bool(explore)
@@ -813,6 +874,8 @@ class Algorithm(Checkpointable):
             self._restored_at = self._progress()
             self._evaluated = {name: int(state["evaluation"].get(name, 0)) for name in self._evaluated}
             self._action_count = int(state["num_actions_computed"])
+            # Those of another iteration, if not of another run.
+            self._evaluation_metrics, self._last_result, self.stop_reason = None, {}, None
             # Checkpoints of before there was one have none.
             self.history.set_state(state.get("history", History().get_state()))
         if COMPONENT_METRICS_LOGGER in state:
@@ -848,7 +911,11 @@ class Algorithm(Checkpointable):
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
         learner = state.get(COMPONENT_LEARNER_GROUP, {}).get(COMPONENT_LEARNER, {})
-        stored, modules = learner.get(COMPONENT_RL_MODULE, {}), self.driver.modules()
+        stored = learner.get(COMPONENT_RL_MODULE, {})
+        try:
+            modules = self.driver.modules()
+        except ValueError:  # all of them are in actors
+            return ""
         hints = (modules[mid]._hint_for_misfit(own) for mid, own in stored.items() if mid in modules)
         return next(filter(None, hints), "")
 
@@ -944,6 +1011,22 @@ class Algorithm(Checkpointable):
         """`save_to_path` with a result as of Ray Tune: ``algo.save(path).checkpoint.path``."""
         return SavedCheckpoint(self.save_to_path(checkpoint_dir))
 
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """`save_to_path` by the name that Ray Tune has for it.
+
+        Args:
+            checkpoint_dir: The folder to write to.
+        """
+        self.save_to_path(checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """`restore_from_path` by the name that Ray Tune has for it.
+
+        Args:
+            checkpoint_dir: A folder written by `save_checkpoint` or `save_to_path`.
+        """
+        self.restore_from_path(checkpoint_dir)
+
     def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
         """See `restore_from_path`."""
         self.restore_from_path(checkpoint_path)
@@ -957,7 +1040,13 @@ class Algorithm(Checkpointable):
         )
 
     if not TYPE_CHECKING:
-        __getattr__ = old_members(OLD_MEMBERS)
+        __getattr__ = old_members(OLD_MEMBERS, FOREIGN_MEMBERS)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"A {type(self).__name__} cannot be pickled or copied: it holds compiled programs. Make another one "
+            f"with algorithm.save_to_path(path) and {type(self).__name__}.from_checkpoint(path)."
+        )
 
     def _check_is_running(self) -> None:
         if self._is_stopped:
@@ -972,7 +1061,8 @@ class Algorithm(Checkpointable):
         """Start from the beginning with another config, keeping the compiled programs.
 
         Args:
-            config: May differ in traced settings (learning rate, gamma, clip_param, ...); all others must be the same.
+            config: May differ in traced settings (learning rate, gamma, clip_param, ...), in `seed` and in
+                `results_dir`; all others must be the same.
 
         Returns:
             Whether it was possible; otherwise nothing has changed, and the config needs an algorithm of its own.
@@ -981,16 +1071,17 @@ class Algorithm(Checkpointable):
         config = config.copy(copy_frozen=False)
         config.validate()
         config.freeze()
-        if not config.differs_in_traced_settings_only(self.config):
+        if not config.differs_in_traced_settings_only(self.config, but_for=_CHANGED_BY_RESET):
             return False
+        callbacks = CallbackList.from_config(config)
+        self._wait_for_evaluation()
         with self._eager_if_asked():
-            if not self.driver.reset(config):
+            if not self.driver.reset(config, callbacks):
                 return False
         self.config = config
-        self._start_anew(config)
+        self._start_anew(config, callbacks)
         self.output.close()
         self.output = self._new_output(config)
-        self.driver.callbacks = self.callbacks
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.metrics.reported = self._reported
         self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
@@ -1030,12 +1121,17 @@ class _Beside:
         algorithm.callbacks.on_evaluate_start(algorithm=algorithm, metrics_logger=algorithm.metrics)
         # Before training changes them: this evaluation is of the weights that the iteration starts with.
         algorithm.driver.sync_evaluation()
+        algorithm._beside = self
         self._thread.start()
 
     def __exit__(self, *exception: Any) -> None:
         self._trained.set()
         if exception[0] is None:
-            self._thread.join()
+            self.join()
+
+    def join(self) -> None:
+        """Wait until it is over."""
+        self._thread.join()
 
     def result(self) -> Result:
         """What the evaluation returned; raises what it raised."""

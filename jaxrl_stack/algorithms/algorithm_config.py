@@ -15,8 +15,9 @@ from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
 from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
-from jaxrl_stack.algorithms.setting_values import copy_value, is_search_space, same
+from jaxrl_stack.algorithms.setting_values import DefaultNumber, copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -72,14 +73,19 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
             ValueError: If the algorithm has no such settings for it; names the environments that it has them for.
         """
         config = cls()
-        base = next((one for one in config.algo_class.__mro__ if one.__name__ in ALGORITHMS), None)
-        known = {} if base is None else tuned_settings(base.__name__)
+        known = config._tuned_settings()
         if env not in known:
             raise ValueError(
                 f"{cls.__name__}.tuned({env!r}): there are tuned settings for {', '.join(map(repr, sorted(known)))}. "
                 f"For others start from the defaults: {cls.__name__}().environment({env!r})."
             )
         return config.environment(env).update_from_dict(known[env])
+
+    def _tuned_settings(self) -> dict[str, dict[str, Any]]:
+        """``{environment: settings}`` of the algorithm; {} for one that has none."""
+        classes = self.algo_class.__mro__ if isinstance(self.algo_class, type) else ()
+        base = next((one for one in classes if one.__name__ in ALGORITHMS), None)
+        return {} if base is None else tuned_settings(base.__name__)
 
     # ------------------------------------------------------------------------------------------------------ properties
 
@@ -123,9 +129,15 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
             vars(self)["_resolved_env"] = known
         return known[1]
 
-    def _num_sampling_actors(self) -> int:
-        # Programs that step the environments themselves have none, whatever the setting (PPO's default is 2).
-        return 0 if self.samples_on_device else self.num_env_runners
+    @property
+    def num_sampling_actors(self) -> int:
+        """How many EnvRunner actors sample: `num_env_runners` where it was set.
+
+        0 where the environment is stepped inside the compiled program, and where no number was set: RLlib's
+        default of 2 (PPO) would start Ray for two processes.
+        """
+        is_asked_for = not isinstance(self.num_env_runners, DefaultNumber)
+        return self.num_env_runners if is_asked_for and not self.samples_on_device else 0
 
     @property
     def train_batch_size_per_learner(self) -> int:
@@ -175,7 +187,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         """
         if self.rollout_fragment_length != "auto":
             return self.rollout_fragment_length
-        per_step = max(self._num_sampling_actors(), 1) * self.num_envs_per_env_runner
+        per_step = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         length, rest = divmod(self.total_train_batch_size, per_step)
         has_one_more = (worker_index - 1) * self.num_envs_per_env_runner < rest
         return max(length + (1 if rest and has_one_more else 0), 1)
@@ -183,7 +195,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def rounds_per_deal(self) -> int:
         """Sampling rounds whose fragments, one per environment and round, can be dealt out to the learners evenly."""
-        num_fragments = max(self._num_sampling_actors(), 1) * self.num_envs_per_env_runner
+        num_fragments = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
@@ -194,7 +206,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         As many from every runner, and as few as cover the batch and can be dealt out to the learners: several short
         ones in a row where there are fewer environments than learners.
         """
-        num_blocks = max(self._num_sampling_actors(), 1) * self.rounds_per_deal
+        num_blocks = max(self.num_sampling_actors, 1) * self.rounds_per_deal
         per_step = num_blocks * self.num_envs_per_env_runner
         total, asked = self.total_train_batch_size, self.rollout_fragment_length
         length = -(-total // per_step) if asked == "auto" else int(asked)
@@ -282,12 +294,41 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         """Whether the other config's attributes of these names are equal to this one's."""
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
-    def differs_in_traced_settings_only(self, other: AlgorithmConfig) -> bool:
-        """Whether everything that is built from the other config serves this one, too, its programs included."""
+    def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
+        """Whether everything that is built from the other config serves this one, too, its programs included.
+
+        Args:
+            other: A config of the same algorithm.
+            but_for: Names of settings that are neither static nor traced and may differ, too.
+        """
         if not self.shares_programs_with(other):
             return False
-        names = [s.attribute for s in self._declarations.by_name.values() if s.kind not in ("static", "traced")]
-        return all(same(vars(self)[name], vars(other)[name]) for name in names)
+        compared = [s for s in self._declarations.by_name.values() if s.kind not in ("static", "traced")]
+        return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
+
+    def sampling_hints(self) -> list[str]:
+        """Sentences on how much faster sampling could be, or is, where RLlib's default numbers were left alone."""
+        if not self.samples_on_device:
+            return [self._hint_of_no_actors()] if self.num_env_runners and not self.num_sampling_actors else []
+        was_set = "num_envs_per_env_runner" in self._explicitly_set or self.num_envs_per_env_runner > 1
+        return [] if was_set else [self._hint_of_one_env()]
+
+    def _hint_of_no_actors(self) -> str:
+        number = self.num_env_runners
+        return (
+            f"{short(self.env)} is sampled in this process, because env_runners(num_env_runners=...) was not set. "
+            f"num_env_runners={number}, RLlib's default, starts Ray and {number} actors, which take seconds; "
+            "num_env_runners=0 is how it runs now."
+        )
+
+    def _hint_of_one_env(self) -> str:
+        tuned = self._tuned_settings() if isinstance(self.env, str) else {}
+        whole = f", or start from {type(self).__name__}.tuned({self.env!r})" if self.env in tuned else ""
+        return (
+            f"{short(self.env)} runs in one copy, because env_runners(num_envs_per_env_runner=...) was not set. On the "
+            "device 64 are stepped in little more time than one, for tens of times as many steps per second: set "
+            f"num_envs_per_env_runner=64{whole}."
+        )
 
     def settings_without_effect_on_device(self) -> list[str]:
         """Settings that were set here, to something else than no actors, and that only actors would read."""

@@ -24,8 +24,9 @@ from jaxrl_stack.algorithms.config_validation import ConfigValidation
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.old_names import OLD_NAMES
 from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
-from jaxrl_stack.algorithms.setting_values import copy_value, is_search_space, same
+from jaxrl_stack.algorithms.setting_values import DefaultNumber, copy_value, is_search_space, same
 from jaxrl_stack.algorithms.settings import Setting, traced_value
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_MODULE_ID, DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -224,6 +225,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     min_train_timesteps_per_iteration: int | None
     min_sample_timesteps_per_iteration: int | None
     results_dir: str | os.PathLike[str] | None
+    keep_best: bool
     loggers: Collection[str] | dict[str, dict[str, Any]] | None
     log_gradients: bool
     stats_cls_lookup: dict[str, type[StatsBase]]
@@ -231,7 +233,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     log_level: str
     seed: int | None
     disable_jit: bool
-    check_nans: bool
+    check_nans: bool | None
     profile_iterations: int | Collection[int] | None
     restart_failed_env_runners: bool
     ignore_env_runner_failures: bool
@@ -465,6 +467,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         min_train_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         min_sample_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         results_dir: str | os.PathLike[str] | None | type[NotProvided] = ...,
+        keep_best: bool | type[NotProvided] = ...,
         loggers: Collection[str] | dict[str, dict[str, Any]] | None | type[NotProvided] = ...,
         log_gradients: bool | type[NotProvided] = ...,
         custom_stats_cls_lookup: dict[str, type[StatsBase]] | type[NotProvided] = ...,
@@ -478,7 +481,7 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         log_level: str | type[NotProvided] = ...,
         seed: int | None | type[NotProvided] = ...,
         disable_jit: bool | type[NotProvided] = ...,
-        check_nans: bool | type[NotProvided] = ...,
+        check_nans: bool | None | type[NotProvided] = ...,
         profile_iterations: int | Collection[int] | None | type[NotProvided] = ...,
     ) -> _Config: ...
     def fault_tolerance(
@@ -516,6 +519,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @classmethod
     def tuned(cls, env: str) -> Self:
         ...
+    def _tuned_settings(self) -> dict[str, dict[str, Any]]:
+        ...
     @property
     def is_multi_agent(self) -> bool:
         ...
@@ -536,7 +541,8 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     @property
     def samples_on_device(self) -> bool:
         ...
-    def _num_sampling_actors(self) -> int:
+    @property
+    def num_sampling_actors(self) -> int:
         ...
     @property
     def train_batch_size_per_learner(self) -> int:
@@ -593,7 +599,13 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         ...
     def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
         ...
-    def differs_in_traced_settings_only(self, other: AlgorithmConfig) -> bool:
+    def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str]=()) -> bool:
+        ...
+    def sampling_hints(self) -> list[str]:
+        ...
+    def _hint_of_no_actors(self) -> str:
+        ...
+    def _hint_of_one_env(self) -> str:
         ...
     def settings_without_effect_on_device(self) -> list[str]:
         ...

@@ -140,7 +140,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "The policy acts in [-1, 1]; a connector maps that to the bounds of Box action spaces."),
         static("clip_actions", False, boolean,
             "Clip actions to the bounds of Box action spaces (if they are not normalized)."),
-        actors("disable_env_checking", False, boolean, "Skip the check of the environment's interface."),
+        host("disable_env_checking", False, boolean,
+            "Skip the check of the environment's interface and, of a JAX environment, of what a trace shows.", RUNNER),
         static("is_atari", None, boolean,
             "Whether it is an Atari environment; None decides by its name.", attribute="_is_atari"),
         static("action_mask_key", "action_mask", text,
@@ -151,7 +152,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
         host("env_runner_cls", None, _runner_class,
             "EnvRunner class; None takes the single- or multi-agent one.", RUNNER),
         actors("num_env_runners", 0, integer(0),
-            "EnvRunner actors; 0 samples in the main process. Counts as 0 where the environment runs on the device."),
+            "EnvRunner actors; 0 samples in the main process. Counts as 0 where the environment runs on the device, "
+            "and where it was not set."),
         actors("create_local_env_runner", True, boolean, "Keep an EnvRunner in the main process beside the actors."),
         actors("create_env_on_local_worker", False, boolean, "Give that local EnvRunner environments, too."),
         static("num_envs_per_env_runner", 1, integer(1),
@@ -375,6 +377,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Directory that every iteration is written to: CSV, JSON, TensorBoard events and a log. If a run is there "
             "already, a number is added to its name. None writes nothing.", ALGORITHM,
             convert=lambda value: value and os.fspath(value)),
+        host("keep_best", False, boolean,
+            "Keep a checkpoint of the state with the highest mean return so far in `results_dir`, called 'best': the "
+            "return of evaluations if there are any, else of training.", ALGORITHM),
         host("loggers", None, checks.loggers,
             "Trackers that every iteration is sent to, by name ('wandb', 'mlflow', 'trackio'), or name → arguments of "
             "what starts a run there.", ALGORITHM, convert=checks.with_options),
@@ -391,8 +396,10 @@ BASE_SECTIONS: tuple[Section, ...] = (
         host("seed", None, integer(0, maximum=MAX_SEED), "Seed of everything that is random; None is 0.", ALGORITHM),
         static("disable_jit", False, boolean,
             "Run the same code eagerly, operation by operation: slow, but print and debuggers work in it.", ALGORITHM),
-        static("check_nans", False, boolean,
-            "Raise at the first loss or gradient that is not finite, naming iteration, module and tensor.", LEARNER),
+        static("check_nans", None, boolean,
+            "Whether NaN and infinity stop the run. None: those that environments return, naming column, environment "
+            "and step. True: also the first loss or gradient, naming iteration, module and tensor. False: none; those "
+            "of environments are said once.", LEARNER),
         host("profile_iterations", None, iterations,
             "Number of an iteration, or several, to trace with JAX's profiler; the result's `profile` says where the "
             "trace is and what the time went to.", ALGORITHM),

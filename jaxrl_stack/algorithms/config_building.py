@@ -16,12 +16,15 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
 from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.checkpoints.plain_data import Encoder
 from jaxrl_stack.connectors import markers
 from jaxrl_stack.connectors.checks import check_connectors, check_env_to_module
+from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import DefaultObservations, EnvToModulePipeline, FlattenObservations
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ActionNoise, GetActions, ModuleToEnvPipeline, NormalizeAndClipActions
+from jaxrl_stack.connectors.stored_connectors import StoredConnectors
 from jaxrl_stack.core.default_observations import is_vector
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.module_map import ModuleMap, single_agent
@@ -31,6 +34,8 @@ from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.spaces import check_space, difference
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.env.env_runner import EnvRunner
@@ -334,11 +339,11 @@ class ConfigBuilding(ConfigStore):
                 "spaces={'__env_single__': (observation_space, action_space)}, or set "
                 "environment(observation_space=...)."
             )
+        own = self._user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
         pipeline = EnvToModulePipeline(
-            input_observation_space=observation_space,
-            input_action_space=action_space,
-            connectors=self._user_connectors("env_to_module_connector", (env, spaces, device)),
+            input_observation_space=observation_space, input_action_space=action_space, connectors=own
         )
+        pipeline.of_setting = own
         if self._env_to_module_connector is not None and isinstance(observation_space, gym.Space):
             where = f"the observation_space after the env-to-module connectors {pipeline.names}"
             check_space(pipeline.observation_space, where)
@@ -370,17 +375,19 @@ class ConfigBuilding(ConfigStore):
         add_defaults = self.add_default_connectors_to_module_to_env_pipeline
         defaults = self._default_module_to_env_connectors() if add_defaults else []
         chosen = markers.AFTER_ACTIONS_ARE_CHOSEN if add_defaults else ()
+        own = self._user_connectors(ModuleToEnvPipeline.setting, (env, spaces))
         pipeline = ModuleToEnvPipeline(
             input_observation_space=observation_space,
             input_action_space=action_space,
             connectors=[
                 *defaults[:-1],
                 *(marker() for marker in chosen),
-                *self._user_connectors("module_to_env_connector", (env, spaces)),
+                *own,
                 *defaults[-1:],
                 *([markers.ListifyDataForVectorEnv()] if add_defaults else []),
             ],
         )
+        pipeline.of_setting = own
         check_connectors(pipeline)
         for name, connector in pipeline._flat_members():
             if isinstance(connector, ActionNoise):
@@ -412,14 +419,13 @@ class ConfigBuilding(ConfigStore):
         defaults: list[ConnectorV2] = []
         if self.add_default_connectors_to_learner_pipeline:
             defaults = [*(marker() for marker in markers.LEARNER), *self._default_learner_connectors()]
+        own = self._user_connectors(LearnerConnectorPipeline.setting, (input_observation_space, input_action_space))
         pipeline = LearnerConnectorPipeline(
             input_observation_space=input_observation_space,
             input_action_space=input_action_space,
-            connectors=[
-                *self._user_connectors("learner_connector", (input_observation_space, input_action_space)),
-                *defaults,
-            ],
+            connectors=[*own, *defaults],
         )
+        pipeline.of_setting = own
         check_connectors(pipeline)
         self._check_sampled_steps([name for name, own in pipeline._flat_members() if own.needs_sampled_steps])
         return pipeline
@@ -462,6 +468,33 @@ class ConfigBuilding(ConfigStore):
                     f"{call}: the function returned {short(connector)}. It must return a ConnectorV2 or a list of them."
                 )
         return connectors
+
+    def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
+        """This config as a checkpoint can hold it: of connector functions that have no name, with what they returned.
+
+        Args:
+            *pipelines: What was built with this config's connector settings.
+
+        Returns:
+            A copy, or this config if nothing in it is another.
+        """
+        stored: dict[str, StoredConnectors] = {}
+        for pipeline in pipelines:
+            attribute = self._declarations.by_name[pipeline.setting].attribute
+            function, returned = Encoder(leave_out=True), Encoder(leave_out=True)
+            function.encode(vars(self)[attribute], pipeline.setting)
+            if not function.left_out:
+                continue
+            connectors = StoredConnectors(pipeline.of_setting)
+            returned.encode(connectors)
+            # Arguments are JSON; an array among them is told of as the function is.
+            if not returned.arrays:
+                stored[attribute] = connectors
+        if not stored:
+            return self
+        config = self.copy()
+        vars(config).update(stored)
+        return config
 
     # -------------------------------------------------------------------------------------------------------- building
 

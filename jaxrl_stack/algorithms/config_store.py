@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
-from jaxrl_stack.algorithms.setting_values import as_dict, copy_value, is_record, is_search_space, same
+from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings import Declarations, OldName, Section, Setting
 from jaxrl_stack.algorithms.settings_display import config_html, config_text, short
 from jaxrl_stack.checkpoints.plain_data import Plain
@@ -44,7 +44,7 @@ _INTERNAL_DEFAULTS: dict[str, Any] = {
 }
 """Attributes that are no settings but may be set by subclasses and builders."""
 
-NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir", "results_dir", "loggers"})
+NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir", "results_dir", "keep_best", "loggers"})
 """Settings of one process on one machine. Compiled programs are read, and run, from where the first one points to; a
 checkpoint does not say where others write."""
 
@@ -93,7 +93,20 @@ class _ConfigMeta(type):
         return inspect.Signature(parameters)
 
     def __call__(cls: type[_Config], *args: Any, **kwargs: Any) -> _Config:
-        config = super().__call__(*args, **kwargs)
+        try:
+            config = super().__call__(*args, **kwargs)
+        except TypeError as error:
+            unknown = [name for name in kwargs if name not in inspect.signature(cls).parameters]
+            declarations = getattr(cls, "_declarations", None)
+            if not unknown or declarations is None:
+                raise
+            setting = declarations.find(unknown[0])
+            hint = (
+                f" Write {cls.__name__}().{declarations.call(setting)}."
+                if setting
+                else declarations.suggestion(unknown[0])
+            )
+            raise TypeError(f"{cls.__name__}({unknown[0]}=...): settings are set by methods.{hint}") from error
         vars(config)["_is_constructed"] = True
         return config
 
@@ -187,7 +200,10 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         if merge and setting.merge and isinstance(present, dict) and isinstance(value, dict):
             value = setting.merge(present, value) if callable(setting.merge) else {**present, **value}
         vars(self)[setting.attribute] = copy_value(value)
-        if self._is_constructed:
+        if isinstance(value, DefaultNumber):
+            # Out of another config's `to_dict`, in which it was not set either.
+            self._explicitly_set.discard(setting.name)
+        elif self._is_constructed:
             self._explicitly_set.add(setting.name)
             if setting.deprecated:
                 warn_deprecated(f"{self._declarations.call(setting, short(value))}: use {setting.deprecated}.")
@@ -210,7 +226,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             self._own_names.add(name)
             vars(self)[name] = value
         else:
-            hint = self._declarations.suggestion(name, self._own_names)
+            hint = self.suggestion(name)
             raise AttributeError(
                 f"{type(self).__name__} has no setting {name!r}.{hint} Settings of your own go into "
                 "env_config, learner_config_dict or model_config, or into the __init__ of a subclass of the "
@@ -280,7 +296,7 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
             if setting is not None and setting.deprecated and same(value, vars(self)[setting.attribute]):
                 continue
             if not self._take(name, value, f"config key {key!r}", is_key=True):
-                hint = self._declarations.suggestion(name, self._own_names)
+                hint = self.suggestion(name)
                 raise ValueError(f"{type(self).__name__} has no setting {key!r}.{hint}")
         return self
 
@@ -359,10 +375,14 @@ class ConfigStore(Plain, metaclass=_ConfigMeta):
         config = cls()
         return {config._attribute_of(name): value for name, value in kwargs.items()}
 
+    def suggestion(self, name: str) -> str:
+        """What to write for an unknown name: a sentence that follows another one; empty if there is nothing to say."""
+        return self._declarations.suggestion(name, self._own_names)
+
     def _attribute_of(self, key: str) -> str:
         attribute = self._known_attribute(key)
         if attribute is None:
-            hint = self._declarations.suggestion(key, self._own_names)
+            hint = self.suggestion(key)
             raise KeyError(f"{type(self).__name__} has no setting {key!r}.{hint}")
         return attribute
 

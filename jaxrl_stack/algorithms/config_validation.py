@@ -48,6 +48,10 @@ class ConfigValidation(ConfigStore):
         self._validate_model_config()
         self._validate_connectors()
         self._validate_evaluation()
+        if self.keep_best and not self.results_dir and not self.in_evaluation:
+            self._value_error(
+                "reporting(keep_best=True) needs a directory to write to: reporting(results_dir='results/first')."
+            )
         if jax.distributed.is_initialized():
             self._validate_for_joined_processes()
         if self.samples_on_device:
@@ -291,7 +295,7 @@ class ConfigValidation(ConfigStore):
         """
         if self.rollout_fragment_length == "auto" or self.batch_mode == "complete_episodes":
             return
-        samplers, num_rounds = max(self._num_sampling_actors(), 1), self.rounds_per_deal
+        samplers, num_rounds = max(self.num_sampling_actors, 1), self.rounds_per_deal
         per_step = samplers * self.num_envs_per_env_runner * num_rounds
         round_size = per_step * self.rollout_fragment_length
         total = self.total_train_batch_size

@@ -182,6 +182,12 @@ class OffPolicyConfig(AlgorithmConfig):
             return int(self.rollout_fragment_length)
         return self.n_step[1] if isinstance(self.n_step, tuple) else self.n_step
 
+    def _hint_of_one_env(self) -> str:
+        return (
+            f"{super()._hint_of_one_env()} Updates come once per round of sampling; training(training_intensity=...) "
+            "keeps their number per step."
+        )
+
     @property
     def rounds_per_training_step(self) -> tuple[int, int]:
         """(rounds of sampling, updates) of one training step.
@@ -191,7 +197,7 @@ class OffPolicyConfig(AlgorithmConfig):
         """
         if self.training_intensity is None:
             return 1, 1
-        samplers = self._num_sampling_actors() + 1
+        samplers = self.num_sampling_actors + 1
         per_round = self.get_rollout_fragment_length() * self.num_envs_per_env_runner * samplers
         natural = self.total_train_batch_size / per_round
         ratio = self.training_intensity / natural

@@ -7,7 +7,7 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_stack.utils.coming import COMING_ALGORITHMS
+from jaxrl_stack.utils.coming import COMING_ALGORITHMS, nearest_algorithm
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -67,7 +67,12 @@ def _entry(name: str) -> tuple[str, str, str]:
     available = f"Available: {', '.join(sorted(ALGORITHMS))}."
     if name in COMING_ALGORITHMS:
         raise ValueError(f"The algorithm {name!r} comes later. {available}")
+    sentence = nearest_algorithm(str(name))
+    if sentence is not None:
+        raise ValueError(f"{sentence} {available}")
     by_lower = {known.lower(): known for known in (*ALGORITHMS, *COMING_ALGORITHMS)}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+    if "-" in str(name) or "/" in str(name):
+        hint = f" It looks like an environment: config.environment({name!r})."
     raise ValueError(f"There is no algorithm {name!r}.{hint} {available}")

@@ -13,6 +13,17 @@ import numpy as np
 _Array = (np.ndarray, jax.Array)
 
 
+class DefaultNumber(int):
+    """RLlib's default of a setting that has another effect here while it is not set.
+
+    It equals the number everywhere but in `same`: a config in which that number was set is another one.
+    """
+
+
+_NOT_NUMBERS = (bool, DefaultNumber)
+"""Types of integers that are equal to no other type's."""
+
+
 def is_search_space(value: Any) -> bool:
     """Whether a tuner picks the value: ``{"grid_search": [...]}`` or an object with a `sample` method."""
     if isinstance(value, dict):
@@ -33,7 +44,7 @@ def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
         return len(a) == len(b) and all(same(x, y, in_programs=in_programs) for x, y in zip(a, b, strict=True))
     if is_record(a) and type(a) is type(b):
         return same(as_dict(a), as_dict(b), in_programs=in_programs)
-    if type(a) is not type(b) and (in_programs or isinstance(a, bool) or isinstance(b, bool)):
+    if type(a) is not type(b) and (in_programs or isinstance(a, _NOT_NUMBERS) or isinstance(b, _NOT_NUMBERS)):
         return False
     return bool(a == b)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jaxrl_stack.algorithms import other_libraries
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import is_search_space, same
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -232,23 +233,27 @@ class Declarations:
         return old
 
     def suggestion(self, name: str, extra: Iterable[str] = (), section: str | None = None) -> str:
-        """A "did you mean" sentence; empty if nothing is close."""
+        """What to write for an unknown name: a sentence that follows another one; empty if there is nothing to say."""
         if name in DefaultModelConfig.__dataclass_fields__:
             return (
                 f" It is a setting of the network: rl_module(model_config=DefaultModelConfig({name}=...))."
                 " (import it from jaxrl_stack.core.rl_module.default_model_config)"
             )
         setting = self.find(name)
+        if setting is not None and section == "evaluation":
+            return f" Write evaluation(evaluation_config={{{name!r}: ...}}), or {self.call(setting)} for training, too."
         if setting is not None and section is not None:
             return f" It belongs to {self.section_of[setting.name]}(): write {self.call(setting)}."
-        alias = OTHER_LIBRARIES.get(name)
-        if alias in self.by_name:
-            close = [alias]
-        else:
-            current = [s.name for s in self.by_name.values() if not s.deprecated]
-            close = _closest(name.lower(), [*current, *extra], preferred=self._names_in(section))
+        # PureJaxRL writes its settings in capitals.
+        theirs = name.lower()
+        close = [ours for ours in other_libraries.SETTINGS.get(theirs, ()) if ours in self.by_name][:2]
+        if not close and theirs in other_libraries.ANSWERS:
+            return f" {other_libraries.ANSWERS[theirs]}"
         if not close:
-            return ""
+            current = [s.name for s in self.by_name.values() if not s.deprecated]
+            close = _closest(theirs, [*current, *extra], preferred=self._names_in(section))
+        if not close:
+            return f" help(config.{section}) lists what there is." if section else ""
         calls = [self.call(self.by_name[c]) if c in self.by_name else c for c in close]
         return f" Did you mean {' or '.join(calls)}?"
 
@@ -264,28 +269,6 @@ def _closest(name: str, candidates: Iterable[str], preferred: frozenset[str]) ->
     scores = sorted(((score(candidate), candidate) for candidate in candidates), reverse=True)
     best = scores[0][0]
     return [candidate for value, candidate in scores[:2] if value >= max(0.7, best - 0.1)]
-
-
-OTHER_LIBRARIES = {
-    "learning_rate": "lr",
-    "discount": "gamma",
-    "gae_lambda": "lambda_",
-    "lam": "lambda_",
-    "clip_range": "clip_param",
-    "clip_coef": "clip_param",
-    "ent_coef": "entropy_coeff",
-    "vf_coef": "vf_loss_coeff",
-    "max_grad_norm": "grad_clip",
-    "n_epochs": "num_epochs",
-    "update_epochs": "num_epochs",
-    "num_minibatches": "minibatch_size",
-    "batch_size": "train_batch_size_per_learner",
-    "n_steps": "rollout_fragment_length",
-    "num_steps": "rollout_fragment_length",
-    "n_envs": "num_envs_per_env_runner",
-    "num_envs": "num_envs_per_env_runner",
-}
-"""What other libraries call a setting."""
 
 
 def traced_value(setting: Setting, value: Any) -> np.ndarray | schedules.ScheduleArrays:

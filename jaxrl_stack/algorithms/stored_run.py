@@ -11,8 +11,13 @@ import gymnasium as gym
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder
+from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
+from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
+from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.class_paths import ClassLoader
+
+_CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting, LearnerConnectorPipeline.setting)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,13 @@ def stored_config(
     missing = {name: description for name, description in left_out.items() if name not in settings}
     decoder = Decoder(loader, what=what)
     wanted = {name: item for name, item in node["value"].items() if name not in {**settings, **missing}}
+    connectors = {name: wanted.pop(name) for name in _CONNECTOR_SETTINGS if name in wanted}
     values = decoder.decode_items(wanted)
+    for name, item in connectors.items():
+        try:
+            values[name] = decoder.decode(item, name)
+        except ValueError as error:
+            raise ValueError(f"{error} Or pass the setting again: from_checkpoint(path, {name}=...).") from error
     try:
         config = config_class.from_plain(values, loader)
     except (ValueError, *DAMAGES) as error:

@@ -7,6 +7,27 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
+class Held:
+    """Runs of ``python -m bench.learning --hold``; each of them is a line of ``bench/learning.jsonl``.
+
+    Args:
+        mean: The mean return that must hold.
+        first: The env steps from which on it must.
+        until: The env steps until which it must.
+        seeds: Whether it did, of each seed from 0 on.
+    """
+
+    mean: float
+    first: int
+    until: int
+    seeds: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        held = f"{sum(self.seeds)} of {len(self.seeds)} seeds"
+        return f"never below {self.mean:g} from {_thousands([self.first, self.until])}, {held}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Measured:
     """Runs of ``python -m bench.learning``; each of them is a line of ``bench/learning.jsonl``.
 
@@ -14,18 +35,26 @@ class Measured:
         target: The mean return to reach, in ``env_runners/episode_return_mean``.
         within: The env steps after which a seed has failed.
         steps: Env steps after which each seed, from 0 on, had reached the target; None where it had not.
+        standard_error: Of the mean return, at most, where it was evaluated because the last 100 episodes are too few.
+        held: What came after, if that was measured.
     """
 
     target: float
     within: int
     steps: tuple[int | None, ...]
+    standard_error: float | None = None
+    held: Held | None = None
 
     def __str__(self) -> str:
+        after = "" if self.held is None else f"; {self.held}"
+        return f"measured: {self._reached()}{after}"
+
+    def _reached(self) -> str:
         passed = [steps for steps in self.steps if steps is not None]
         seeds = f"{len(passed)} of {len(self.steps)} seeds"
         if not passed:
-            return f"measured: a mean return of {self.target:g} within {self.within:,} steps, {seeds}"
-        return f"measured: a mean return of {self.target:g} after {_thousands(passed)} steps, {seeds}"
+            return f"a mean return of {self.target:g} within {self.within:,} steps, {seeds}"
+        return f"a mean return of {self.target:g} after {_thousands(passed)} steps, {seeds}"
 
 
 @dataclasses.dataclass(frozen=True)

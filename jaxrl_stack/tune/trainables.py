@@ -98,11 +98,11 @@ class AlgorithmTrainable:
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint that ``Algorithm.from_checkpoint`` reads."""
-        self.algorithm.save_to_path(checkpoint_dir)
+        self.algorithm.save_checkpoint(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: str) -> None:
         """Go on from what `save_checkpoint` wrote."""
-        self.algorithm.restore_from_path(checkpoint)
+        self.algorithm.load_checkpoint(checkpoint)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial (``reuse_actors=True``): as new, in the same process.

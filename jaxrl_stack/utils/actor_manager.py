@@ -274,6 +274,10 @@ class FaultTolerantActorManager:
             raise ValueError(f"There is no actor with the id {actor_id!r}; there are {self.actor_ids()}.")
         return self._states[actor_id]
 
+    def forget_requests(self, tag: str) -> None:
+        """Never fetch the results of the asynchronous requests of a tag; actors are done with them all the same."""
+        self._requests = {ref: request for ref, request in self._requests.items() if request.tag != tag}
+
     def _forget_requests(self, actor_id: int) -> None:
         self._requests = {ref: r for ref, r in self._requests.items() if r.actor_id != actor_id}
         self._not_awaited = {ref: i for ref, i in self._not_awaited.items() if i != actor_id}

@@ -9,12 +9,55 @@ import abc
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+_PACKAGE = __name__.partition(".")[0]
+
 COMING_ALGORITHMS = ("APPO", "BC", "CQL", "DreamerV3", "IMPALA", "IQL", "MARWIL")
 """Algorithms of RLlib that are not here yet."""
+
+_OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
+_OF_DISCRETE_ACTIONS = ("DQN", "whose settings make all of Rainbow")
+_ON_POLICY = ("PPO", "of which num_epochs=1 with minibatch_size=None makes A2C")
+NEAREST = {
+    "A2C": _ON_POLICY,
+    "A3C": _ON_POLICY,
+    "ApexDDPG": _OF_CONTINUOUS_ACTIONS,
+    "ApexDQN": ("DQN", "with several env runners"),
+    "CrossQ": _OF_CONTINUOUS_ACTIONS,
+    "DDPG": _OF_CONTINUOUS_ACTIONS,
+    "ES": ("PPO", "which has gradients"),
+    "ARS": ("PPO", "which has gradients"),
+    "MaskablePPO": ("PPO", "whose default networks heed action masks in dict observations"),
+    "PG": _ON_POLICY,
+    "QRDQN": _OF_DISCRETE_ACTIONS,
+    "R2D2": ("DQN", "with model_config={'use_lstm': True}"),
+    "Rainbow": _OF_DISCRETE_ACTIONS,
+    "RecurrentPPO": ("PPO", "with model_config={'use_lstm': True}"),
+    "REDQ": _OF_CONTINUOUS_ACTIONS,
+    "SimpleQ": _OF_DISCRETE_ACTIONS,
+    "TD3": _OF_CONTINUOUS_ACTIONS,
+    "TRPO": _ON_POLICY,
+}
+"""Algorithm of RLlib's past or of other packages -> ``(the nearest one here, a remark)``."""
+
+
+def nearest_algorithm(name: str) -> str | None:
+    """A sentence on the algorithm here that is nearest to one that is not; None for a name that is not known.
+
+    Args:
+        name: An algorithm, its config, or its module, such as "TD3", "TD3Config" or "apex_dqn".
+    """
+    plain = name.replace("_", "").casefold().removesuffix("config")
+    found = next((known for known in NEAREST if known.casefold() == plain), None)
+    if found is None:
+        return None
+    nearest, remark = NEAREST[found]
+    module = f"{_PACKAGE}.algorithms.{nearest.lower()}"
+    return f"There is no {found} here: the nearest is {nearest}, {remark} (from {module} import {nearest}Config)."
 
 
 class Coming(NamedTuple):
@@ -133,7 +176,6 @@ COMING = (
 )
 # fmt: on
 
-_PACKAGE = __name__.partition(".")[0]
 PLACES = [
     (f"{_PACKAGE}.{module}", name, coming)
     for coming in COMING
@@ -181,6 +223,61 @@ def stand_in(name: str) -> Any:
     return _StandIn(name, bases, fields)
 
 
+_MANY_ENVS = "env_runners(num_envs_per_env_runner=...) makes copies of the environment"
+_NORMALISED = "env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())"
+_CONFIG = "the defaults are those of a new config, such as PPOConfig(), and its to_dict()"
+OTHER_NAMES = {
+    "evaluate_policy": "use algorithm.evaluate()",
+    "make_vec_env": _MANY_ENVS,
+    "SubprocVecEnv": f"{_MANY_ENVS}, and gym_env_vectorize_mode='async' processes of them",
+    "DummyVecEnv": _MANY_ENVS,
+    "VecNormalize": f"observations are normalised by {_NORMALISED}",
+    "VecFrameStack": "use the connector FrameStackingEnvToModule (from jaxrl_stack.connectors.env_to_module)",
+    "Monitor": "every result has the returns and lengths of episodes",
+    "BaseCallback": "use RLlibCallback (from jaxrl_stack.callbacks.callbacks import RLlibCallback)",
+    "make_train": "PPOConfig().environment(env).build_algo().train() is an iteration, compiled as a whole",
+    "DEFAULT_CONFIG": _CONFIG,
+    "PPOTorchPolicy": "use an RLModule and a Learner (from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner)",
+    "make": "config.environment('gymnax/CartPole-v1') takes the name",
+}
+"""Name of other packages, or of RLlib's past -> what to use."""
+
+
+def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
+    """A sentence on a name that a package does not have; None if there is nothing to say."""
+    if name in OTHER_NAMES:
+        return f"There is no {name} in {package}: {OTHER_NAMES[name]}."
+    today = f"{name.removesuffix('Trainer')}Config"
+    if name.endswith("Trainer") and today in known:
+        return f"{name} is gone: {today}().environment(env).build_algo() (from {package} import {today})."
+    same = next((one for one in known if one.casefold() == name.casefold()), None)
+    return None if same is None else f"There is no {name} in {package}: it is {same} (from {package} import {same})."
+
+
+def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
+    """What a package without a name of its own has for it: the stand-in of a name to come, wherever that lives.
+
+    Args:
+        package: The ``__name__`` of the package.
+        name: The name that it is asked for.
+        known: The names that it has.
+
+    Raises:
+        ImportError: For an algorithm that is not to come, a name of other packages, or one with other capitals; says
+            what to use.
+        AttributeError: For any other name.
+    """
+    if any(place[1] == name for place in PLACES):
+        return stand_in(name)
+    sentence = nearest_algorithm(name)
+    # A submodule is imported after this has said that it is no attribute.
+    if sentence is None and not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is None:
+        sentence = _answer(package, name, known)
+    if sentence is not None:
+        raise ImportError(sentence)
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
 def coming_names(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module in which some of RLlib's names are that are not here yet.
 
@@ -206,8 +303,13 @@ class ComingModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """The spec of a module of the table, or of one that has such modules in it; None elsewhere.
 
         Raises:
-            ImportError: A module of the table has no such name; says what to use.
+            ImportError: A module of the table has no such name, or it is one of an algorithm that is not to come; says
+                what to use.
         """
+        in_algorithms = fullname.partition(f"{_PACKAGE}.algorithms.")[2]
+        sentence = nearest_algorithm(in_algorithms.partition(".")[0])
+        if sentence is not None:
+            raise ImportError(sentence, name=fullname)
         is_below = fullname.startswith(f"{_PACKAGE}.")
         if is_below and any(f"{module}.".startswith(f"{fullname}.") for module, _, _ in PLACES):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)

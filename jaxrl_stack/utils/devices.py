@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import pickle
 import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -223,12 +224,19 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
     """Put leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
 
     Args:
-        tree: Of all `joined_devices`: each process places the slices that are its own.
+        tree: Of all `joined_devices`: each process places the slices that are its own. Donating the result does no
+            harm to it.
         devices: The devices of this process.
     """
     sharding, own = _sharding(devices, "devices"), device_numbers(devices)
     is_joined = num_joined_processes(devices[0].platform) > 1
-    return jax.tree.map(lambda x: jax.device_put(x[own.start : own.stop] if is_joined else x, sharding), tree)
+
+    def place(x: Any) -> Any:
+        if isinstance(x, jax.Array):  # It may be there already, and would be placed as it is.
+            x = _of_bits(np.array, x)
+        return jax.device_put(x[own.start : own.stop] if is_joined else x, sharding)
+
+    return jax.tree.map(place, tree)
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
@@ -310,6 +318,20 @@ def gathered(own: np.ndarray) -> np.ndarray:
         (everyone,) = _gathering()(np.pad(part, (0, size - part.size))[None])
         received[:, start : start + size] = np.asarray(host_view(everyone))[:, : part.size]
     return received.view(own.dtype).reshape(num_processes, *own.shape)
+
+
+def gathered_values(own: Any) -> list[Any]:
+    """The values of all joined processes, which have to call it together.
+
+    Args:
+        own: What can be pickled, of any size in each of them.
+    """
+    if num_joined_processes() == 1:
+        return [own]
+    sent = np.frombuffer(pickle.dumps(own), np.uint8)
+    sizes = gathered(np.array([sent.size], np.uint32))[:, 0].tolist()
+    everyone = gathered(np.pad(sent, (0, max(sizes) - sent.size)))
+    return [pickle.loads(row[:size].tobytes()) for row, size in zip(everyone, sizes, strict=True)]
 
 
 @functools.cache

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, tuple[str, ...]]
+    package: str,
+    modules: Mapping[str, tuple[str, ...]],
+    elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__, __dir__`` of a package whose names live in modules that are expensive to import.
 
     Args:
         package: The package's ``__name__``.
         modules: Module, relative to the package -> names that it defines. Those in the package are attributes, too.
+        elsewhere: Asked with `package`, a name that none of them has, and the names that they have: returns what the
+            name stands for, or raises.
     """
     homes = {name: f".{module}" for module, names in modules.items() for name in names}
     children = {module.partition(".")[0] for module in modules if not module.startswith(".")}
@@ -25,6 +29,8 @@ def lazy_names(
             return getattr(importlib.import_module(homes[name], package), name)
         if name in children:
             return importlib.import_module(f"{package}.{name}")
+        if elsewhere is not None:
+            return elsewhere(package, name, [*homes, *children])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def listed() -> list[str]:

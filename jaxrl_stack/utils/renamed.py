@@ -37,18 +37,21 @@ def absent_or_renamed(
     return get
 
 
-def old_members(instead: Mapping[str, str]) -> Callable[[Any, str], Any]:
+def old_members(instead: Mapping[str, str], foreign: Mapping[str, str] = {}) -> Callable[[Any, str], Any]:
     """The `__getattr__` of a class of which RLlib's scripts use members that are gone.
 
     It raises an AttributeError that says what to use.
 
     Args:
         instead: Their names -> sentences that say so.
+        foreign: The same for members that other packages have, and this class never had.
     """
 
     def get(self: Any, name: str) -> Any:
         if name in instead:
             raise AttributeError(f"{type(self).__name__}.{name} is gone. {instead[name]}")
+        if name in foreign:
+            raise AttributeError(f"{type(self).__name__} has no {name}. {foreign[name]}")
         # Once more for its error: a property may have raised it.
         return object.__getattribute__(self, name)
 

@@ -25,6 +25,8 @@ _JAX_CLASSES = {
 """Beginning of a path below ``ray.rllib`` -> what to import instead, below ``jaxrl_stack``."""
 
 _OLD_MODULES = {
+    "agents": "jaxrl_stack.algorithms, as in: from jaxrl_stack.algorithms.ppo import PPOConfig",
+    "contrib": "jaxrl_stack.algorithms.registry.ALGORITHMS, which is what there is",
     "connectors.action": "the pipeline in jaxrl_stack.connectors.module_to_env",
     "connectors.agent": "the pipeline in jaxrl_stack.connectors.env_to_module, and learner connectors for rewards",
     "connectors.connector": "ConnectorV2 (jaxrl_stack.connectors.connector_v2)",

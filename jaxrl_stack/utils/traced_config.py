@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
+
 
 class TracedConfigView:
     """A config whose traced settings are the program's current arrays.
@@ -86,16 +88,19 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
         view: The view that the code reads its settings from.
 
     Raises:
-        TypeError: In place of JAX's concretization errors, if a traced setting was read; names the setting
-            and the way to make it static. Without such a read JAX's own error passes.
+        TypeError: In place of JAX's errors about values that do not exist yet; names the line, and the setting and the
+            way to make it static if a traced setting was read. Other errors get a note if there is a remedy.
     """
     try:
         yield
-    except jax.errors.ConcretizationTypeError as error:
-        reads = view.traced_reads
-        if not reads:
-            raise
+    except jax.errors.JAXTypeError as error:
+        reads = view.traced_reads if isinstance(error, jax.errors.ConcretizationTypeError) else ()
         location, line = _user_line(error)
+        if not reads:
+            raise TypeError(
+                f"{location}: Python needs the value of an array that exists only while the program runs, in\n"
+                f"    {line}\n{NO_VALUES}"
+            ) from error
         on_line = [name for name in reads if re.search(rf"\b{re.escape(name)}\b", line)]
         names = on_line or list(reads)
         first = names[0]
@@ -108,6 +113,10 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
             f"jnp.where(...), or make the setting a Python number (each value then compiles its own program) "
             f"with config.experimental(_static_settings=[{first!r}])."
         ) from error
+    except AttributeError as error:
+        if sentence := remedy(error):
+            error.add_note(sentence)
+        raise
 
 
 def _user_line(error: BaseException) -> tuple[str, str]:

@@ -16,13 +16,17 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig, NotProvided, PolicySpec
+from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.setting_checks import number
 from jaxrl_stack.algorithms.settings import Section, traced
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.utils import notices
+from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.resources import resource_bundles
 
 
 @pytest.fixture
@@ -370,6 +374,66 @@ def test_dict_and_state_round_trips():
     assert '"lambda": 0.9' in text
     flat = PPOConfig().update_from_dict({"lambda": 0.7, "model_config": {"free_log_std": True}})
     assert (flat.lambda_, flat.model_config["free_log_std"]) == (0.7, True)
+
+
+def test_an_unset_number_of_env_runners_asks_for_no_actors():
+    class MyConfig(PPOConfig):
+        def __init__(self, algo_class=None):
+            super().__init__(algo_class)
+            self.num_env_runners = 2
+
+    unset = PPOConfig().environment("CartPole-v1")
+    assert unset.num_env_runners == unset.to_dict()["num_env_runners"] == 2
+    asked = unset.copy().env_runners(num_env_runners=2)
+    given = {"env": "CartPole-v1", "num_env_runners": 2}
+    ways = {
+        0: [unset, PPOConfig.from_dict(unset.to_dict()), PPOConfig().update_from_dict(unset.to_dict())],
+        2: [
+            asked,
+            PPOConfig.from_dict(asked.to_dict()),
+            PPOConfig.from_dict(given),
+            PPOConfig().update_from_dict(given),
+        ],
+    }
+    for num_actors, configs in ways.items():
+        config = configs[0]
+        configs += [pickle.loads(pickle.dumps(config)), PPOConfig.from_state(config.get_state())]
+        configs += [PPOConfig.from_plain(config.to_plain(), ClassLoader())]
+        assert [each.num_sampling_actors for each in configs] == [num_actors] * len(configs)
+        assert all(("num_env_runners" in each.explicitly_set) is bool(num_actors) for each in configs)
+    assert MyConfig().environment("CartPole-v1").num_sampling_actors == 2
+    assert asked.environment("gymnax/CartPole-v1").num_sampling_actors == 0
+
+
+def test_what_follows_from_the_number_of_env_runners_counts_those_that_run():
+    unset = PPOConfig().environment("CartPole-v1")
+    asked = unset.copy().env_runners(num_env_runners=2)
+    assert [each.get_rollout_fragment_length() for each in (unset, asked)] == [4000, 2000]
+    assert [each.train_batch_blocks for each in (unset, asked)] == [(1, 4000), (2, 2000)]
+    assert [resource_bundles(each)[0] for each in (unset, asked)] == [[{"CPU": 1.0}], [{"CPU": 1.0}] * 3]
+    unset.evaluation(evaluation_num_env_runners=3)
+    assert unset.get_evaluation_config_object().num_sampling_actors == 3
+    assert resource_bundles(unset)[0] == [{"CPU": 1.0}] * 4
+    # Rows trained per step sampled count one runner more, as RLlib does.
+    dqn = DQNConfig().environment("CartPole-v1").training(training_intensity=64.0)
+    assert dqn.rounds_per_training_step != dqn.env_runners(num_env_runners=3).rounds_per_training_step
+    sizes = {"num_env_runners": 2, "rollout_fragment_length": 2000}
+    assert unset.update_from_dict(sizes).validate() is None
+
+
+def test_default_numbers_that_make_sampling_slow_are_named():
+    host, device = PPOConfig().environment("CartPole-v1"), PPOConfig().environment("gymnax/CartPole-v1")
+    (of_host,), (of_device,) = host.sampling_hints(), device.sampling_hints()
+    assert "num_env_runners=2" in of_host and "num_env_runners=0" in of_host
+    assert "num_envs_per_env_runner=64" in of_device and "PPOConfig.tuned('gymnax/CartPole-v1')" in of_device
+    assert "tuned" not in PPOConfig().environment(CounterEnv).sampling_hints()[0]
+    assert "training_intensity" in DQNConfig().environment("gymnax/CartPole-v1").sampling_hints()[0]
+    assert not DQNConfig().environment("CartPole-v1").sampling_hints()
+    assert not PPOConfig.tuned("gymnax/CartPole-v1").sampling_hints()
+    for given in (0, 2):
+        assert not host.env_runners(num_env_runners=given).sampling_hints()
+    for given in (1, 64):
+        assert not device.env_runners(num_envs_per_env_runner=given).sampling_hints()
 
 
 def test_overrides_per_module_and_for_evaluation():

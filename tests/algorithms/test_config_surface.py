@@ -150,6 +150,7 @@ def test_every_setting_of_our_own_is_known():
         "disable_jit",
         "check_nans",
         "results_dir",
+        "keep_best",
         "loggers",
         "evaluation_video_interval",
         "evaluation_video_dir",

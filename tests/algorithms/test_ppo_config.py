@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms import _stubs
-from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.ppo import PPOConfig, ppo, ppo_learner
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.registry import get_algorithm_config_class
@@ -176,6 +176,12 @@ def test_learner_classes():
 
     assert PPOConfig().learner_class is PPOLearner
     assert PPOConfig().learners(learner_class=MyLearner).learner_class is MyLearner
+
+
+def test_names_of_results_are_importable_from_both_of_rllibs_paths():
+    assert ppo_learner.LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY == "curr_entropy_coeff"
+    for name in (name for name in vars(ppo_learner) if name.startswith("LEARNER_RESULTS_")):
+        assert getattr(ppo, name) == getattr(ppo_learner, name) in PPOLearner.result_names
 
 
 def test_build_learner_and_group():

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class, tuned_evidence, tuned_settings
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Held, Measured
 
 RUNS = pathlib.Path(__file__).parents[2] / "bench" / "learning.jsonl"
 ENTRIES = [(name, env, evidence) for name in sorted(ALGORITHMS) for env, evidence in tuned_evidence(name).items()]
@@ -31,20 +31,31 @@ def test_tuned_settings_are_settings(name):
 def test_what_is_measured_stands_in_the_runs():
     runs = [json.loads(line) for line in RUNS.read_text().splitlines()]
     steps: dict[tuple, dict[int, int | None]] = {}
+    held: dict[tuple, dict[int, bool]] = {}
     for done in runs:
         run, measured = done["run"], done["measured"]
-        key = (run["algorithm"], run["env"], run["target"], run["within"])
-        steps.setdefault(key, {})[run["seed"]] = measured["env_steps"] if measured["reached"] else None
-    said = {
-        (name, env, of.target, of.within): dict(enumerate(of.steps)) for name, env, of in ENTRIES if is_measured(of)
+        of = (run["algorithm"], run["env"])
+        if "hold" in run:
+            held.setdefault((*of, run["hold"], run["from"], run["until"]), {})[run["seed"]] = measured["held"]
+        else:
+            key = (*of, run["target"], run["within"], run.get("standard_error"))
+            steps.setdefault(key, {})[run["seed"]] = measured["env_steps"] if measured["reached"] else None
+    measured = {(name, env): of for name, env, of in ENTRIES if isinstance(of, Measured)}
+    assert steps == {
+        (*key, of.target, of.within, of.standard_error): dict(enumerate(of.steps)) for key, of in measured.items()
     }
-    assert said == steps
+    assert held == {
+        (*key, of.held.mean, of.held.first, of.held.until): dict(enumerate(of.held.seeds))
+        for key, of in measured.items()
+        if of.held is not None
+    }
 
 
 def test_most_seeds_of_what_is_measured_reach_the_target():
     for name, env, evidence in ENTRIES:
         if is_measured(evidence):
             assert len(evidence.steps) >= 3 and evidence.steps.count(None) <= 1, (name, env)
+            assert evidence.held is None or evidence.held.seeds.count(False) <= 1, (name, env)
 
 
 def test_the_list_says_what_is_measured_and_what_was_read(capsys):
@@ -60,6 +71,10 @@ def test_the_list_says_what_is_measured_and_what_was_read(capsys):
         (Measured(-90.0, 500_000, (352_256, 229_376)), "a mean return of -90 after 229k to 352k steps, 2 of 2 seeds"),
         (Measured(0.7, 9_000, (8_100, None, 7_900)), "a mean return of 0.7 after 8k steps, 2 of 3 seeds"),
         (Measured(0.7, 9_000, (None,)), "a mean return of 0.7 within 9,000 steps, 0 of 1 seeds"),
+        (
+            Measured(450.0, 200_000, (80_000,), held=Held(400.0, 150_000, 400_000, (True, False))),
+            "a mean return of 450 after 80k steps, 1 of 1 seeds; never below 400 from 150k to 400k, 1 of 2 seeds",
+        ),
     ],
 )
 def test_how_a_result_reads(evidence, text):

@@ -114,6 +114,20 @@ def test_rays_checkpoint_is_taken_wherever_a_path_is(trained):
     assert get_checkpoint_info(checkpoint)["type"] == "Algorithm"
 
 
+def test_tunes_names_save_and_load_a_checkpoint(trained, tmp_path):
+    algorithm, path = trained
+    loaded = []
+    own = Algorithm.from_checkpoint(path, config=tiny().callbacks(on_checkpoint_loaded=lambda **_: loaded.append(1)))
+    try:
+        own.set_weights({DEFAULT_MODULE_ID: {n: w * 0.0 for n, w in own.get_weights()[DEFAULT_MODULE_ID].items()}})
+        assert algorithm.save_checkpoint(str(tmp_path / "saved")) is None
+        assert own.load_checkpoint(checkpoint_dir=str(tmp_path / "saved")) is None
+        assert own.iteration == 1 and same(weights_of(own), weights_of(algorithm)) and loaded == [1, 1]
+    finally:
+        own.stop()
+    assert get_checkpoint_info(tmp_path / "saved")["type"] == "Algorithm"
+
+
 def test_the_first_callback_of_an_algorithm_is_at_index_0(trained):
     algorithm, _ = trained
     assert isinstance(algorithm.callbacks[0], Counting) and algorithm.callbacks[0].num_results == 1

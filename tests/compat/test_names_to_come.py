@@ -12,8 +12,9 @@ import cloudpickle
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.utils.annotations import override
-from jaxrl_stack.utils.coming import COMING_ALGORITHMS, PLACES
+from jaxrl_stack.utils.coming import COMING_ALGORITHMS, NEAREST, PLACES
 
 NAMED = [place for place in PLACES if place[1]]
 
@@ -38,6 +39,35 @@ def test_every_algorithm_to_come_is_in_the_table():
         package = f"algorithms.{name.lower()}"
         assert of(f"{package}.{name}") is of(f"{package}.{name.lower()}.{name}")
         assert of(f"{package}.{name}Config") is of(f"{package}.{name.lower()}.{name}Config")
+
+
+@pytest.mark.parametrize("package", ["jaxrl_stack", "jaxrl_stack.algorithms"])
+def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
+    named = importlib.import_module(package)
+    assert named.APPOConfig is of("algorithms.appo.APPOConfig")
+    with pytest.raises(NotImplementedError, match="^IMPALA comes later: use PPO"):
+        named.IMPALA()
+    assert not hasattr(named, "APPOConfigs")
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_an_algorithm_that_is_not_to_come_is_answered_with_the_nearest(name):
+    nearest = NEAREST[name][0]
+    call = f"from jaxrl_stack.algorithms.{nearest.lower()} import {nearest}Config"
+    sentence = f"^There is no {name} here: the nearest is {nearest}, .*\\({call}\\).$"
+    for path in (f"algorithms.{name.lower()}", f"algorithms.{name.lower()}.{name.lower()}_learner"):
+        with pytest.raises(ImportError, match=sentence):
+            importlib.import_module(f"jaxrl_stack.{path}")
+    with pytest.raises(ImportError, match=sentence):
+        exec(f"from jaxrl_stack import {name}Config")
+    with pytest.raises(ValueError, match=sentence[:-1]):
+        get_algorithm_class(name)
+    assert isinstance(get_algorithm_class(nearest), type)
+
+
+def test_an_unknown_module_is_just_not_found():
+    with pytest.raises(ModuleNotFoundError, match="No module named 'jaxrl_stack.algorithms.td4'"):
+        importlib.import_module("jaxrl_stack.algorithms.td4")
 
 
 SCHEMA = of("offline.offline_prelearner.SCHEMA")

@@ -146,6 +146,22 @@ def test_an_environment_of_another_form_is_refused_by_make_env():
     algo.stop()
 
 
+def test_after_make_env_has_failed_the_users_own_error_is_what_comes_next():
+    runner = SingleAgentEnvRunner(config=ppo(steps=2))
+    runner.config.env_config["size"] = "wide"
+    with pytest.raises(TypeError) as own:
+        runner.make_env()
+    with pytest.raises(
+        ValueError, match=r"its make_env\(\) raised TypeError: .*env_config={.*'size': 'wide'}"
+    ) as next_one:
+        runner.sample(num_episodes=1)
+    assert str(own.value) in str(next_one.value) and next_one.value.__cause__ is own.value
+    runner.config.env_config["size"] = 1
+    runner.make_env()
+    assert runner.sample(num_episodes=1)[0].get_return() == 2
+    runner.stop()
+
+
 def test_a_compiled_environment_cannot_be_exchanged_and_the_message_says_what_can_be_done():
     algo = ppo(CounterEnv, terminate_at=5).build_algo()
     with pytest.raises(ValueError, match=r"compiled into the training program, here with .*5.*learner_group.set_state"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import jax
@@ -124,6 +125,18 @@ def test_a_trial_asks_for_the_resources_of_its_config():
     config.resources(placement_strategy="SPREAD").learners(num_learners=1, num_cpus_per_learner=2)
     request = trainable(PPO).default_resource_request(config.to_dict())
     assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 2.0}] and request.strategy == "SPREAD"
+
+
+def test_a_trial_has_the_env_runners_that_were_set_and_without_a_number_none():
+    unset = tiny().environment("CartPole-v1").to_dict()
+    for given, num_actors in (
+        (unset, 0),
+        ({"env": "CartPole-v1"}, 0),
+        ({**unset, "num_env_runners": 2}, 2),
+        ({"env": "CartPole-v1", "num_env_runners": 2}, 2),
+        (tiny().environment("CartPole-v1").env_runners(num_env_runners=2).to_dict(), 2),
+    ):
+        assert len(trainable(PPO).default_resource_request(copy.deepcopy(given)).bundles) == 1 + num_actors, given
 
 
 def test_settings_that_cannot_be_right_are_refused_before_a_trial_starts():

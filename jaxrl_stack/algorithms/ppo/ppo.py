@@ -9,8 +9,16 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
-from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.ppo.ppo_learner import (
+    LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
+    LEARNER_RESULTS_CURR_KL_COEFF_KEY,
+    LEARNER_RESULTS_KL_KEY,
+    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
+    LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
+    PPOLearner,
+)
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, number
+from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -20,13 +28,15 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.module_to_env import ActionNoise
     from jaxrl_stack.core.learner.learner import Learner
 
-
-LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY = "vf_loss_unclipped"
-LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY = "vf_explained_var"
-LEARNER_RESULTS_KL_KEY = "mean_kl_loss"
-LEARNER_RESULTS_CURR_KL_COEFF_KEY = "curr_kl_coeff"
-LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY = "curr_entropy_coeff"
-"""Names of PPO's results of each module, ``result["learners"][module_id][name]``."""
+__all__ = [
+    "LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY",
+    "LEARNER_RESULTS_CURR_KL_COEFF_KEY",
+    "LEARNER_RESULTS_KL_KEY",
+    "LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY",
+    "LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY",
+    "PPO",
+    "PPOConfig",
+]
 
 
 class PPOConfig(AlgorithmConfig):
@@ -56,7 +66,7 @@ class PPOConfig(AlgorithmConfig):
     )
     # fmt: on
     _defaults: Mapping[str, Any] = {
-        "num_env_runners": 2,
+        "num_env_runners": DefaultNumber(2),
         "rollout_fragment_length": "auto",
         "lr": 5e-5,
         "train_batch_size": 4000,

@@ -19,19 +19,16 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
-from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.ppo.ppo_learner import LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY, LEARNER_RESULTS_CURR_KL_COEFF_KEY, LEARNER_RESULTS_KL_KEY, LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY, PPOLearner
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, number
+from jaxrl_stack.algorithms.setting_values import DefaultNumber
 from jaxrl_stack.algorithms.settings import Section, host, per_module, traced
 from jaxrl_stack.connectors.learner.general_advantage_estimation import GeneralAdvantageEstimation
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.module_to_env import ActionNoise
 from jaxrl_stack.core.learner.learner import Learner
-LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: Any
-LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: Any
-LEARNER_RESULTS_KL_KEY: Any
-LEARNER_RESULTS_CURR_KL_COEFF_KEY: Any
-LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY: Any
+__all__ = ['LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY', 'LEARNER_RESULTS_CURR_KL_COEFF_KEY', 'LEARNER_RESULTS_KL_KEY', 'LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY', 'LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY', 'PPO', 'PPOConfig']
 class PPOConfig(AlgorithmConfig):
     use_critic: bool
     use_gae: bool

@@ -16,9 +16,18 @@ from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
+from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.traced_config import TracedConfigView
+
+
+LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY = "vf_loss_unclipped"
+LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY = "vf_explained_var"
+LEARNER_RESULTS_KL_KEY = "mean_kl_loss"
+LEARNER_RESULTS_CURR_KL_COEFF_KEY = "curr_kl_coeff"
+LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY = "curr_entropy_coeff"
+"""Names of PPO's results of each module, ``result["learners"][module_id][name]``."""
 
 
 class PPOLearner(Learner):
@@ -33,17 +42,17 @@ class PPOLearner(Learner):
     result_names = (
         "policy_loss",
         "vf_loss",
-        "vf_loss_unclipped",
-        "vf_explained_var",
+        LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
+        LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
         "value_target_mean",
         "value_target_std",
         "advantage_mean",
         "advantage_std",
         "entropy",
-        "mean_kl_loss",
+        LEARNER_RESULTS_KL_KEY,
         "clip_fraction",
-        "curr_kl_coeff",
-        "curr_entropy_coeff",
+        LEARNER_RESULTS_CURR_KL_COEFF_KEY,
+        LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
     )
     columns_from_forward_train = (Columns.ACTION_DIST_INPUTS,)
 
@@ -94,7 +103,7 @@ class PPOLearner(Learner):
             values = cast(ValueFunctionAPI, module).compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
             targets = batch[Columns.VALUE_TARGETS]
             error, rows["vf_loss"] = losses.clamped_squared_error(values, targets, config.vf_clip_param)
-            rows["vf_loss_unclipped"] = error
+            rows[LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY] = error
             # A loss runs nowhere but in a trace.
             cast(TracedMetrics, self.metrics).log_statistics(
                 module_id,
@@ -102,6 +111,10 @@ class PPOLearner(Learner):
                 self.masked_statistics(jnp.stack([targets, targets - values], axis=-1), batch),
             )
         means = self.masked_means(rows, batch)
+        if NO_VALID_ACTION_SHARE in means:
+            # One such row in the whole train batch is one too many.
+            share = means.pop(NO_VALID_ACTION_SHARE)
+            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
 
         total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
         if config.use_critic:
@@ -110,7 +123,7 @@ class PPOLearner(Learner):
             coefficient = self.curr_kl_coeffs_per_module[module_id]
             total = total + coefficient * means["kl"]
         # Every other mean is a metric by its own name.
-        metrics = {"policy_loss": -means.pop("surrogate"), "mean_kl_loss": means.pop("kl"), **means}
+        metrics = {"policy_loss": -means.pop("surrogate"), LEARNER_RESULTS_KL_KEY: means.pop("kl"), **means}
         self.metrics.log_dict(metrics, key=module_id, window=1)
         return total
 
@@ -123,11 +136,11 @@ class PPOLearner(Learner):
         """
         coefficients = dict(state.extra["curr_kl_coeff"])
         for mid, coefficient in coefficients.items():
-            kl = metrics.get((mid, "mean_kl_loss"))
+            kl = metrics.get((mid, LEARNER_RESULTS_KL_KEY))
             if kl is not None and self.config_for(mid).use_kl_loss:
                 target = settings[mid]["kl_target"]
                 factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
                 coefficients[mid] = coefficient * factor
-            metrics[(mid, "curr_kl_coeff")] = coefficients[mid]
-            metrics[(mid, "curr_entropy_coeff")] = settings[mid]["entropy_coeff"]
+            metrics[(mid, LEARNER_RESULTS_CURR_KL_COEFF_KEY)] = coefficients[mid]
+            metrics[(mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY)] = settings[mid]["entropy_coeff"]
         return dataclasses.replace(state, extra={**state.extra, "curr_kl_coeff": coefficients})

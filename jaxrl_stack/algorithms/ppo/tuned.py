@@ -215,7 +215,8 @@ RECORDS: dict[str, Tuned] = {
         Measured(-90.0, 500_000, (131_072, 208_896, 122_880, 131_072, None)), _HOST | _FALLING | _FILTERED
     ),
     "FrozenLake-v1": Tuned(
-        Measured(0.7, 500_000, (212_992, 184_320, 196_608, 167_936, 217_088)), _HOST | {"entropy_coeff": 0.02}
+        Measured(0.7, 500_000, (278_528, 217_088, 253_952, 274_432, 356_352), standard_error=0.01),
+        _HOST | {"entropy_coeff": 0.02},
     ),
     # Entropy keeps it picking up and dropping off, which costs 10 at first, until it has learned where that pays.
     "Taxi-v4": Tuned(
@@ -239,7 +240,10 @@ RECORDS: dict[str, Tuned] = {
     ),
     "gymnax/Catch-bsuite": Tuned(Measured(0.9, 300_000, (98_304, 98_304, 106_496)), _DEVICE),
     "gymnax/DeepSea-bsuite": Tuned(Measured(0.9, 300_000, (40_960, 40_960, 40_960)), _DEVICE),
-    "gymnax/UmbrellaChain-bsuite": Tuned(Measured(0.9, 300_000, (73_728, 32_768, 98_304)), _DEVICE),
+    # The return of an episode is 1 for the right choice, and noise with a standard deviation of 3.
+    "gymnax/UmbrellaChain-bsuite": Tuned(
+        Measured(0.9, 300_000, (114_688, 155_648, 106_496, 163_840, 163_840), standard_error=0.02), _DEVICE
+    ),
     "gymnax/Breakout-MinAtar": Tuned(
         Measured(28.0, 10_000_000, (2_244_608, 1_458_176, None)), _minatar_settings(2.5e-3, 0.03, 3_000_000, 128, 0.1)
     ),

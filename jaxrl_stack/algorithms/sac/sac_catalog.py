@@ -83,10 +83,13 @@ class SACCatalog(Catalog):
         settings, action_dim = self.model_config_dict, cast(gym.spaces.Box, self.action_space).shape[0]
         hidden = hidden_layers(settings, "fcnet")
         if settings["fusionnet_hiddens"] is None:
-            obs_dim = cast(MLPEncoderConfig, self.encoder_config).input_dims
-            assert obs_dim is not None
+            of_obs = cast(MLPEncoderConfig, self.encoder_config)
+            assert of_obs.input_dims is not None
             return MLPEncoderConfig(
-                input_dims=(obs_dim[0] + action_dim,), columns=(Columns.OBS, Columns.ACTIONS), **hidden
+                input_dims=(of_obs.input_dims[0] + action_dim,),
+                columns=(Columns.OBS, Columns.ACTIONS),
+                num_values=of_obs.num_values,
+                **hidden,
             )
         action_encoder_config = MLPEncoderConfig(
             input_dims=(action_dim,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxrl_stack.utils.coming import name_elsewhere
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -16,4 +17,4 @@ __all__ = ["TQC", "TQCCatalog", "TQCConfig", "TQCLearner"]
 # Imported when asked for: a policy that serves needs the module of this folder and nothing that trains.
 _MODULES = {"tqc": ("TQC", "TQCConfig"), "tqc_catalog": ("TQCCatalog",), "tqc_learner": ("TQCLearner",)}
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, name_elsewhere)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.metrics import stats as built_in
 from jaxrl_stack.utils.metrics.reduced_metrics import ReducedMetrics
 from jaxrl_stack.utils.metrics.stats import StatsBase
+from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.results import merge_nested, nested_leaves
 
 Key = str | tuple[str, ...]
@@ -27,6 +28,11 @@ _GOES_WITH = {
     "percentiles": "reduce='percentiles'",
     "with_throughput": "reduce='sum' or 'lifetime_sum'",
 }
+
+
+_LOG_VALUE = "Use log_value(name, value)."
+FOREIGN_MEMBERS = dict.fromkeys(("log", "log_metric", "log_scalar", "add_scalar", "record", "logkv"), _LOG_VALUE)
+"""Members of other packages' loggers, and what to use here."""
 
 
 class MetricsLogger:
@@ -47,6 +53,9 @@ class MetricsLogger:
         stats: Nested dict of the statistics.
         reported: ``() -> nested values`` that are reported beside what is logged here; `peek` finds them, too.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = old_members({}, FOREIGN_MEMBERS)
 
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None):
         self.stats: dict[str, Any] = {}
