@@ -9,6 +9,7 @@ from bench.peers import new_stack, protocol
 
 def make(settings: dict[str, Any]) -> protocol.Work:
     from jaxrl_stack.algorithms.ppo import PPOConfig
+    from jaxrl_stack.connectors.env_to_module import MeanStdFilter
     from jaxrl_stack.core.experience import Experience
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
     from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
@@ -21,7 +22,8 @@ def make(settings: dict[str, Any]) -> protocol.Work:
 
     num_env_runners = settings["env_runners"]["num_env_runners"]
     close = start_ray(num_env_runners + 2) if num_env_runners else lambda: None
-    api = new_stack.Api(PPOConfig, DefaultModelConfig, SingleAgentEpisode, update_rows, update_trajectories, close)
+    updates = (update_rows, update_trajectories)
+    api = new_stack.Api(PPOConfig, DefaultModelConfig, SingleAgentEpisode, *updates, close, MeanStdFilter)
     return new_stack.make_work(api, settings)
 
 

@@ -1,8 +1,9 @@
 """What a PPO contender of the new API stack does, written once: this project and RLlib take the same calls.
 
-Settings: ``job`` ("train", "rows", "trajectories" or "wall_clock"), ``warmup``, ``env``, ``seed``, the keyword
-arguments of ``environment`` (may be left out), ``env_runners``, ``training``, ``reporting`` and ``model``
-(`DefaultModelConfig`); for "wall_clock", ``target`` and ``within``.
+Settings: ``job`` ("train", "episodes", "rows", "trajectories" or "wall_clock"), ``warmup``, ``env``, ``seed``, the
+keyword arguments of ``environment`` (may be left out), ``env_runners``, ``training``, ``reporting`` and ``model``
+(`DefaultModelConfig`); ``mean_std_filter``, whether observations are normalized (may be left out); for "wall_clock",
+``target`` and ``within``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Api:
         update_rows: (learner, rows, keyword arguments) -> updates from ``{column: [N, ...]}``.
         update_trajectories: The same from ``{column: [T, B, ...]}``, or None: by episodes.
         close: Ends what the process has started.
+        mean_std_filter: The class of the connector that normalizes observations.
     """
 
     ppo_config: Callable[[], Any]
@@ -40,20 +42,26 @@ class Api:
     update_rows: Callable[[Any, Mapping[str, Any], dict[str, Any]], Any]
     update_trajectories: Callable[[Any, Mapping[str, Any], dict[str, Any]], Any] | None
     close: Callable[[], None]
+    mean_std_filter: Callable[[], Any] | None = None
 
 
 def make_work(api: Api, settings: Mapping[str, Any]) -> Work:
     """The contender for ``settings["job"]``."""
-    makers = {"train": train, "rows": update, "trajectories": update, "wall_clock": wall_clock}
+    makers = {"train": train, "episodes": episodes, "rows": update, "trajectories": update, "wall_clock": wall_clock}
     return makers[settings["job"]](api, settings)
 
 
 def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
     """The algorithm's config."""
+    env_runners = dict(settings["env_runners"])
+    if settings.get("mean_std_filter"):
+        make_filter = api.mean_std_filter
+        assert make_filter is not None
+        env_runners["env_to_module_connector"] = lambda env, spaces, device: make_filter()
     return (
         api.ppo_config()
         .environment(env_of(settings["env"]), **settings.get("environment", {}))
-        .env_runners(**settings["env_runners"])
+        .env_runners(**env_runners)
         .training(**settings["training"])
         .reporting(**settings["reporting"])
         .rl_module(model_config=api.model_config(**settings["model"]))
@@ -85,6 +93,31 @@ def train(api: Api, settings: Mapping[str, Any]) -> Work:
         api.close()
 
     return Work(iterate, prepare, close)
+
+
+def episodes(api: Api, settings: Mapping[str, Any]) -> Work:
+    """`Algorithm.train`, with the returns of all episodes that ended in the call, in their order, and the mean that the
+    implementation reports itself."""
+    ended: list[float] = []
+
+    def record(*, episode: Any, prev_episode_chunks: Any = None, **kwargs: Any) -> None:
+        # Where a fragment ended in it, the episode is in chunks.
+        ended.append(float(sum(chunk.get_return() for chunk in [*(prev_episode_chunks or ()), episode])))
+
+    algo = config_of(api, settings).callbacks(on_episode_end=record).build_algo()
+
+    def iterate() -> Iteration:
+        ended.clear()
+        result = algo.train()
+        reported = float(result["env_runners"].get("episode_return_mean", "nan"))
+        steps = int(result["num_env_steps_sampled_lifetime"])
+        return Iteration(steps, {}, {"returns": list(ended), "reported": reported if reported == reported else None})
+
+    def close() -> None:
+        algo.stop()
+        api.close()
+
+    return Work(iterate, close=close)
 
 
 def parts_of(result: Mapping[str, Any], config: Any) -> dict[str, float]:

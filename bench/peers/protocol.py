@@ -102,19 +102,22 @@ class Peer:
         command: Interpreter and its arguments up to the settings, such as ``[python, "-m", "bench.peers.sb3_ppo"]``.
         settings: Sent as JSON.
         patience: Seconds to wait for a reply.
+        folder: Where the process starts: the checkout whose code runs.
 
     Raises:
         RuntimeError: The process ended, or sent no reply in time; the message has the end of what it printed.
     """
 
-    def __init__(self, command: Sequence[str], settings: Mapping[str, Any], patience: float = 900.0):
-        self._command, self._settings, self._patience = list(command), settings, patience
+    def __init__(
+        self, command: Sequence[str], settings: Mapping[str, Any], patience: float = 900.0, folder: Path = ROOT
+    ):
+        self._command, self._settings, self._patience, self._folder = list(command), settings, patience, folder
 
     def __enter__(self) -> Peer:
         self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [*self._command, json.dumps(self._settings)],
-            cwd=ROOT,
+            cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

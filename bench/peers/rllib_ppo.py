@@ -15,6 +15,7 @@ def make(settings: dict[str, Any]) -> protocol.Work:
     import ray
     import torch
     from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.connectors.env_to_module import MeanStdFilter
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
@@ -31,7 +32,9 @@ def make(settings: dict[str, Any]) -> protocol.Work:
         log_to_driver=False,
         configure_logging=False,
     )
-    api = new_stack.Api(PPOConfig, DefaultModelConfig, SingleAgentEpisode, update_rows, None, ray.shutdown)
+    api = new_stack.Api(
+        PPOConfig, DefaultModelConfig, SingleAgentEpisode, update_rows, None, ray.shutdown, MeanStdFilter
+    )
     return new_stack.make_work(api, settings)
 
 

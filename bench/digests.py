@@ -1,0 +1,213 @@
+"""Are the bits still the same? Hashes of what small runs learn, at an older commit and now, on this machine.
+
+    python bench/digests.py --old v0.3
+    python bench/digests.py --old HEAD~5 --only dqn-lstm,ppo-cnn
+
+A run is three iterations of an algorithm with toy networks; its hash is one over all parameters, and the returns and
+counters of the three results. Runs are named ALGORITHM-NETWORK-PLACE-DEVICES, such as ``ppo-lstm-host-2``; ``--only``
+takes parts of names. Hashes depend on the processor, so none is kept: both commits run here. Exits with 1 if any
+differ, or if one has none because it raised.
+
+The file is run by its path: ``PYTHONPATH`` decides which commit's package it imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+ALGORITHMS = ("ppo", "dqn", "sac", "tqc")
+VARIANTS = ("mlp", "cnn", "lstm", "masks", "connectors")
+PLACES = ("device", "host")
+NUM_DEVICES = (1, 2)
+NUM_ITERATIONS, NUM_ENVS = 3, 4
+RAISED = "raised "
+
+
+def names() -> list[str]:
+    """Every run. TQC acts in Boxes only, where nothing can be masked."""
+    every = itertools.product(ALGORITHMS, VARIANTS, PLACES, NUM_DEVICES)
+    return ["-".join(map(str, each)) for each in every if each[:2] != ("tqc", "masks")]
+
+
+# --------------------------------------------------------------------------------------------------------------- runs
+
+
+def make_env(algorithm: str, variant: str) -> Any:
+    """gymnax's CartPole or Pendulum: as pictures for convolutions, and with a mask of actions for masks."""
+    import gymnasium as gym
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
+
+    is_discrete = algorithm in ("ppo", "dqn") or variant == "masks"
+
+    class Shown(AutoResetJaxEnv):
+        """An environment of gymnax whose observations pass a function."""
+
+        def __init__(self, space: gym.Space, show: Callable[[Any], Any]):
+            self.env = GymnaxEnv("CartPole-v1" if is_discrete else "Pendulum-v1")
+            self.observation_space, self.action_space, self.show = space, self.env.action_space, show
+
+        @property
+        def params(self) -> Any:
+            return self.env.params
+
+        def reset_env(self, key: Any, params: Any) -> tuple[Any, Any]:
+            obs, state = self.env.reset_env(key, params)
+            return self.show(obs), state
+
+        def step_env(self, key: Any, state: Any, action: Any, params: Any) -> tuple[Any, ...]:
+            obs, *outcome = self.env.step_env(key, state, action, params)
+            return (self.show(obs), *outcome)
+
+    size = 4 if is_discrete else 3
+    if variant == "cnn":
+        ramp = jnp.linspace(-1.0, 1.0, 8)
+        return Shown(
+            gym.spaces.Box(-np.inf, np.inf, (8, size, 1), np.float32), lambda obs: ramp[:, None, None] * obs[:, None]
+        )
+    if variant == "masks":
+        mask, seen = gym.spaces.Box(0.0, 1.0, (2,), np.float32), gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        return Shown(
+            gym.spaces.Dict(action_mask=mask, observations=seen),
+            # Left of the middle the cart may not be pushed further left.
+            lambda obs: {"action_mask": jnp.array([obs[0] > -0.02, True]).astype(jnp.float32), "observations": obs},
+        )
+    return GymnaxEnv("CartPole-v1" if is_discrete else "Pendulum-v1")
+
+
+MODELS: Mapping[str, dict[str, Any]] = {
+    "cnn": {"conv_filters": [[4, 3, 1]], "head_fcnet_hiddens": [8]},
+    "lstm": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4},
+}
+PPO_TRAINING = {"train_batch_size_per_learner": 128, "minibatch_size": 32, "num_epochs": 2, "lr": 1e-3}
+REPLAY_TRAINING = {
+    "train_batch_size_per_learner": 16,
+    "num_steps_sampled_before_learning_starts": 64,
+    "replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 512},
+}
+
+
+def config_of(name: str) -> AlgorithmConfig:
+    """The settings of a run."""
+    import jaxrl_stack
+    from jaxrl_stack.connectors.env_to_module import FrameStacking, MeanStdFilter
+    from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
+    from jaxrl_stack.env.registry import register_env
+
+    algorithm, variant, place, num_devices = name.split("-")
+    jax_env = make_env(algorithm, variant)
+    config = getattr(jaxrl_stack, f"{algorithm.upper()}Config")()
+    register_env(name, lambda context: jax_env if place == "device" else GymnasiumFromJax(jax_env))
+    config.environment(name)
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=NUM_ENVS)
+    if algorithm == "sac":
+        config.training(target_entropy=-1.0)
+    if variant == "connectors":
+        stack = FrameStacking(num_frames=2)
+        config.env_runners(env_to_module_connector=lambda *_, **__: [MeanStdFilter(), stack])
+    config.learners(num_cpus_per_learner=int(num_devices)).training(
+        **(PPO_TRAINING if algorithm == "ppo" else REPLAY_TRAINING)
+    )
+    config.reporting(min_sample_timesteps_per_iteration=128, min_time_s_per_iteration=0)
+    config.rl_module(model_config=MODELS.get(variant, {"fcnet_hiddens": [8]})).debugging(seed=0)
+    return config
+
+
+def digest_of(name: str) -> str:
+    """The hash of a run."""
+    import jax
+    import numpy as np
+
+    algo = config_of(name).build_algo()
+    digest = hashlib.sha256()
+    try:
+        for _ in range(NUM_ITERATIONS):
+            result = algo.train()
+            seen = [result["env_runners"]["episode_return_mean"], result["num_env_steps_sampled_lifetime"]]
+            digest.update(np.asarray(seen, np.float64).tobytes())
+        for path, leaf in jax.tree_util.tree_leaves_with_path(algo.get_weights()):
+            digest.update(jax.tree_util.keystr(path).encode())
+            digest.update(np.asarray(leaf).tobytes())
+    finally:
+        algo.stop()
+    return digest.hexdigest()[:16]
+
+
+# ------------------------------------------------------------------------------------------------------------ commits
+
+
+def digests(folder: Path, runs: list[str]) -> Iterator[tuple[str, str]]:
+    """Name and hash of each run with the package in a folder, in a process of its own; what it raised, if it did."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "JAX_NUM_CPU_DEVICES": str(max(NUM_DEVICES))}
+    # Without -P this file's folder would come before PYTHONPATH.
+    command = [sys.executable, "-P", __file__, "--hash", ",".join(runs)]
+    with subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            name, value = json.loads(line)
+            yield name, value
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} in {folder} ended with {process.returncode}.")
+
+
+def compare(old: str, runs: list[str]) -> list[str]:
+    """Print both hashes of each run; returns the names of those that differ."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from bench.checkouts import checkout
+
+    with checkout(old) as before, checkout(".") as now, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        of_both = pool.map(lambda folder: dict(digests(folder, runs)), (before, now))
+        then, today = of_both
+    equal = {name: then[name] == today[name] and not then[name].startswith(RAISED) for name in runs}
+    for name in runs:
+        print(f"{name:28} {then[name]:18} {today[name]:18} {'equal' if equal[name] else 'DIFFERENT'}")
+    differ = [name for name in runs if not equal[name]]
+    print(f"{len(runs) - len(differ)} of {len(runs)} have equal bits.")
+    return differ
+
+
+def print_hashes(runs: list[str]) -> None:
+    """One line of JSON per run: its name, and its hash or what it raised."""
+    for name in runs:
+        try:
+            value = digest_of(name)
+        except Exception as error:  # the other runs are compared all the same
+            value = f"{RAISED}{type(error).__name__}: {error}"
+        print(json.dumps([name, value]), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--old", help="commit to compare with")
+    parser.add_argument("--only", default="", help="comma-separated parts of names: runs with any of them")
+    parser.add_argument("--hash", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.hash is not None:
+        print_hashes(arguments.hash.split(","))
+        return
+    if arguments.old is None:
+        parser.error("--old COMMIT: say which commit to compare with.")
+    wanted = arguments.only.split(",")
+    runs = [name for name in names() if any(part in name for part in wanted)]
+    if not runs:
+        parser.error(f"--only {arguments.only}: no run is named so; there are {', '.join(names())}.")
+    sys.exit(1 if compare(arguments.old, runs) else 0)
+
+
+if __name__ == "__main__":
+    main()
