@@ -16,7 +16,7 @@ from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import at_chunk_starts
+from jaxrl_stack.core.layouts import at_chunk_starts, layout_of
 
 if TYPE_CHECKING:
     from jaxrl_stack.env.jax_env import JaxEnv
@@ -200,4 +200,9 @@ class DeviceRollout(PolicyStep):
                 columns,
             )
         columns = {**columns, **before}
-        return columns if for_replay else at_chunk_starts(columns, self.pure.template[self.module_id])
+        num_steps = len(columns[Columns.REWARDS])
+        return (
+            columns
+            if for_replay
+            else at_chunk_starts(columns, layout_of(self.pure.template[self.module_id], num_steps))
+        )

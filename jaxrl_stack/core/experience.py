@@ -7,15 +7,10 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
-
-from jaxrl_stack.core.columns import Columns
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class LostExperienceError(RuntimeError):
@@ -30,7 +25,7 @@ class Experience:
         modules: ``{module_id: {column: pytree}}``, NumPy: steps as they were sampled, ``[T, B, ...]``, or rows
             ``[N, ...]``; modules may have different B or N. Rows with ``LOSS_MASK`` False count nowhere. Of a module
             with a recurrent state, steps have ``STATE_IN`` ``[ceil(T / L), B, ...]``: what its chunks of L steps start
-            from, see `at_chunk_starts`. A Ray reference of this dict, where it stays in the object store.
+            from, see `core.layouts.at_chunk_starts`. A Ray reference of this dict, where it stays in the object store.
         num_env_steps: Steps of environments.
         num_agent_steps: Steps of agents: one of an environment is one of every agent in it.
         is_rows: Whether columns are rows, without order in time.
@@ -181,50 +176,6 @@ class Share:
 def num_rows_of(columns: Mapping[str, Any]) -> int:
     """N of the columns ``[N, ...]`` of a module: of the first one, which may be nested, as all have the same."""
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
-
-
-def at_chunk_starts(columns: dict[str, Any], module: RLModule) -> dict[str, Any]:
-    """Recorded columns as learners get them: recurrent states only where chunks start.
-
-    Chunks are cut at fixed steps, wherever episodes end: a chunk's states follow from its first one, its observations,
-    and the steps that ended an episode.
-
-    Args:
-        columns: ``{column: pytree [T, B, ...]}``, one fragment per column B.
-        module: The module that acted. A chunk has ``max_seq_len`` steps, ``L``, of its model config; without that, or
-            where L does not divide T, the last one has what is left.
-
-    Returns:
-        The columns with ``STATE_IN`` ``[ceil(T / L), B, ...]`` and without ``STATE_OUT``; those of a module without
-        recurrent state as they are.
-
-    Raises:
-        ValueError: If ``max_seq_len`` is no int of 1 or more.
-    """
-    if Columns.STATE_IN not in columns:
-        return columns
-    starts = jax.tree.map(lambda x: x[:: sequence_length(module, len(x))], columns[Columns.STATE_IN])
-    return {name: own for name, own in columns.items() if name != Columns.STATE_OUT} | {Columns.STATE_IN: starts}
-
-
-def sequence_length(module: RLModule, num_steps: int) -> int:
-    """Steps of a chunk, ``L``, of a block of so many steps: 1 for a module without recurrent state.
-
-    Raises:
-        ValueError: If ``max_seq_len`` is no int of 1 or more.
-    """
-    return min(full_sequence_length(module) or num_steps, num_steps)
-
-
-def full_sequence_length(module: RLModule) -> int | None:
-    """As `sequence_length`, of a block of any number of steps; None: a chunk is as long as that."""
-    if not module.is_stateful():
-        return 1
-    settings = module.model_config if module.catalog is None else module.catalog.model_config_dict
-    length = settings.get("max_seq_len")
-    if length is not None and (not isinstance(length, int) or length < 1):
-        raise ValueError(f"rl_module(model_config={{'max_seq_len': {length!r}}}): give an int of 1 or more.")
-    return length
 
 
 def joined(parts: Sequence[Experience]) -> Experience:

@@ -21,7 +21,8 @@ from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience, at_chunk_starts
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.layouts import at_chunk_starts, layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -426,7 +427,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if for_replay:
             columns.pop(Columns.STATE_OUT, None)
         else:
-            columns = at_chunk_starts(columns, self._policy.modules[self.module_id])
+            columns = at_chunk_starts(columns, layout_of(self._policy.modules[self.module_id], recording.num_steps))
         num_frames = self.acting_parts()[1].num_stacked_frames if in_frames else 1
         if num_frames > 1:
             columns = frames.as_frames(columns, recording.resets[: recording.num_steps], num_frames)

@@ -11,7 +11,7 @@ import gymnasium as gym
 import jax
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import sequence_length
+from jaxrl_stack.core.layouts import sequence_length
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.utils.devices import joined_devices
 from jaxrl_stack.utils.memory import (

@@ -16,7 +16,7 @@ from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import full_sequence_length
+from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.memory import require_device_memory, state_bytes
 from jaxrl_stack.execution.training_step import Draws, Place, TrainState

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl_stack.connectors.connector_v2 import ConnectorContext, ConnectorV2
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import sequence_length
+from jaxrl_stack.core.layouts import sequence_length
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.row_independence import can_be_split, handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step

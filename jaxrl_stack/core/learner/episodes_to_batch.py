@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import full_sequence_length, sequence_length
+from jaxrl_stack.core.layouts import full_sequence_length, sequence_length
 from jaxrl_stack.core.module_map import single_agent
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience, num_rows_of, sequence_length
+from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.frames import FRAMES_BEFORE
+from jaxrl_stack.core.layouts import sequence_length
 from jaxrl_stack.core.learner import row_blocks
 from jaxrl_stack.core.learner.episodes_to_batch import episodes_to_batch
 from jaxrl_stack.core.learner.optimizers import DEFAULT_OPTIMIZER

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core import ALL_MODULES, frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import sequence_length
+from jaxrl_stack.core.layouts import sequence_length
 from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, loss_is_linear, microbatches_per_minibatch
 from jaxrl_stack.core.learner.learner_base import Batch, ModuleID
 from jaxrl_stack.core.learner.learner_state import LearnerState
