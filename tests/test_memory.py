@@ -273,7 +273,7 @@ def test_estimate_is_what_the_device_samples(device_algo):
 
     def sample(learner, runner, timesteps):
         state = TrainState(learner, place.started(runner, learner), timesteps=timesteps)
-        return place.sample(state, num_steps=8, num_shares=2)[1]
+        return place.sample(state, driver.plan_samples(8, num_shares=2))[1].modules
 
     columns = jax.eval_shape(sample, driver.learner.state, runner, driver.timesteps)[DEFAULT_MODULE_ID]
     estimate = device_algo.memory_estimate()["train_batch"]

@@ -148,7 +148,7 @@ def trained_on_the_device(algo):
 
     def program(learner, runner, kept):
         state = TrainState(learner, place.started(runner, learner), kept, timesteps=counters.zero())
-        state, sampled = place.sample(state, num_steps=NUM_STEPS)
+        state, sampled = place.sample(state, algo.driver.plan_samples(NUM_STEPS, for_replay=True))
         state = dataclasses.replace(state, kept=memory.add(state.kept, sampled))
 
         def update(state, _):
@@ -156,9 +156,9 @@ def trained_on_the_device(algo):
             state, _, logged = place.update_rows(state, rows)
             errors = logged[(DEFAULT_MODULE_ID, "td_error")]
             state = dataclasses.replace(state, kept=memory.update_priorities(state.kept, items, errors))
-            return state, (rows[DEFAULT_MODULE_ID], errors, state.learner.params)
+            return state, (rows.modules[DEFAULT_MODULE_ID], errors, state.learner.params)
 
-        return sampled[DEFAULT_MODULE_ID], jax.lax.scan(update, state, length=2)[1]
+        return sampled.modules[DEFAULT_MODULE_ID], jax.lax.scan(update, state, length=2)[1]
 
     sampled, updates = jax.device_get(jax.jit(program)(host_view(learner.state), runner, kept))
     return sampled, [jax.tree.map(lambda x, i=i: x[i], updates) for i in range(2)]
@@ -176,7 +176,7 @@ def drawn_on_the_host(memory, state, wanted):
     found = {}
     for _ in range(1000):
         _, rows, items = memory.sample(state, None)
-        columns = rows[DEFAULT_MODULE_ID]
+        columns = rows.modules[DEFAULT_MODULE_ID]
         for i, step in enumerate(steps_of(columns)):
             found[step] = jax.tree.map(lambda x, i=i: x[i], (columns, items))
         if found.keys() >= set(wanted):
@@ -255,7 +255,7 @@ def bytes_of(tree):
 
 def test_estimates_of_memory_count_recurrent_states(pair):
     host = pair.host
-    rows = host.driver.step.memory.sample(TrainState(kept=host.local_replay_buffer), None)[1][DEFAULT_MODULE_ID]
+    rows = host.driver.step.memory.sample(TrainState(kept=host.local_replay_buffer), None)[1].modules[DEFAULT_MODULE_ID]
     # The memory holds as many steps as were sampled.
     states = bytes_of(pair.sampled[Columns.STATE_IN])
     assert states == NUM_ENVS * NUM_STEPS * 4 * 2 * LSTM["lstm_cell_size"]

@@ -16,7 +16,7 @@ from jaxrl_stack.acting.policy_step import PolicyState, PolicyStep
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.layouts import at_chunk_starts, layout_of
+from jaxrl_stack.core.layouts import Layout, at_chunk_starts
 
 if TYPE_CHECKING:
     from jaxrl_stack.env.jax_env import JaxEnv
@@ -176,15 +176,15 @@ class DeviceRollout(PolicyStep):
         )
 
     def side_by_side(
-        self, columns: dict[str, Any], num_fragments: int, *, earlier: Any = None, for_replay: bool = False
+        self, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
     ) -> dict[str, Any]:
         """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
 
         Args:
             columns: ``[R * T, B, ...]``.
             num_fragments: ``R``.
+            layout: How they are to lie.
             earlier: State of the env-to-module pipeline before the first of `step_frames`; None after `step_envs`.
-            for_replay: Whether chunks are cut when they are drawn, and every step may be the first one of its chunk.
 
         Returns:
             Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
@@ -199,10 +199,4 @@ class DeviceRollout(PolicyStep):
                 ),
                 columns,
             )
-        columns = {**columns, **before}
-        num_steps = len(columns[Columns.REWARDS])
-        return (
-            columns
-            if for_replay
-            else at_chunk_starts(columns, layout_of(self.pure.template[self.module_id], num_steps))
-        )
+        return at_chunk_starts({**columns, **before}, layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from jaxrl_stack.acting.host_policy import Layout
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.experience import Experience, Part, Source
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 from jaxrl_stack.utils.nested import take
 
@@ -42,50 +43,59 @@ class EndedEpisodes:
 
 
 @dataclasses.dataclass
+class SampleReport:
+    """What a runner says beside the steps that it sampled.
+
+    Attributes:
+        episodes: The episodes that ended.
+        metrics: The runner's reduced metrics.
+        connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
+    """
+
+    episodes: EndedEpisodes
+    metrics: dict[str, Any]
+    connector_state: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass
 class SampleBlock:
     """What one runner sampled in one go: NumPy arrays, which travel between processes without being copied.
 
     Attributes:
-        experience: Columns ``[T, B, ...]`` of the module: obs (its inputs, or frames of them: `core.frames`), actions,
+        part: Columns ``[T, B, ...]`` of the module: obs (its inputs, or frames of them: `core.frames`), actions,
             rewards (the environment's), terminateds, truncateds, final_obs (valid where truncated and in the last row)
             and its outputs, of its recurrent states those at chunk starts; loss_mask where an environment was only
-            reset in some row, or failed, with its whole episode.
-        weights_seq_no: Updates that the acting weights had seen.
-        episodes: The episodes that ended.
-        metrics: The runner's reduced metrics.
-        connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
-        worker_index: The runner that sampled it.
-        serial: Number of the recording among all that this runner has made since its last restart: where one is
-            missing, the steps in between were not sampled as a block.
-        starts: bool ``[B]``, whether row 0 is the first of an episode.
-        num_restarts: How often that runner had been restarted.
+            reset in some row, or failed, with its whole episode. Or whole episodes.
+        report: What else there is to say.
     """
 
-    experience: Experience
-    weights_seq_no: int
-    episodes: EndedEpisodes
-    metrics: dict[str, Any]
-    connector_state: dict[str, Any] | None
-    worker_index: int
-    serial: int
-    starts: np.ndarray
-    num_restarts: int = 0
+    part: Part
+    report: SampleReport
+
+    @property
+    def experience(self) -> Experience:
+        """The steps alone."""
+        return Experience((self.part,))
 
     @property
     def num_env_steps(self) -> int:
         """Rows in which an environment was stepped, not only reset."""
-        return self.experience.num_env_steps
+        return self.part.num_env_steps
+
+    def with_columns(self, modules: Any) -> SampleBlock:
+        """With others, or a reference to them, in place of the columns."""
+        return dataclasses.replace(self, part=dataclasses.replace(self.part, modules=modules))
 
 
-def newest_connector_states(blocks: Sequence[SampleBlock]) -> list[dict[str, Any]]:
+def newest_connector_states(states: Sequence[tuple[Source, dict[str, Any]]]) -> list[dict[str, Any]]:
     """One connector state per runner: a later one includes what an earlier one has counted.
 
     A restarted runner counts as another one: it knows nothing of what was counted before.
     """
-    newest: dict[tuple[int, int], SampleBlock] = {}
-    for block in sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial)):
-        newest[block.worker_index, block.num_restarts] = block
-    return [block.connector_state for block in newest.values() if block.connector_state is not None]
+    newest: dict[tuple[int, int], dict[str, Any]] = {}
+    for source, state in sorted(states, key=operator.itemgetter(0)):
+        newest[source.worker_index, source.num_restarts] = state
+    return list(newest.values())
 
 
 class Recording:

@@ -1,68 +1,82 @@
-"""Steps of modules on their way from sampling to learning: one record, whatever carries it."""
+"""Steps of modules on their way from sampling to learning: one record, on every place."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import struct
+
+if TYPE_CHECKING:
+    from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class LostExperienceError(RuntimeError):
     """Steps of an update are gone from Ray's object store, with the node that held them. Nothing was learned."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Experience:
-    """Columns of every module, and how many steps they are.
+class Source(NamedTuple):
+    """Which EnvRunner steps come from, and which of its recordings they are.
 
     Attributes:
-        modules: ``{module_id: {column: pytree}}``, NumPy: steps as they were sampled, ``[T, B, ...]``, or rows
-            ``[N, ...]``; modules may have different B or N. Rows with ``LOSS_MASK`` False count nowhere. Of a module
-            with a recurrent state, steps have ``STATE_IN`` ``[ceil(T / L), B, ...]``: what its chunks of L steps start
-            from, see `core.layouts.at_chunk_starts`. A Ray reference of this dict, where it stays in the object store.
-        num_env_steps: Steps of environments.
+        worker_index: The runner; 0 is the one in the algorithm's process.
+        num_restarts: How often it had been restarted.
+        serial: Number of the recording among all that it has made since its last restart: where one is missing, the
+            steps in between were not sampled as a block.
+    """
+
+    worker_index: int = 0
+    num_restarts: int = 0
+    serial: int = 0
+
+
+class Versions(NamedTuple):
+    """Which weights acted: how many updates they had seen, at least and at most. On the device, uint32 arrays."""
+
+    lowest: Any = 0
+    highest: Any = 0
+
+    def with_others(self, other: Versions) -> Versions:
+        """Of both."""
+        if isinstance(self.lowest, int) and isinstance(other.lowest, int):
+            return Versions(min(self.lowest, other.lowest), max(self.highest, other.highest))
+        return Versions(jnp.minimum(self.lowest, other.lowest), jnp.maximum(self.highest, other.highest))
+
+
+@struct.dataclass
+class Part:
+    """Steps that one source sampled in one go, or rows.
+
+    Attributes:
+        modules: ``{module_id: {column: pytree}}``: steps ``[T, B, ...]``, or rows ``[N, ...]``; modules may have
+            different B or N. Rows with ``LOSS_MASK`` False count nowhere. How each module's columns lie is said by its
+            layout (`core.layouts`). A Ray reference of this dict, where it stays in the object store; {} of episodes.
         num_agent_steps: Steps of agents: one of an environment is one of every agent in it.
+        versions: Of the weights that acted.
+        starts: bool ``[B]``, whether the first row of each column is the first of an episode; None where the columns
+            say so themselves.
+        episodes: Whole episodes, of a runner that only gives these; else None.
+        num_env_steps: Steps of environments, an int.
+        source: Where they come from.
         is_rows: Whether columns are rows, without order in time.
     """
 
     modules: Any
-    num_env_steps: int
-    num_agent_steps: int
-    is_rows: bool = False
-
-    @classmethod
-    def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Of columns ``[T, B, ...]``, every row of which is a step of one agent; they are not looked at."""
-        num_steps = [math.prod(np.shape(jax.tree.leaves(columns)[0])[:2]) for columns in modules.values()]
-        return cls(modules, max(num_steps), sum(num_steps))
-
-    @classmethod
-    def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Of rows ``[N, ...]``, one for each step; they are not looked at."""
-        num_rows = [num_rows_of(columns) for columns in modules.values()]
-        return cls(modules, max(num_rows), sum(num_rows), is_rows=True)
-
-    @classmethod
-    def check(cls, given: Any, *, is_rows: bool) -> Experience:
-        """`given`, if it is one of steps, or one of rows.
-
-        Raises:
-            TypeError: If it is not.
-        """
-        if not isinstance(given, cls) or given.is_rows != is_rows:
-            needed = (
-                "of_rows({module_id: {column: [N, ...]}})"
-                if is_rows
-                else "of_steps({module_id: {column: [T, B, ...]}})"
-            )
-            raise TypeError(f"Got {type(given).__name__} where an Experience belongs: pass Experience.{needed}.")
-        return given
+    num_agent_steps: Any = 0
+    versions: Versions = Versions()
+    starts: Any = None
+    episodes: list[SingleAgentEpisode] | None = None
+    num_env_steps: int = struct.field(pytree_node=False, default=0)
+    source: Source = struct.field(pytree_node=False, default=Source())
+    is_rows: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def is_remote(self) -> bool:
@@ -71,7 +85,7 @@ class Experience:
         ray = sys.modules.get("ray")
         return ray is not None and isinstance(self.modules, ray.ObjectRef)
 
-    def fetched(self) -> Experience:
+    def fetched(self) -> Part:
         """With the columns here.
 
         Raises:
@@ -88,52 +102,200 @@ class Experience:
         except ray.exceptions.ObjectLostError as error:
             raise LostExperienceError(f"Steps that were sampled are lost: {error}") from error
 
-    def split(self, num_parts: int) -> list[Experience]:
-        """Equal runs of the columns B, or of the rows, of every module; views.
+    @property
+    def axis(self) -> int:
+        """The axis of columns, or of rows."""
+        return 0 if self.is_rows else 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``[T, B]`` of steps; of rows the first one is N."""
+        return np.shape(jax.tree.leaves(self.modules)[0])[:2]
+
+    def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
+        """The columns (or rows) from ``start`` to ``stop`` of every module; views."""
+        before = (slice(None),) * self.axis
+        modules = {
+            mid: jax.tree.map(lambda x, at=(*before, slice(*bounds[mid])): x[at], columns)
+            for mid, columns in self.modules.items()
+        }
+        (start, stop), size = next(iter(bounds.values())), self.shape[self.axis]
+        env_steps, agent_steps = (
+            count * (stop - start) // size for count in (self.num_env_steps, self.num_agent_steps)
+        )
+        return dataclasses.replace(
+            self,
+            modules=modules,
+            num_env_steps=env_steps,
+            num_agent_steps=agent_steps,
+            starts=None if self.starts is None else self.starts[start:stop],
+        )
+
+
+@struct.dataclass
+class Experience:
+    """What was sampled, or drawn from what is kept: parts, which are put together where somebody looks into them.
+
+    A pytree: inside of a compiled program it has one part of arrays; on the host as many as shares were sampled, which
+    need not be in this process. It may be empty.
+
+    Attributes:
+        parts: Each from one source.
+    """
+
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
+        """Of columns ``[T, B, ...]``, every row of which is a step of one agent; they are not looked at."""
+        num_steps = [math.prod(np.shape(jax.tree.leaves(columns)[0])[:2]) for columns in modules.values()]
+        return cls((Part(modules, sum(num_steps), num_env_steps=max(num_steps)),))
+
+    @classmethod
+    def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
+        """Of rows ``[N, ...]``, one for each step; they are not looked at."""
+        num_rows = [num_rows_of(columns) for columns in modules.values()]
+        return cls((Part(modules, sum(num_rows), num_env_steps=max(num_rows), is_rows=True),))
+
+    @classmethod
+    def merged(cls, experiences: Iterable[Experience]) -> Self:
+        """The parts of several, side by side."""
+        return cls(tuple(part for experience in experiences for part in experience.parts))
+
+    @classmethod
+    def check(cls, given: Any, *, is_rows: bool) -> Experience:
+        """`given`, if it is one of steps, or one of rows.
 
         Raises:
-            ValueError: If they do not divide.
+            TypeError: If it is not.
         """
-        sizes = {mid: np.shape(jax.tree.leaves(own)[0])[self._axis] for mid, own in self.modules.items()}
+        if not isinstance(given, cls) or any(part.is_rows != is_rows for part in given.parts):
+            needed = (
+                "of_rows({module_id: {column: [N, ...]}})"
+                if is_rows
+                else "of_steps({module_id: {column: [T, B, ...]}})"
+            )
+            raise TypeError(f"Got {type(given).__name__} where an Experience belongs: pass Experience.{needed}.")
+        return given
+
+    @property
+    def modules(self) -> dict[str, dict[str, Any]]:
+        """The columns of all parts side by side, ``{module_id: {column: pytree}}``; {} of none.
+
+        They are fetched and put together when they are asked for first; those of a single part that is here are its
+        own.
+
+        Raises:
+            LostExperienceError: If they are not in Ray's object store any more.
+            ValueError: If parts differ in columns or number of steps, or are episodes.
+        """
+        if len(self.parts) == 1 and not self.parts[0].is_remote and self.parts[0].episodes is None:
+            return self.parts[0].modules
+        return self._joined_modules
+
+    @functools.cached_property
+    def _joined_modules(self) -> dict[str, dict[str, Any]]:
+        if self.has_episodes:
+            raise ValueError(
+                "This experience is whole episodes (batch_mode='complete_episodes', or an EnvRunner with a sample() of "
+                "its own), which have no columns yet: read them from Experience.episodes."
+            )
+        return side_by_side([part.fetched() for part in self.parts])
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether it is whole episodes."""
+        return any(part.episodes is not None for part in self.parts)
+
+    @property
+    def episodes(self) -> list[SingleAgentEpisode]:
+        """The episodes of all parts."""
+        return [episode for part in self.parts for episode in part.episodes or ()]
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps of environments, as counted by those who sampled."""
+        return sum(part.num_env_steps for part in self.parts)
+
+    @property
+    def num_agent_steps(self) -> Any:
+        """Steps of agents, likewise; on the device an array."""
+        return sum(part.num_agent_steps for part in self.parts)
+
+    @property
+    def versions(self) -> Versions:
+        """Of the weights that acted; (0, 0) of nothing."""
+        versions = [part.versions for part in self.parts]
+        return functools.reduce(Versions.with_others, versions) if versions else Versions()
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether columns are rows, without order in time."""
+        return any(part.is_rows for part in self.parts)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether columns of some part are in Ray's object store."""
+        return any(part.is_remote for part in self.parts)
+
+    def fetched(self) -> Experience:
+        """With the columns here.
+
+        Raises:
+            LostExperienceError: If they are not in Ray's object store any more.
+        """
+        return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
+
+    def split(self, num_parts: int) -> list[Experience]:
+        """Equal runs of the columns B, or of the rows, of every module; views, as far as it has one part.
+
+        Raises:
+            ValueError: If they do not divide, or see `joined`.
+        """
+        part = joined(self.parts)
+        sizes = {mid: np.shape(jax.tree.leaves(own)[0])[part.axis] for mid, own in part.modules.items()}
         if any(size % num_parts for size in sizes.values()):
-            what = "rows" if self.is_rows else "columns (one per environment)"
+            what = "rows" if part.is_rows else "columns (one per environment)"
             raise ValueError(
                 f"A batch of {sizes} {what} cannot be dealt out to {num_parts} learners evenly: make their number a "
                 f"multiple of num_learners."
             )
         return [
-            self._run({mid: (n * i // num_parts, n * (i + 1) // num_parts) for mid, n in sizes.items()})
+            Experience((part.run({mid: (n * i // num_parts, n * (i + 1) // num_parts) for mid, n in sizes.items()}),))
             for i in range(num_parts)
         ]
 
-    @property
-    def _axis(self) -> int:
-        """The axis of columns, or of rows."""
-        return 0 if self.is_rows else 1
+    def deal_out(self, num_learners: int) -> list[Experience | Share]:
+        """Deal the columns, side by side, out to learners in equal runs.
 
-    def _run(self, bounds: Mapping[str, tuple[int, int]]) -> Experience:
-        """The columns (or rows) from ``start`` to ``stop`` of every module."""
-        before = (slice(None),) * self._axis
-        modules = {
-            mid: jax.tree.map(lambda x, at=(*before, slice(*bounds[mid])): x[at], columns)
-            for mid, columns in self.modules.items()
-        }
-        (start, stop), size = next(iter(bounds.values())), _shape(self)[self._axis]
-        counts = (count * (stop - start) // size for count in (self.num_env_steps, self.num_agent_steps))
-        return Experience(modules, *counts, is_rows=self.is_rows)
+        Where columns stay in Ray's object store, all parts must have the same number of them.
+
+        Raises:
+            ValueError: See `joined` and `split`.
+        """
+        parts = self.parts
+        if not self.is_remote:
+            return [*self.split(num_learners)]
+        length = Fraction(len(parts), num_learners)
+        out: list[Experience | Share] = []
+        for i in range(num_learners):
+            start = i * length
+            first, last = start.__floor__(), (start + length).__ceil__()
+            out.append(Share(parts[first:last], start - first, length))
+        return out
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One of several equal runs of the columns of experiences that lie side by side and need not be here.
+    """One of several equal runs of the columns of parts that lie side by side and need not be here.
 
     Attributes:
         parts: Those that it has columns of; all have the same B.
-        start: Where its columns begin, in experiences after the start of the first one.
-        length: How many columns it has, in experiences.
+        start: Where its columns begin, in parts after the start of the first one.
+        length: How many columns it has, in parts.
     """
 
-    parts: Sequence[Experience]
+    parts: Sequence[Part]
     start: Fraction
     length: Fraction
 
@@ -147,12 +309,12 @@ class Share:
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
-            ValueError: If experiences differ in columns or in ``[T, B]``, or the share would end within a column.
+            ValueError: If parts differ in columns or in ``[T, B]``, or the share would end within a column.
         """
         parts = [part.fetched() for part in self.parts]
         if self.length == len(parts):
-            return joined(parts)
-        shapes = {_shape(part) for part in parts}
+            return Experience((joined(parts),))
+        shapes = {part.shape for part in parts}
         if len(shapes) > 1:
             raise ValueError(
                 f"Steps of which learners take parts must have the same shape; these have {_listed(shapes)}. Make the "
@@ -170,7 +332,8 @@ class Share:
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))
             for i in range(len(parts))
         ]
-        return joined([part._run(dict.fromkeys(part.modules, at)) for part, at in zip(parts, own, strict=True)])
+        runs = [part.run(dict.fromkeys(part.modules, at)) for part, at in zip(parts, own, strict=True)]
+        return Experience((joined(runs),))
 
 
 def num_rows_of(columns: Mapping[str, Any]) -> int:
@@ -178,46 +341,34 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
-def joined(parts: Sequence[Experience]) -> Experience:
-    """The columns of several experiences side by side.
+def side_by_side(parts: Sequence[Part]) -> dict[str, dict[str, Any]]:
+    """The columns of several parts, which are here; {} of none.
 
     Raises:
         ValueError: If they differ in columns or number of steps.
     """
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) <= 1:
+        return parts[0].modules if parts else {}
     for part in parts[1:]:
         if jax.tree.structure(part.modules) != jax.tree.structure(parts[0].modules):
             first, other = ({m: sorted(own) for m, own in each.modules.items()} for each in (parts[0], part))
             raise ValueError(f"The samples of one update differ in their columns: {first} and {other}.")
-    shapes = {_shape(part) for part in parts}
+    shapes = {part.shape for part in parts}
     if len({num_steps for num_steps, _ in shapes}) > 1:
         raise ValueError(f"The samples of one update differ in their numbers of steps: {_listed(shapes)}.")
-    modules = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[part.modules for part in parts])
-    return Experience(modules, sum(part.num_env_steps for part in parts), sum(part.num_agent_steps for part in parts))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *[part.modules for part in parts])
 
 
-def deal_out(parts: Sequence[Experience], num_learners: int) -> list[Experience | Share]:
-    """Deal the columns of experiences, side by side, out to learners in equal runs.
-
-    Where the columns stay in Ray's object store, all experiences must have the same number of them.
+def joined(parts: Sequence[Part]) -> Part:
+    """Several parts as one: their columns side by side, and the counts of all.
 
     Raises:
-        ValueError: See `joined` and `Experience.split`.
+        ValueError: See `side_by_side`.
     """
-    if not any(part.is_remote for part in parts):
-        return [*joined(parts).split(num_learners)]
-    length = Fraction(len(parts), num_learners)
-    out: list[Experience | Share] = []
-    for i in range(num_learners):
-        start = i * length
-        first, last = start.__floor__(), (start + length).__ceil__()
-        out.append(Share(parts[first:last], start - first, length))
-    return out
-
-
-def _shape(part: Experience) -> tuple[int, ...]:
-    return np.shape(jax.tree.leaves(part.modules)[0])[:2]
+    if len(parts) == 1:
+        return parts[0]
+    whole = Experience(tuple(parts))
+    return Part(side_by_side(parts), whole.num_agent_steps, whole.versions, num_env_steps=whole.num_env_steps)
 
 
 def _listed(shapes: Collection[tuple[int, ...]]) -> str:

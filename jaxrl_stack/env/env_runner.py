@@ -26,10 +26,12 @@ class EnvRunner(Checkpointable, abc.ABC):
         worker_index: 0 for the runner in the algorithm's own process.
         has_failed: Set in an actor whose sampling raised: it waits for its restart.
         is_restored: Set in an actor that may sample: it was never restarted, or got the state of the lost one.
+        weights_seq_no: Updates that the weights with which it acts had seen.
     """
 
     has_failed = False
     is_restored = False
+    weights_seq_no: int = 0
 
     def __init__(self, *, config: AlgorithmConfig, worker_index: int = 0):
         self.config = config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -337,7 +336,7 @@ class EnvRunnerGroup(RunnerActors):
                 num_returns=2,
             )
             for _, ((number, sample), modules) in self._answers(results, are_samples=True):
-                done[number] = _with_modules(sample, modules) if keep_remote else sample
+                done[number] = sample.with_columns(modules) if keep_remote else sample
             self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
 
@@ -597,17 +596,13 @@ def _sampled_in_actor(runner: Any, *, keep_remote: bool, **call: Any) -> tuple[t
         raise
     if not keep_remote:
         return (number, sample), None
-    return (number, _with_modules(sample, {})), sample.experience.modules
+    return (number, sample.with_columns({})), sample.part.modules
 
 
 def _in_object_store(block: SampleBlock) -> SampleBlock:
     import ray
 
-    return _with_modules(block, ray.put(block.experience.modules))
-
-
-def _with_modules(block: SampleBlock, modules: Any) -> SampleBlock:
-    return dataclasses.replace(block, experience=dataclasses.replace(block.experience, modules=modules))
+    return block.with_columns(ray.put(block.part.modules))
 
 
 def _module_refs(runner: Any) -> frozenset[str]:

@@ -15,14 +15,14 @@ from jaxrl_stack.acting.episode_builder import EpisodeBuilder
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.acting.live_episodes import LiveEpisodes
 from jaxrl_stack.acting.policy_step import PolicyStep
-from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
 from jaxrl_stack.callbacks.utils import CallbackList, overrides_episode_hooks
 from jaxrl_stack.checkpoints.checkpointable import Parts, selected
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR, frames
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience
-from jaxrl_stack.core.layouts import at_chunk_starts, layout_of
+from jaxrl_stack.core.experience import Part, Source, Versions
+from jaxrl_stack.core.layouts import Layout, at_chunk_starts, layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -125,7 +125,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._given_spaces = spaces
         self._given_module = module
         self._acts_at_random = False
-        self._weights_seq_no = 0
+        self.weights_seq_no = 0
         self._num_restarts = 0
         self._envs = FaultTolerantEnvs(
             config=config,
@@ -270,7 +270,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self.config = config.copy(copy_frozen=False)
         self._make_callbacks()
         self._policy.set_settings(self._traced_settings())
-        self._weights_seq_no = 0
+        self.weights_seq_no = 0
         self._counts.reset()
         if self.env is not None:
             if has_task:
@@ -377,8 +377,7 @@ class SingleAgentEnvRunner(EnvRunner):
         explore: bool | None = None,
         keeps_all_final_obs: bool = False,
         takes_metrics: bool = True,
-        for_replay: bool = False,
-        in_frames: bool = False,
+        layout: Layout | None = None,
     ) -> SampleBlock:
         """`num_steps` steps of every environment as arrays: what training uses, without making episodes.
 
@@ -388,9 +387,7 @@ class SingleAgentEnvRunner(EnvRunner):
             keeps_all_final_obs: Whether FINAL_OBS holds the observations after steps that terminated an episode, too.
             takes_metrics: Whether the block has the metrics. Short blocks take less time without; `take_metrics` has
                 those of several then.
-            for_replay: Whether recurrent states are those of all steps, not of chunk starts alone.
-            in_frames: Whether observations that are frames side by side have one of them in every row; see
-                `core.frames`.
+            layout: How the columns are to lie; None for whole observations, in the chunks that losses see.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -409,7 +406,7 @@ class SingleAgentEnvRunner(EnvRunner):
                     length,
                     mode,
                     learns=self._learns(mode),
-                    weights_seq_no=self._weights_seq_no,
+                    weights_seq_no=self.weights_seq_no,
                     wants_episodes=keeps_all_final_obs,
                 )
         live = self._rollout.live
@@ -424,28 +421,24 @@ class SingleAgentEnvRunner(EnvRunner):
         self._counts.time_sample(started)
         states = self._connectors.compiled_state()
         columns = recording.columns()
-        if for_replay:
-            columns.pop(Columns.STATE_OUT, None)
-        else:
-            columns = at_chunk_starts(columns, layout_of(self._policy.modules[self.module_id], recording.num_steps))
-        num_frames = self.acting_parts()[1].num_stacked_frames if in_frames else 1
-        if num_frames > 1:
-            columns = frames.as_frames(columns, recording.resets[: recording.num_steps], num_frames)
-        return SampleBlock(
-            experience=Experience(
-                {self.module_id: columns},
-                num_env_steps=recording.num_env_steps,
-                num_agent_steps=recording.num_env_steps,
-            ),
-            weights_seq_no=self._weights_seq_no,
-            episodes=ended,
-            metrics=self.take_metrics() if takes_metrics else {},
-            connector_state=states if any(jax.tree.leaves(state) for state in states.values()) else None,
-            worker_index=self.worker_index,
-            serial=self._rollout.num_recordings - 1,
+        layout = layout or layout_of(self._policy.modules[self.module_id], recording.num_steps)
+        columns = at_chunk_starts(columns, layout)
+        if layout.num_frames > 1:
+            columns = frames.as_frames(columns, recording.resets[: recording.num_steps], layout.num_frames)
+        part = Part(
+            {self.module_id: columns},
+            num_agent_steps=recording.num_env_steps,
+            versions=Versions(self.weights_seq_no, self.weights_seq_no),
             starts=recording.resets[0],
-            num_restarts=self._num_restarts,
+            num_env_steps=recording.num_env_steps,
+            source=Source(self.worker_index, self._num_restarts, self._rollout.num_recordings - 1),
         )
+        report = SampleReport(
+            ended,
+            self.take_metrics() if takes_metrics else {},
+            states if any(jax.tree.leaves(state) for state in states.values()) else None,
+        )
+        return SampleBlock(part, report)
 
     def act(self, observation: Any, *, explore: bool, key: jax.Array, recurrent: Any = None) -> dict[str, Any]:
         """Both pipelines and the module on one observation, seen as the first of an episode.
@@ -537,7 +530,7 @@ class SingleAgentEnvRunner(EnvRunner):
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, SingleAgentEpisode]]:
         """Record, and return ``(environment, episode)`` of what ended."""
         recording, infos, reset_infos = self._rollout.record(
-            num_steps, mode, learns=self._learns(mode), weights_seq_no=self._weights_seq_no, wants_episodes=True
+            num_steps, mode, learns=self._learns(mode), weights_seq_no=self.weights_seq_no, wants_episodes=True
         )
         if recording.num_failures and not recording.num_env_steps:
             self._builder.reset()
@@ -545,7 +538,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if self._rollout.live is not None:
             return self._rollout.live.take_finished()
         return self._builder.add(
-            recording.columns(), infos=infos, reset_infos=reset_infos, weights_seq_no=self._weights_seq_no
+            recording.columns(), infos=infos, reset_infos=reset_infos, weights_seq_no=self.weights_seq_no
         )
 
     def _sample_episodes(self, num_episodes: int, mode: Mode) -> list[SingleAgentEpisode]:
@@ -592,7 +585,7 @@ class SingleAgentEnvRunner(EnvRunner):
             "rl_module": lambda: dict(zip(("params", "rest"), self._policy.get_weights(), strict=True)),
             "env_to_module_connector": self._connectors.get_env_to_module,
             "module_to_env_connector": self._connectors.get_module_to_env,
-            "weights_seq_no": lambda: self._weights_seq_no,
+            "weights_seq_no": lambda: self.weights_seq_no,
             "num_env_steps_sampled_lifetime": lambda: self._counts.lifetime_env_steps,
             "random": self._policy.get_random_state,
             "metrics_logger": self.metrics.get_state,
@@ -644,7 +637,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if "metrics_logger" in state:
             self.metrics.set_state(state["metrics_logger"])
         if "weights_seq_no" in state:
-            self._weights_seq_no = int(state["weights_seq_no"])
+            self.weights_seq_no = int(state["weights_seq_no"])
         if "num_env_steps_sampled_lifetime" in state:
             self._counts.note_lifetime(int(state["num_env_steps_sampled_lifetime"]))
 
@@ -657,7 +650,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         policy = self._policy
         policy.adopt_weights(*learner.weights_in_place(*policy.refs, policy.sharding))
-        self._weights_seq_no = learner.num_updates
+        self.weights_seq_no = learner.num_updates
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:

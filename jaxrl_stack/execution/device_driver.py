@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
+    from jaxrl_stack.execution.training_step import SamplePlan
     from jaxrl_stack.videos.episodes import RecordedEpisode
 
 
@@ -185,7 +186,7 @@ class DeviceDriver(LocalDriver):
             explore=bool(self.config.explore),
             records_block=self._watches_episodes,
         )
-        needs_columns = program.rollout is not None and (self.step.updates_from_rows or self._watches_episodes)
+        needs_columns = program.rollout is not None and self._watches_episodes
         self.program = dataclasses.replace(program, recorded=program.columns_of_step() if needs_columns else None)
         self._plan, self._num_columns = learner.plan(), 1
         self.step.plan(self)
@@ -213,6 +214,10 @@ class DeviceDriver(LocalDriver):
                 f"run inside the compiled program."
             )
         return self.learner.has_host_hooks
+
+    def plan_samples(self, num_steps: int, *, in_frames: bool = False, **sizes: Any) -> SamplePlan:
+        # Callbacks are shown whole observations.
+        return super().plan_samples(num_steps, in_frames=in_frames and not self._watches_episodes, **sizes)
 
     def plan_update(self, num_columns: int, **sizes: Any) -> UpdatePlan:
         self._plan, self._num_columns = self.learner.plan(**sizes), num_columns
@@ -405,12 +410,12 @@ class DeviceDriver(LocalDriver):
             if self._watches_episodes:
                 self._episode_replay.expect(self._steps_per_call * len(learner.devices) // learner.num_devices)
             # Reading them waits: what the program raises is raised here, if not by its call.
-            learned, window = fetched(learned), np.asarray(window)
+            learned, window = {} if learned is None else fetched(learned), np.asarray(window)
             self._snapshots.after_call(learner.state, self.shards.state)
             # Before Ctrl-C is heard: steps and episodes that were sampled count.
             self.num_env_steps += self._steps_per_call
             self.shards.take_window(window)
-            if learns:
+            if learns and learned:
                 self._learned = learned
         self.device_seconds += time.perf_counter() - started
         self._finite_check.after_call(iteration, settings, self._learned, block, before)

@@ -14,8 +14,9 @@ from flax import struct
 
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE
-from jaxrl_stack.execution.training_step import Place, TrainingStep, TrainState
+from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
@@ -174,17 +175,16 @@ class DeviceProgram(Place):
     # ----------------------------------------------------------------------------------------------------------- verbs
 
     @jax.named_scope(SAMPLING)
-    def sample(self, state, *, num_steps, num_shares=1, at_least=0) -> tuple[TrainState, dict[str, Any]]:
+    def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
         """See `Place.sample`. Every share ends with a cut, as if it had been a ``sample()`` call of its own."""
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
-        sampler, length = state.runner, num_steps * num_shares
+        sampler, length = state.runner, plan.num_steps * plan.num_shares
+        layout = plan.layouts[self.module_id]
         keys = sampler.step_keys
         if length != self.steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
-        has_frames = (
-            self.step.takes_frames and not self.records_block and self.rollout.env_to_module.num_stacked_frames > 1
-        )
+        has_frames = layout.num_frames > 1
         step_envs = self.rollout.step_frames if has_frames else self.rollout.step_envs
         step = functools.partial(step_envs, context=self._acting_context(state))
         earlier = sampler.runner.env_to_module if has_frames else None
@@ -210,15 +210,25 @@ class DeviceProgram(Place):
             ended=ended,
             block=block,
         )
-        timesteps = counters.add(state.timesteps, length * self.num_envs * self.num_devices)
-        columns = self.rollout.side_by_side(
-            columns, num_shares, earlier=earlier, for_replay=self.step.updates_from_rows
+        num_env_steps = length * self.num_envs
+        timesteps = counters.add(state.timesteps, num_env_steps * self.num_devices)
+        columns = self.rollout.side_by_side(columns, plan.num_shares, layout, earlier=earlier)
+        version = self.num_updates(state)
+        part = Part(
+            {self.module_id: columns},
+            num_agent_steps=jnp.int32(num_env_steps),
+            versions=Versions(version, version),
+            num_env_steps=num_env_steps,
         )
-        return dataclasses.replace(state, runner=sampler, timesteps=timesteps), {self.module_id: columns}
+        return dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,))
 
-    def collect(self, state: TrainState, *, timeout_seconds: float = 0.0) -> tuple[TrainState, Any]:
+    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:
         """See `Place.collect`: environments inside the program are stepped when their steps are collected."""
-        return self.sample(state, num_steps=self.steps_per_call // self.num_training_steps)
+        return self.sample(state, dataclasses.replace(plan, num_shares=1))
+
+    def num_updates(self, state: TrainState) -> jax.Array:
+        """See `Place.num_updates`: uint32."""
+        return state.learner.num_updates
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
         """What a rollout's steps see; schedules of exploration are those of the steps sampled so far."""
@@ -231,25 +241,27 @@ class DeviceProgram(Place):
         return self.learner.current_values(self.settings, state.timesteps)["modules"]
 
     @jax.named_scope(UPDATE)
-    def update(self, state: TrainState, sampled: dict[str, Any], plan: UpdatePlan) -> tuple[TrainState, Flat]:
+    def update(self, state: TrainState, experience: Experience, plan: UpdatePlan) -> tuple[TrainState, Flat]:
         """See `Place.update`."""
         learner, learned = self.learner.pure_update(
-            state.learner, sampled, self.settings, state.timesteps, plan=plan, axis_name=self.axis_name
+            state.learner, experience.modules, self.settings, state.timesteps, plan=plan, axis_name=self.axis_name
         )
         # One vector passes through loops, and to the host, faster than a dozen numbers.
         return dataclasses.replace(state, learner=learner), Flat.of(learned)
 
     @jax.named_scope(UPDATE)
-    def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Flat, dict[Any, Any]]:
+    def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Flat, dict[Any, Any]]:
         """See `Place.update_rows`."""
         learner, learned, logged = self.learner.pure_update.step(
-            state.learner, rows, self.settings, state.timesteps, axis_name=self.axis_name
+            state.learner, rows.modules, self.settings, state.timesteps, axis_name=self.axis_name
         )
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
 
-    def repeat(self, function: Any, state: TrainState, times: int) -> tuple[TrainState, Any]:
+    def repeat(self, function: Any, state: TrainState, times: Any) -> tuple[TrainState, Any]:
         """See `Place.repeat`."""
-        return function(state) if times == 1 else repeat(function, state, 0, times, _combined)
+        return (
+            function(state) if isinstance(times, int) and times == 1 else repeat(function, state, 0, times, _combined)
+        )
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
         """See `Place.draw`."""

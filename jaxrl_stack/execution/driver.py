@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from jaxrl_stack import core
+from jaxrl_stack.core.layouts import Layout, layout_of
 from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
+from jaxrl_stack.execution.training_step import SamplePlan
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
@@ -101,7 +103,6 @@ class Driver(abc.ABC):
         self.module_id = config.module_map.module_id
         self.callbacks = callbacks
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
-        self.num_env_steps = 0
         self.device_seconds = self.compile_seconds = 0.0
         self._on_stop = contextlib.ExitStack()
 
@@ -331,6 +332,37 @@ class LocalDriver(Driver):
         Raises:
             ValueError: If they do not fit the devices.
         """
+
+    def plan_samples(
+        self,
+        num_steps: int,
+        *,
+        num_shares: int = 1,
+        at_least: int = 1,
+        for_replay: bool = False,
+        in_frames: bool = False,
+        may_stay_remote: bool = False,
+    ) -> SamplePlan:
+        """What `Place.sample` takes, and how the columns lie that it gives.
+
+        Args:
+            num_steps: ``T``, steps of each environment in a share.
+            num_shares: How many shares, from however many runners.
+            at_least: Env steps, where runners only give whole episodes.
+            for_replay: Whether the steps go into a memory: then recurrent states are those of all steps, as each may
+                be the first one of a sequence, and not of the starts of chunks alone.
+            in_frames: Whether observations that are several frames side by side may have one per step
+                (`core.frames`), for a step that hands them on and does not look into them.
+            may_stay_remote: Whether columns may stay in Ray's object store where learners are actors, likewise.
+        """
+        module = self.acting_module
+        assert module is not None
+        num_frames = self.num_stacked_frames() if in_frames else 1
+        if for_replay:
+            layout = Layout(is_recurrent=bool(module.is_stateful()), num_frames=num_frames)
+        else:
+            layout = layout_of(module, num_steps, num_frames=num_frames)
+        return SamplePlan(num_steps, {self.module_id: layout}, num_shares, at_least)
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 import itertools
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack import core
-from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
-from jaxrl_stack.core.experience import Experience, LostExperienceError, joined
+from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
 from jaxrl_stack.env.recording import record_on_host
@@ -24,15 +24,12 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.driver import LocalDriver, episode_results
 from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
-from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
-from jaxrl_stack.execution.training_step import Place, TrainState
+from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state, send_weights
+from jaxrl_stack.execution.training_step import SamplePlan, TrainState
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
-from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER, LEARNER_UPDATE_TIMER
-from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.profiling import shares_of_timers
-from jaxrl_stack.utils.results import adds_up
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -45,14 +42,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class HostDriver(LocalDriver, Place):
+class HostDriver(LocalDriver):
     """Trains on gymnasium environments.
-
-    It is the `Place` of its training step. What a step samples is a list of `SampleBlock`, or of episodes where runners
-    only give those.
 
     Args:
         algorithm, config, step, callbacks: See `Driver`.
+
+    Attributes:
+        place: What its training step runs on.
     """
 
     kind = "actors"
@@ -62,6 +59,7 @@ class HostDriver(LocalDriver, Place):
     def __init__(self, *args: Any):
         super().__init__(*args)
         config = self.config
+        self._log = SamplingLog(config)
         self._num_actors = config.num_sampling_actors
         uses_actors = self._num_actors or config.num_learners or config.evaluation_num_env_runners
         if not (self._num_actors and config.num_learners):
@@ -98,7 +96,6 @@ class HostDriver(LocalDriver, Place):
             if config.evaluation_interval or config.evaluation_num_env_runners:
                 _ = self.eval_env_runner_group
             self.step.plan(self)
-            self._samples_blocks = self._can_sample_blocks()
             self._start()
         except BaseException:
             self.stop()
@@ -119,30 +116,31 @@ class HostDriver(LocalDriver, Place):
 
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
-        self.num_env_steps = 0
-        self._window: collections.deque[tuple[float, int, float]] = collections.deque(
-            maxlen=self.config.metrics_num_episodes_for_smoothing
-        )
-        self.num_episodes = 0
+        self._log = SamplingLog(self.config)
         self._num_evaluations_skipped = 0
-        self._timers: dict[str, float] = {}
-        self._runner_metrics = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
-        self._learned: list[dict[str, Any]] = []
-        self._forget_samples()
+        self.place = HostPlace(
+            self.config,
+            self.module_id,
+            self.env_runner_group,
+            self.learner_group,
+            self._log,
+            samples_blocks=self._can_sample_blocks(),
+        )
         self.kept = self.step.init_kept()
-        local = self._samples_blocks and not self._num_actors
-        self._local_sampler = self.env_runner if local else None
-        # With both in this process, parameters stay where they are: no copies for the runner after each gradient step.
-        is_local = self._local_sampler is not None and self.learner is not None
-        self._shares_weights = is_local and self.step.updates_from_rows
-        self._sync_weights()
+        self.place.sync_weights()
 
-    def _forget_samples(self) -> None:
-        """Take no notice any more of what runners have sampled, or have been asked for."""
-        self._connector_states: list[dict[str, Any]] = []
-        self._blocks: list[SampleBlock] = []
-        self._requested: tuple[Any, dict[str, Any]] | None = None
-        self.env_runner_group.forget_requests()
+    @property
+    def num_env_steps(self) -> int:
+        """Lifetime env steps sampled."""
+        return self._log.num_env_steps
+
+    @num_env_steps.setter
+    def num_env_steps(self, number: int) -> None:
+        self._log.num_env_steps = number
+
+    @property
+    def num_episodes(self) -> int:
+        return self._log.num_episodes
 
     def _make_group(self, config: AlgorithmConfig, *, is_evaluation: bool = False) -> EnvRunnerGroup:
         role = "eval_env_runner" if is_evaluation else "env_runner"
@@ -187,189 +185,59 @@ class HostDriver(LocalDriver, Place):
         # Learners check what they get.
         return sizes
 
+    def plan_samples(
+        self, num_steps: int, *, for_replay: bool = False, may_stay_remote: bool = False, **sizes: Any
+    ) -> SamplePlan:
+        return dataclasses.replace(
+            super().plan_samples(num_steps, for_replay=for_replay, **sizes),
+            has_all_final_obs=self.learner_group.needs_all_final_obs and not for_replay,
+            may_stay_remote=may_stay_remote,
+        )
+
     def training_step(self, iteration: int) -> None:
         state = TrainState(kept=self.kept)
         for num_failures in itertools.count(1):
             try:
-                self.kept = self.step(state, self)[0].kept
-                return
+                self.kept = self.step(state, self.place)[0].kept
+                break
             except LostExperienceError as error:
                 if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:
                     raise
                 logger.warning("The train batch is sampled once more. %s", original_error(error))
+            finally:
+                self.device_seconds, self.place.learner_seconds = (
+                    self.device_seconds + self.place.learner_seconds,
+                    0.0,
+                )
 
     def start_iteration(self) -> None:
         super().start_iteration()
-        self._timers = {}
+        self.place.timers.clear()
         started = time.perf_counter()
         for group in (self.env_runner_group, self._eval_group):
             if group is not None and group.num_remote_env_runners():
                 group.probe_unhealthy_env_runners(timeout_seconds=0.0)
-        self._clock("restore_env_runners", started)
+        self.place.timers.since("restore_env_runners", started)
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
-        return shares_of_timers(self._timers, seconds)
-
-    def _clock(self, name: str, started: float) -> float:
-        now = time.perf_counter()
-        self._timers[name] = self._timers.get(name, 0.0) + now - started
-        return now
-
-    # ----------------------------------------------------------------------------------------------------------- verbs
-
-    def sample(self, state, *, num_steps, num_shares, at_least) -> tuple[TrainState, Sequence[Any]]:
-        """See `Place.sample`."""
-        started, group = time.perf_counter(), self.env_runner_group
-        if not self._samples_blocks:
-            sampled = sample_rounds(group, at_least, timeout_seconds=self.config.sample_timeout_s)
-            return state, self._take_in(sampled, started)
-        share = self._share(num_steps)
-        if self._local_sampler is not None and not self.learner_group.is_remote:
-            blocks = [self._local_sampler.sample_block(takes_metrics=False, **share) for _ in range(num_shares)]
-        else:
-            blocks = group.sample(
-                "sample_block",
-                [share] * num_shares,
-                keep_remote=self.learner_group.is_remote and not self.step.updates_from_rows,
-                timeout_seconds=self.config.sample_timeout_s,
-            )
-        return state, self._take_in(blocks, started)
-
-    def _share(self, num_steps: int) -> dict[str, Any]:
-        """Arguments of `SingleAgentEnvRunner.sample_block`."""
-        for_replay = self.step.updates_from_rows
-        keeps_all = self.learner_group.needs_all_final_obs and not for_replay
-        # Replay takes whole observations: one frame per step saves something where blocks travel.
-        in_frames = self.step.takes_frames or (for_replay and bool(self._num_actors))
-        share = {"num_steps": num_steps, "keeps_all_final_obs": keeps_all}
-        return share | {"for_replay": for_replay, "in_frames": in_frames}
-
-    def _take_in(self, samples: Sequence[Any], started: float) -> Sequence[Any]:
-        """Take note of blocks, or of `Sampled`, since `started`; the blocks, or all episodes."""
-        group, has_blocks = self.env_runner_group, self._samples_blocks
-        if has_blocks:
-            self._blocks += [block for block in samples if block.connector_state is not None]
-        elif merges_env_runner_states(self.config):
-            states = group.foreach_env_runner(connector_state, local_env_runner=group.num_remote_env_runners() == 0)
-            self._connector_states = [state for state in states if state]
-        metrics = [sampled.metrics for sampled in samples if sampled.metrics]
-        if metrics:
-            self._runner_metrics.aggregate(metrics)
-        for sampled in samples:
-            ended: EndedEpisodes = sampled.episodes if has_blocks else sampled.ended
-            self.num_episodes += len(ended.returns)
-            self._window.extend(ended.rows())
-        self.num_env_steps += sum(sampled.num_env_steps for sampled in samples)
-        self._clock(ENV_RUNNER_SAMPLING_TIMER, started)
-        return samples if has_blocks else [episode for sampled in samples for episode in sampled.episodes]
-
-    def request(self, state: TrainState, *, num_steps: int) -> TrainState:
-        """See `Place.request`; a runner in this process is asked when its steps are collected."""
-        self._requested = ("sample_block", self._share(num_steps)) if self._samples_blocks else (sample_once, {})
-        self.env_runner_group.request(*self._requested)
-        return state
-
-    def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Sequence[Any]]:
-        """See `Place.collect`."""
-        started = time.perf_counter()
-        if self._requested is None:
-            return state, []
-        samples = self.env_runner_group.collect(*self._requested, timeout_seconds=timeout_seconds)
-        return state, self._take_in(samples, started)
-
-    def update(self, state: TrainState, sampled: Sequence[Any], plan: dict[str, Any]) -> tuple[TrainState, Any]:
-        """See `Place.update`."""
-        started = time.perf_counter()
-        timesteps = {"num_env_steps_sampled_lifetime": self.num_env_steps}
-        if self._samples_blocks:
-            experiences = [block.experience for block in sampled]
-            if self.learner is not None:
-                self._learned = [self.learner.update_block(joined(experiences), timesteps=timesteps, **plan)]
-            else:
-                self._learned = self.learner_group.update_block(experiences, timesteps=timesteps, **plan)
-        else:
-            self._learned = self.learner_group.update(episodes=sampled, timesteps=timesteps, **plan)
-        self.device_seconds += self._clock(LEARNER_UPDATE_TIMER, started) - started
-        return state, self._learned
-
-    def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """See `Place.update_rows`; metrics are asked for when they are reported."""
-        started = time.perf_counter()
-        learner = self.learner or self.learner_group
-        logged = learner.update_rows(Experience.of_rows(rows), timesteps=self.num_env_steps)
-        self.device_seconds += self._clock(LEARNER_UPDATE_TIMER, started) - started
-        return state, None, logged
-
-    def publish(self, state: TrainState) -> TrainState:
-        """See `Place.publish`; where nothing is new, nothing is sent."""
-        if self.num_updates != self._published or self._blocks or self._connector_states:
-            states = newest_connector_states(self._blocks) if self._blocks else self._connector_states
-            self._blocks, self._connector_states = [], []
-            self._sync(states)
-        return state
-
-    def has_sampled(self, num_env_steps: int) -> bool:
-        """See `Place.has_sampled`."""
-        return self.num_env_steps >= num_env_steps
-
-    def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """See `Place.timed`."""
-        started = time.perf_counter()
-        result = function(*args)
-        self._clock(timer, started)
-        return result
-
-    def _sync(self, connector_states: list[dict[str, Any]]) -> None:
-        """Hand new weights and merged connector states to all runners, in one object."""
-        started = time.perf_counter()
-        merged = None
-        if connector_states and merges_env_runner_states(self.config):
-            runner = self.env_runner
-            if runner is not None and not self._num_actors:
-                # Its statistics are all there are: nothing to add up.
-                runner.merge_connector_deltas()
-            else:
-                merged = self.env_runner_group.merge_connector_states(connector_states)
-                if not self.config.broadcast_env_runner_states:
-                    if runner is not None:
-                        runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: merged})
-                    merged = None
-        started = self._clock("synch_env_connectors", started)
-        self._sync_weights(merged)
-        self._clock("synch_weights", started)
-
-    def _sync_weights(self, connector_state: dict[str, Any] | None = None) -> None:
-        self._published = self.num_updates
-        if self._shares_weights and connector_state is None:
-            assert self._local_sampler is not None and self.learner is not None
-            self._local_sampler.share_weights(self.learner, num_env_steps_sampled_lifetime=self.num_env_steps)
-            return
-        self._send(self.env_runner_group, connector_state)
+        return shares_of_timers(self.place.timers, seconds)
 
     def _send(self, group: EnvRunnerGroup, connector_state: dict[str, Any] | None) -> None:
         """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group."""
-        more: dict[str, Any] = {"num_env_steps_sampled_lifetime": self.num_env_steps}
-        if connector_state:
-            more[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
-        group.sync_weights(from_worker_or_learner_group=self.learner_group, more_state=more)
+        send_weights(group, self.learner_group, self.num_env_steps, connector_state)
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
         # Runners take the time of every episode.
-        return EndedEpisodes.of(list(self._window))
+        return self._log.last_episodes()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        if not self.step.updates_from_rows:
-            return mean_results(self._learned) if self._learned else {}
-        return mean_results(self.learner_group.row_results(num_updates)) if self.num_updates else {}
+        return self.place.learner_results(num_updates)
 
     def results(self) -> dict[str, Any]:
         group = self.env_runner_group
-        if self._local_sampler is not None:
-            self._runner_metrics.aggregate([self._local_sampler.take_metrics()])
         return {
             **super().results(),
-            "env_runners": self._runner_metrics.compile(),
-            "timers": dict(self._timers),
+            **self.place.results(),
             "fault_tolerance": _health_of(group),
             "env_runner_group": {"actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()},
         }
@@ -498,12 +366,7 @@ class HostDriver(LocalDriver, Place):
         return {**sampling, core.COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
 
     def _own_state(self) -> dict[str, Any]:
-        return {
-            "episodes": vars(self.episode_statistics()),
-            "num_episodes_lifetime": self.num_episodes,
-            "runner_metrics": self._runner_metrics.get_state(),
-            "remote_env_runners": self._remote_states(),
-        }
+        return {**self._log.get_state(), "remote_env_runners": self._remote_states()}
 
     def _remote_states(self) -> dict[str, dict[str, Any]]:
         """``{id: state}`` of the actors, as far as it is not the same in all runners."""
@@ -518,14 +381,11 @@ class HostDriver(LocalDriver, Place):
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         if own is not None:
-            self._forget_samples()
-            self._window.clear()
-            self._window.extend(EndedEpisodes(**own["episodes"]).rows())
-            self.num_episodes = int(own["num_episodes_lifetime"])
-            self._runner_metrics.set_state(own["runner_metrics"])
+            self.place.forget_samples()
+            self._log.set_state(own)
         runner = dict(state.get(core.COMPONENT_ENV_RUNNER, {}))
         others = {} if own is None else own["remote_env_runners"]
-        self._sync_weights(runner.get(core.COMPONENT_ENV_TO_MODULE_CONNECTOR) or None)
+        self.place.sync_weights(runner.get(core.COMPONENT_ENV_TO_MODULE_CONNECTOR) or None)
         group = self.env_runner_group
         parts = {"random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR} & runner.keys()
         if not parts:
@@ -545,7 +405,7 @@ class HostDriver(LocalDriver, Place):
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights in learners and runners."""
         self.learner_group.set_weights(weights)
-        self._sync_weights()
+        self.place.sync_weights()
 
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
         runner_class = config.env_runner_cls or config.get_default_env_runner_class()
@@ -579,24 +439,3 @@ def _num_stacked_frames(runner: Any) -> int:
 def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
     """Seed of an evaluation with this config after so many iterations; of several there, the one with this number."""
     return derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)
-
-
-def connector_state(runner: Any) -> dict[str, Any]:
-    """The state of a runner's env-to-module pipeline, ``{connector name: its state}``."""
-    return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
-
-
-def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Metrics of several learners as one nested dict: steps trained add up, all other numbers are averaged."""
-    if len(results) == 1:
-        return results[0]
-    out: dict[str, Any] = {}
-    for key in dict.fromkeys(name for result in results for name in result):
-        values = [result[key] for result in results if key in result]
-        if isinstance(values[0], dict):
-            out[key] = mean_results(values)
-        elif adds_up(key):
-            out[key] = sum(values)
-        else:
-            out[key] = float(np.mean(values))
-    return out

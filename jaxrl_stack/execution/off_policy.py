@@ -38,7 +38,7 @@ class OffPolicyStep(TrainingStep):
         memory: The fixed part of the replay memory, which is what this step keeps.
     """
 
-    updates_from_rows = True
+    replays = True
     config: OffPolicyConfig
     learning_starts: int
     memory: DeviceMemory | HostMemory
@@ -77,7 +77,9 @@ class OffPolicyStep(TrainingStep):
         length = config.get_rollout_fragment_length()
         num_shares = max(1, config.num_sampling_actors)
         self._num_samples = num_samples
-        self._sizes = {"num_steps": length, "num_shares": num_shares, "at_least": 1}
+        # The memory takes whole observations: single frames save something where they travel.
+        travels = not driver.is_on_device and bool(config.num_sampling_actors)
+        self._samples = driver.plan_samples(length, num_shares=num_shares, for_replay=True, in_frames=travels)
         self.num_env_steps = num_samples * num_shares * length * int(config.num_envs_per_env_runner)
         self.rows_per_update = int(config.total_train_batch_size)
         if (sequences := Sequences.of(driver, config)) is not None:
@@ -100,8 +102,8 @@ class OffPolicyStep(TrainingStep):
         return place.publish(state), learned
 
     def _sample(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:
-        state, sampled = place.sample(state, **self._sizes)
-        kept = place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, self.memory.add, state.kept, sampled)
+        state, experience = place.sample(state, self._samples)
+        kept = place.timed(names.REPLAY_BUFFER_ADD_DATA_TIMER, self.memory.add, state.kept, experience)
         return dataclasses.replace(state, kept=kept), None
 
     def _update(self, place: Place, state: TrainState) -> tuple[TrainState, Any]:

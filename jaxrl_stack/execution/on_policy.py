@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class OnPolicyStep(TrainingStep):
     """One update, of several epochs, from a train batch that the current weights have just sampled."""
 
-    takes_frames = True
-
     def memory_estimates(self, driver: LocalDriver, *spaces: gym.Space | None) -> tuple[MemoryEstimate, MemoryEstimate]:
         num_envs = int(self.config.num_envs_per_env_runner)
         num_shares, length = self.config.train_batch_blocks
@@ -44,7 +42,10 @@ class OnPolicyStep(TrainingStep):
         num_shares, length = config.train_batch_blocks
         num_columns = int(config.num_envs_per_env_runner) * num_shares
         self.num_env_steps = self.rows_per_update = num_columns * length
-        self._sizes = {"num_steps": length, "num_shares": num_shares, "at_least": config.total_train_batch_size}
+        # What is sampled is handed on as it lies: single frames, and in the object store.
+        self._samples = driver.plan_samples(
+            length, num_shares=num_shares, at_least=config.total_train_batch_size, in_frames=True, may_stay_remote=True
+        )
         self._plan = driver.plan_update(
             num_columns,
             num_epochs=config.num_epochs,
@@ -53,6 +54,6 @@ class OnPolicyStep(TrainingStep):
         )
 
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
-        state, sampled = place.sample(state, **self._sizes)
-        state, learned = place.update(state, sampled, self._plan)
+        state, experience = place.sample(state, self._samples)
+        state, learned = place.update(state, experience, self._plan)
         return place.publish(state), learned

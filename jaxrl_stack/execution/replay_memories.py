@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.layouts import full_sequence_length
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.execution.memory import require_device_memory, state_bytes
@@ -202,23 +202,20 @@ class HostMemory:
         """Whether there is something to draw."""
         return len(kept) > 0
 
-    def add(self, kept: EpisodeReplayBuffer, sampled: list[Any]) -> EpisodeReplayBuffer:
+    def add(self, kept: EpisodeReplayBuffer, experience: Experience) -> EpisodeReplayBuffer:
         """With what `Place.sample` gave; Ctrl-C waits until the buffer is whole."""
         with deferred_interrupt():
-            if sampled and isinstance(sampled[0], SampleBlock):
-                self._add_blocks(kept, sampled)
-            else:
-                kept.add(sampled)
+            # A runner that did another one's work has several parts.
+            blocks = [part for part in experience.parts if part.episodes is None]
+            for part in sorted(blocks, key=lambda part: part.source):
+                columns, source = frames.stacked(part.modules[self._module_id]), part.source
+                kept.add_block(columns, stream=source.worker_index, serial=source.serial, starts=part.starts)
+            if experience.has_episodes:
+                kept.add(experience.episodes)
         return kept
 
-    def _add_blocks(self, kept: EpisodeReplayBuffer, blocks: list[SampleBlock]) -> None:
-        # A runner that did another one's work has several blocks.
-        for block in sorted(blocks, key=lambda block: (block.worker_index, block.num_restarts, block.serial)):
-            columns = frames.stacked(block.experience.modules[self._module_id])
-            kept.add_block(columns, stream=block.worker_index, serial=block.serial, starts=block.starts)
-
-    def sample(self, state: TrainState, place: Place) -> tuple[TrainState, dict[str, Any], Any]:
-        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are.
+    def sample(self, state: TrainState, place: Place) -> tuple[TrainState, Experience, Any]:
+        """``(state, rows [N, ...], items)``: the items say which rows of the memory these are.
 
         For a module with a recurrent state N sequences, ``[N, J, ...]``.
         """
@@ -235,7 +232,7 @@ class HostMemory:
             )
             columns = wanted.with_state(columns, self._batch_size, np)
         items = columns.pop(BATCH_INDEXES)
-        return state, {self._module_id: columns}, items
+        return state, Experience.of_rows({self._module_id: columns}), items
 
     def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
         """With new priorities of the rows that were drawn."""
@@ -298,7 +295,7 @@ class DeviceMemory(Checkpointable):
         )
         self.capacity = self.replay.num_rows * num_envs
         self.draws = {"replay": Draws(num_updates, self.replay.random_numbers, self.replay.num_random_numbers)}
-        self._recorded: Any = self._driver.program.recorded
+        self._recorded: Any = self._driver.program.columns_of_step()
         share = self.replay.memory_estimate(self._recorded)
         self.estimate = dataclasses.replace(share, counts={**share.counts, "envs": num_envs})
         require_device_memory(devices, self.estimate, REMEDY)
@@ -347,12 +344,12 @@ class DeviceMemory(Checkpointable):
         """Every call of the program samples before it draws."""
         return True
 
-    def add(self, kept: Any, sampled: dict[str, Any]) -> Any:
+    def add(self, kept: Any, experience: Experience) -> Any:
         """With what `Place.sample` gave."""
-        return self.replay.add(kept, sampled[self._driver.module_id])
+        return self.replay.add(kept, experience.modules[self._driver.module_id])
 
-    def sample(self, state: TrainState, place: Any) -> tuple[TrainState, dict[str, Any], Any]:
-        """``(state, {module_id: {column: [N, ...]}}, items)``: the items say which rows of the memory these are.
+    def sample(self, state: TrainState, place: Any) -> tuple[TrainState, Experience, Any]:
+        """``(state, rows [N, ...], items)``: the items say which rows of the memory these are.
 
         For a module with a recurrent state N sequences, ``[N, J, ...]``.
         """
@@ -368,7 +365,7 @@ class DeviceMemory(Checkpointable):
         else:
             rows, items = self.replay.sample_sequences(state.kept, numbers, burn_in=wanted.burn_in, **arguments)
             rows = wanted.with_state(rows, self.replay.batch_size, jnp)
-        return state, {place.module_id: rows}, items
+        return state, Experience.of_rows({place.module_id: rows}), items
 
     def update_priorities(self, kept: Any, items: Any, errors: Any) -> Any:
         """With new priorities of the rows that were drawn."""

@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, SampleReport
+from jaxrl_stack.core.experience import Part, Source, Versions
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
-@dataclasses.dataclass
-class Sampled:
-    """What one ``sample()`` of one runner gave.
-
-    Attributes:
-        episodes: Episodes, or chunks of episodes.
-        ended: Statistics of those that ended.
-        metrics: The runner's reduced metrics.
-    """
-
-    episodes: list[SingleAgentEpisode]
-    ended: EndedEpisodes
-    metrics: dict[str, Any]
-
-    @property
-    def num_env_steps(self) -> int:
-        """Steps in all episodes together."""
-        return sum(len(episode) for episode in self.episodes)
+def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
+    """``runner.sample(**kwargs)`` with what there is to say of it."""
+    part = _of_episodes(runner, runner.sample(**kwargs))
+    return SampleBlock(part, SampleReport(runner.take_ended_episodes(), runner.metrics.reduce()))
 
 
-def sample_once(runner: Any, **kwargs: Any) -> Sampled:
-    """``runner.sample(**kwargs)`` with the statistics that belong to it."""
-    episodes = runner.sample(**kwargs)
-    return Sampled(episodes, runner.take_ended_episodes(), runner.metrics.reduce())
-
-
-def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampled:
+def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:
     """``runner.sample(**kwargs)``, and what RLlib's runners report if that is taken: ended episodes are part of it."""
-    return Sampled(runner.sample(**kwargs), EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {})
+    part = _of_episodes(runner, runner.sample(**kwargs))
+    return SampleBlock(part, SampleReport(EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {}))
+
+
+def _of_episodes(runner: Any, episodes: list[SingleAgentEpisode]) -> Part:
+    """Episodes, or chunks of episodes, as a runner gave them."""
+    num_steps = sum(len(episode) for episode in episodes)
+    version = runner.weights_seq_no
+    return Part(
+        {},
+        num_agent_steps=num_steps,
+        versions=Versions(version, version),
+        episodes=episodes,
+        num_env_steps=num_steps,
+        source=Source(runner.worker_index),
+    )
 
 
 def sample_rounds(
     group: EnvRunnerGroup, num_env_steps: int, *, timeout_seconds: float | None, sample=sample_once, **kwargs: Any
-) -> list[Sampled]:
+) -> list[SampleBlock]:
     """Whole rounds over all healthy runners until there are enough steps, as RLlib counts them.
 
     Args:
@@ -60,7 +55,7 @@ def sample_rounds(
         TimeoutError: If several rounds in a row bring no answer.
         Exception: What environments raise, unless that is tolerated; see `EnvRunnerGroup`.
     """
-    samples: list[Sampled] = []
+    samples: list[SampleBlock] = []
     while sum(sampled.num_env_steps for sampled in samples) < num_env_steps:
         shares = [kwargs] * len(group.sampling_ids())
         samples += group.sample(sample, shares, once=True, timeout_seconds=timeout_seconds)
@@ -111,6 +106,6 @@ def synchronous_parallel_sample(
         takes_metrics=_return_metrics,
         random_actions=random_actions,
     )
-    lists = [sampled.episodes for sampled in samples]
+    lists = [sampled.part.episodes or [] for sampled in samples]
     episodes: Any = [episode for own in lists for episode in own] if concat else lists
-    return (episodes, [sampled.metrics for sampled in samples]) if _return_metrics else episodes
+    return (episodes, [sampled.report.metrics for sampled in samples]) if _return_metrics else episodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.checkpoints.checkpointable import Checkpointable
+    from jaxrl_stack.core.experience import Experience
+    from jaxrl_stack.core.layouts import Layout
     from jaxrl_stack.execution.driver import Driver, LocalDriver
     from jaxrl_stack.utils.memory import MemoryEstimate
 
@@ -50,41 +53,66 @@ class Draws(NamedTuple):
     size: int
 
 
+@dataclasses.dataclass(frozen=True)
+class SamplePlan:
+    """What a training step samples at a time, and how it lies when the step gets it; `LocalDriver.plan_samples`.
+
+    Attributes:
+        num_steps: ``T``, steps of each environment in a share.
+        layouts: How the columns of each module lie.
+        num_shares: How many shares, from however many runners.
+        at_least: Env steps, where runners only give whole episodes.
+        has_all_final_obs: Whether FINAL_OBS has the observations after steps that terminated an episode, too.
+        may_stay_remote: Whether columns may stay in Ray's object store, on their way to learners that are actors.
+    """
+
+    num_steps: int
+    layouts: Mapping[str, Layout]
+    num_shares: int = 1
+    at_least: int = 1
+    has_all_final_obs: bool = False
+    may_stay_remote: bool = False
+
+
 class Place(Protocol):
     """What a training step is written against. On the device, all of it is traced into one program."""
 
     module_id: str
     """The module that acts."""
 
-    def sample(self, state: TrainState, *, num_steps: int, num_shares: int, at_least: int) -> tuple[TrainState, Any]:
-        """Step the environments with the current weights: `request`, and `collect` of all of it.
+    def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
+        """Step the environments with the current weights: all shares of the plan.
 
         Args:
             state: State before.
-            num_steps: ``T``, steps of each environment in a share.
-            num_shares: How many shares, from however many runners.
-            at_least: Env steps, where runners only give whole episodes.
+            plan: What `LocalDriver.plan_samples` returned.
 
         Returns:
-            ``(state, sampled)``. On the device ``{module_id: columns [T, num_shares * B, ...]}``; on the host a list of
-            `SampleBlock` or of episodes.
+            ``(state, experience)``: columns ``[T, num_shares * B, ...]``, on the host in parts, one per share.
         """
         ...
 
-    def request(self, state: TrainState, *, num_steps: int) -> TrainState:
-        """Ask every idle runner for a share of `num_steps` steps of each environment, and go on."""
+    def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
+        """Ask every idle runner for one share, and go on."""
         return state
 
-    def collect(self, state: TrainState, *, timeout_seconds: float) -> tuple[TrainState, Any]:
-        """What has come in of that, waiting at most so long for the first of it; as from `sample`."""
+    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:
+        """What has come in of that, waiting at most so long for the first of it; it may be empty.
+
+        On the device, and where environments are stepped in this process, it is one share that is sampled now.
+        """
         ...
 
-    def update(self, state: TrainState, sampled: Any, plan: Any) -> tuple[TrainState, Any]:
-        """One update from what `sample` gave: ``(state, metrics)``. `plan` is what `Driver.plan_update` made."""
+    def num_updates(self, state: TrainState) -> Any:
+        """Updates so far, as versions of weights count them; on the device an array."""
         ...
 
-    def update_rows(self, state: TrainState, rows: dict[str, Any]) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """One gradient step on rows, ``{module_id: {column: [N, ...]}}``.
+    def update(self, state: TrainState, experience: Experience, plan: Any) -> tuple[TrainState, Any]:
+        """One update from what was sampled: ``(state, metrics)``. `plan` is what `LocalDriver.plan_update` made."""
+        ...
+
+    def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
+        """One gradient step on rows ``[N, ...]``.
 
         Returns:
             ``(state, metrics, {(module_id, name): [N]})``; the last one is what the loss logged per row.
@@ -95,10 +123,17 @@ class Place(Protocol):
         """Hand new weights, and merged states of connectors, to the runners."""
         return state
 
-    def repeat(self, function: Callable[..., Any], state: TrainState, times: int) -> tuple[TrainState, Any]:
-        """Call ``state -> (state, metrics)`` several times in a row; the metrics are those of the last call."""
+    def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
+        """Call ``state -> (state, metrics)`` so many times in a row; the metrics are those of the last call.
+
+        Args:
+            function: What is called.
+            state: Before the first call.
+            times: An int, 0 included; on the device an int32 array, too. Of 0 calls metrics are None on the host, and
+                zeros on the device.
+        """
         result = None
-        for _ in range(times):
+        for _ in range(int(times)):
             state, result = function(state)
         return state, result
 
@@ -127,9 +162,8 @@ class TrainingStep(abc.ABC):
 
     Attributes:
         needs_env: Whether it samples from environments.
-        updates_from_rows: Whether it calls `Place.update_rows`, and not `Place.update`.
-        takes_frames: Whether what `Place.sample` gives it may have one frame per step of observations that are several
-            side by side (`core.frames`): it hands that on and does not look into it.
+        replays: Whether it learns from what it keeps, each step some number of times, and not from each step that was
+            sampled once: refuses connectors that measure the latter.
         num_env_steps: Env steps that one call samples; on the host at least.
         rows_per_update: Rows, over all devices, that an update is made from.
         num_updates: Updates of one call.
@@ -139,8 +173,7 @@ class TrainingStep(abc.ABC):
     """
 
     needs_env: ClassVar[bool] = True
-    updates_from_rows: ClassVar[bool] = False
-    takes_frames: ClassVar[bool] = False
+    replays: ClassVar[bool] = False
     num_env_steps: int = 0
     rows_per_update: int
     num_updates: int = 1

@@ -16,7 +16,8 @@ from jaxrl_stack.acting.device_rollout import DeviceRollout
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Share, joined
+from jaxrl_stack.core.experience import Experience, Share
+from jaxrl_stack.core.layouts import layout_of
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
@@ -119,7 +120,8 @@ def states_of_fragments(runner: SingleAgentEnvRunner, **model_config):
     def sample(key):
         state = rollout.init(key, NUM_ENVS)
         context = rollout.context(pure.params, pure.rest, {DEFAULT_MODULE_ID: {}}, counters.zero(), explore=True)
-        return rollout.side_by_side(rollout.unroll(state, context, num_steps=10)[1], 2)
+        layout = layout_of(pure.template[DEFAULT_MODULE_ID], 5)
+        return rollout.side_by_side(rollout.unroll(state, context, num_steps=10)[1], 2, layout)
 
     columns = sample(jax.random.key(0))
     assert columns[Columns.OBS].shape == (5, 2 * NUM_ENVS, 1) and Columns.STATE_OUT not in columns
@@ -141,10 +143,10 @@ def test_what_is_learned_from_holds_recurrent_states_at_chunk_starts(runner):
         experience = runner.sample_block(num_steps=5).experience
         assert Columns.STATE_OUT not in experience.modules[DEFAULT_MODULE_ID]
         parts = experience.split(NUM_ENVS)
-        parts = [*parts, Share([experience], Fraction(1, NUM_ENVS), Fraction(1, NUM_ENVS)).fetched()]
+        parts = [*parts, Share(experience.parts, Fraction(1, NUM_ENVS), Fraction(1, NUM_ENVS)).fetched()]
         for part in parts:
             np.testing.assert_array_equal(part.modules[DEFAULT_MODULE_ID][Columns.STATE_IN]["sum"][:, 0, 0], expected)
-        jax.tree.map(np.testing.assert_array_equal, joined(parts[:NUM_ENVS]).modules, experience.modules)
+        jax.tree.map(np.testing.assert_array_equal, Experience.merged(parts[:NUM_ENVS]).modules, experience.modules)
 
 
 def test_actions_that_no_module_has_chosen_leave_its_state_alone(runner):

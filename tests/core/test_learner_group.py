@@ -17,7 +17,7 @@ import pytest
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.experience import Experience, Share, deal_out, joined
+from jaxrl_stack.core.experience import Experience, Share
 from jaxrl_stack.core.learner import joined_learners
 from jaxrl_stack.core.learner.learner_actor import LearnerActor
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
@@ -51,7 +51,8 @@ def steps(num_steps, num_columns, seed):
 
 
 def in_object_store(ray, experience):
-    return dataclasses.replace(experience, modules=ray.put(experience.modules))
+    (part,) = experience.parts
+    return Experience((dataclasses.replace(part, modules=ray.put(part.modules)),))
 
 
 def columns(num_steps, num_columns, seed):
@@ -170,8 +171,8 @@ def test_two_learners_are_one_with_two_shards(ray_session, two, one, same_start)
     refs = [in_object_store(ray_session, block) for block in blocks]
     values_of(two, start_clock)
     for i in range(2):
-        results = two.update_block(refs, **OF_TWO)
-        (expected,) = one.update_block(blocks, **OF_ONE)
+        results = two.update_block(Experience.merged(refs), **OF_TWO)
+        (expected,) = one.update_block(Experience.merged(blocks), **OF_ONE)
         assert_same_learners(two, one, changed_from=same_start)
         assert len(results) == 2
         for result in results:
@@ -186,8 +187,8 @@ def test_two_learners_are_one_with_two_shards(ray_session, two, one, same_start)
     # Blocks that are here may differ in their number of columns.
     cuts = (slice(5), slice(5, None))
     parts = [Experience.of_steps(jax.tree.map(lambda x, cut=cut: x[:, cut], blocks[0].modules)) for cut in cuts]
-    two.update_block([*parts, *blocks[1:]], **OF_TWO)
-    one.update_block(blocks, **OF_ONE)
+    two.update_block(Experience.merged([*parts, *blocks[1:]]), **OF_TWO)
+    one.update_block(Experience.merged(blocks), **OF_ONE)
     assert_same_learners(two, one)
     assert values_of(two, num_compiles) == after_first
 
@@ -202,11 +203,11 @@ def num_compiles(learner):
 
 def test_blocks_that_do_not_fit(ray_session, two, one, same_start):
     with pytest.raises(ValueError, match=r"between \[T=2, B=4\] and \[T=4, B=4\]"):
-        two.update_block([in_object_store(ray_session, steps(n, 4, 0)) for n in (4, 2)])
+        two.update_block(Experience.merged(in_object_store(ray_session, steps(n, 4, 0)) for n in (4, 2)))
     with pytest.raises(ValueError, match=r"3 columns cannot be dealt out .*multiple of 2"):
-        two.update_block([in_object_store(ray_session, steps(4, 3, 0))])
-    with pytest.raises(ValueError, match="Pass at least one Experience"):
-        two.update_block([])
+        two.update_block(in_object_store(ray_session, steps(4, 3, 0)))
+    with pytest.raises(ValueError, match="Pass one that is not empty"):
+        two.update_block(Experience())
     assert_same_learners(two, one)
 
 
@@ -224,7 +225,7 @@ def test_learners_that_would_update_different_modules(ray_session, two, one, sam
     blocks = [in_object_store(ray_session, steps(3, 4, seed)) for seed in range(2)]
     row_batch = Experience.of_rows({DEFAULT_MODULE_ID: batch_of(NUM_ROWS, 1)})
     for update in (
-        lambda: two.update_block(blocks),
+        lambda: two.update_block(Experience.merged(blocks)),
         lambda: two.update(batch=batch_of(NUM_ROWS, 0), **OF_TWO),
         lambda: two.update(batch=batch_of(NUM_ROWS, 0)),
         lambda: two.update_rows(row_batch),
@@ -476,8 +477,9 @@ def test_sharding_of_training_data():
         TrainingData(episodes=[episode]).shard(6)
 
 
-def shares_of(parts, num_learners):
+def shares_of(experiences, num_learners):
     """What learners get of experiences that are not here."""
+    parts = Experience.merged(experiences).parts
     length = Fraction(len(parts), num_learners)
     shares = []
     for i in range(num_learners):
@@ -490,7 +492,7 @@ def test_columns_of_experiences():
     parts = [Experience.of_steps({"m": {"x": np.arange(8).reshape(2, 4) + 100 * i}}) for i in range(3)]
     everything = np.concatenate([part.modules["m"]["x"] for part in parts], axis=1)
     for num_learners in (1, 2, 3, 4, 6):
-        for shares in (deal_out(parts, num_learners), shares_of(parts, num_learners)):
+        for shares in (Experience.merged(parts).deal_out(num_learners), shares_of(parts, num_learners)):
             assert [share.num_env_steps for share in shares] == [24 // num_learners] * num_learners
             columns = [share.modules["m"]["x"] for share in shares]
             assert {own.shape for own in columns} == {(2, 12 // num_learners)}
@@ -498,11 +500,11 @@ def test_columns_of_experiences():
     with pytest.raises(ValueError, match="Samples of 4 columns .* get 3/5 of them each.*a multiple of 5"):
         shares_of(parts, 5)
     with pytest.raises(ValueError, match=r"\{'m': 12\} columns .* dealt out to 5 learners evenly"):
-        deal_out(parts, 5)
+        Experience.merged(parts).deal_out(5)
     with pytest.raises(ValueError, match=r"differ in their columns: \{'m': \['x'\]\} and \{'m': \['y'\]\}"):
-        joined([parts[0], Experience.of_steps({"m": {"y": parts[0].modules["m"]["x"]}})])
+        _ = Experience.merged([parts[0], Experience.of_steps({"m": {"y": parts[0].modules["m"]["x"]}})]).modules
     with pytest.raises(ValueError, match=r"numbers of steps: \[T=1, B=4\], \[T=2, B=4\]"):
-        joined([parts[0], Experience.of_steps({"m": {"x": np.zeros((1, 4))}})])
+        _ = Experience.merged([parts[0], Experience.of_steps({"m": {"x": np.zeros((1, 4))}})]).modules
     uneven = [parts[0], Experience.of_steps({"m": {"x": np.zeros((2, 3))}}), parts[1]]
     with pytest.raises(ValueError, match="multiple of num_learners"):
         shares_of(uneven, 2)
@@ -512,7 +514,7 @@ def test_what_is_no_experience_is_told_what_to_pass(one):
     with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_rows"):
         one.update_rows({})
     with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_steps"):
-        one.update_block([{}])
+        one.update_block({})
     with pytest.raises(TypeError, match=r"Got Experience where .* Experience.of_steps"):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 

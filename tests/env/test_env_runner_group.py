@@ -385,7 +385,7 @@ def test_no_observation_is_counted_twice(real_group):
         # The filter only counts here, so the module's inputs are the observations themselves.
         seen += [block.experience.modules[DEFAULT_MODULE_ID]["obs"].reshape(-1, 4) for block in blocks]
         # Each runner's state once, as it comes with its last block, or asked for.
-        states = [{OBS: block.connector_state} for block in blocks[-2:]] if i % 2 else None
+        states = [{OBS: block.report.connector_state} for block in blocks[-2:]] if i % 2 else None
         group.sync_env_runner_states(config=one_config, connector_states=states, env_steps_sampled=64 * (i + 1))
         num_rows, mean, num_new = statistics(group)
         assert (num_rows, num_new) == (64 * (i + 1), 0)
@@ -408,13 +408,13 @@ def test_the_local_runners_weights_reach_the_actors_and_act(real_group):
     states = group.foreach_env_runner("get_state", kwargs={"components": ["rl_module", "weights_seq_no"]})
     assert [s["weights_seq_no"] for s in states] == [3] * 3
     jax.tree.map(np.testing.assert_array_equal, *[s["rl_module"] for s in states[:2]])
-    assert [block.weights_seq_no for block in sample_blocks(group, 2)] == [3, 3]
+    assert [block.part.versions for block in sample_blocks(group, 2)] == [(3, 3)] * 2
 
 
 def test_blocks_can_stay_in_the_object_store(real_group, ray_session):
     (block,) = sample_blocks(real_group, 1, num_steps=2, keep_remote=True)
-    assert block.num_env_steps == 4 and isinstance(block.experience.modules, ray_session.ObjectRef)
-    assert ray_session.get(block.experience.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
+    assert block.num_env_steps == 4 and isinstance(block.part.modules, ray_session.ObjectRef)
+    assert ray_session.get(block.part.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
 
 
 def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):

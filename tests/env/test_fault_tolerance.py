@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
-from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
+from jaxrl_stack.acting.recording import newest_connector_states
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.experience import Source
+from jaxrl_stack.core.layouts import Layout
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError, EnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.runner_actors import Restarts
@@ -80,16 +81,18 @@ def test_a_failed_environment_is_made_anew_and_only_its_episode_is_left_out(capl
     assert valid[:, 0].all() and valid[:, 1].tolist() == [False] * 5 + [True] * 5
     np.testing.assert_array_equal(blocks[2].experience.modules[DEFAULT_MODULE_ID]["rewards"][valid], 1.0)
     assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 75}
-    assert [block.episodes.lengths.tolist() for block in blocks] == [[10, 10], [10, 10], [10], [10, 10]]
+    assert [block.report.episodes.lengths.tolist() for block in blocks] == [[10, 10], [10, 10], [10], [10, 10]]
     assert ended == ([0, 1, 0, 1, 0, 1, 0] if watched else [])
-    assert blocks[2].metrics[NUM_ENV_STEP_FAILURES_LIFETIME].peek() == 1 and filter_count(runner) == 80
+    assert blocks[2].report.metrics[NUM_ENV_STEP_FAILURES_LIFETIME].peek() == 1 and filter_count(runner) == 80
     # A seed that follows from the config's, and was not used before; the other environment was not reset.
     assert kept.seeds == [derived_seed("environment", 3, 0, 0, 0, 0)]
     assert runner.env.envs[1].seeds == [derived_seed("environment", 3, 0, 0, 1, 1)]
     # Replay goes on with the other environment's episodes, and has nothing of what failed.
     replay = EpisodeReplayBuffer(1000)
     for block in blocks:
-        replay.add_block(block.experience.modules[DEFAULT_MODULE_ID], serial=block.serial, starts=block.starts)
+        replay.add_block(
+            block.experience.modules[DEFAULT_MODULE_ID], serial=block.part.source.serial, starts=block.part.starts
+        )
     lengths = sorted((len(episode), episode.is_done) for episode in replay.episodes)
     assert lengths == [(5, False), *[(10, True)] * 7]
     runner.stop()
@@ -117,7 +120,7 @@ def test_a_recurrent_state_ends_with_the_episode_of_a_failed_environment():
     asked = config(after=25, vector_index=1, fault_tolerance=RESTARTS)
     asked.rl_module(model_config={"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 2})
     runner = SingleAgentEnvRunner(config=asked)
-    block = [runner.sample_block(for_replay=True) for _ in range(3)][-1]
+    block = [runner.sample_block(layout=Layout()) for _ in range(3)][-1]
     columns = block.experience.modules[DEFAULT_MODULE_ID]
     # The fifth row failed, and the sixth is the first one of another episode; the other environment goes on.
     starts = columns["resets"]
@@ -135,7 +138,7 @@ def test_without_restarts_the_exception_is_raised_and_the_next_sample_starts_wit
         runner.sample_block()
     assert filter_count(runner) == 40
     block = runner.sample_block()
-    assert block.episodes.lengths.tolist() == [10, 10] and filter_count(runner) == 60
+    assert block.report.episodes.lengths.tolist() == [10, 10] and filter_count(runner) == 60
     runner.stop()
 
 
@@ -160,7 +163,7 @@ def test_an_environment_that_was_interrupted_in_a_step_is_made_anew():
     assert filter_count(runner) == 40
     block = runner.sample_block()
     assert runner.env.envs[0] is kept and runner.env.envs[1] is not interrupted
-    assert block.episodes.lengths.tolist() == [10, 10] and filter_count(runner) == 60
+    assert block.report.episodes.lengths.tolist() == [10, 10] and filter_count(runner) == 60
     assert runner.get_state("num_env_steps_sampled_lifetime") == {"num_env_steps_sampled_lifetime": 60}
     runner.stop()
 
@@ -519,14 +522,9 @@ def test_when_restarts_are_due(monkeypatch):
 
 
 def test_what_a_lost_runner_and_its_successor_have_counted_is_both_counted():
-    def block(worker_index, num_restarts, serial):
-        state = {"of": (worker_index, num_restarts, serial)}
-        starts = np.zeros(1, bool)
-        steps = Experience({}, 1, 1)
-        return SampleBlock(steps, 0, EndedEpisodes.of([]), {}, state, worker_index, serial, starts, num_restarts)
-
-    blocks = [block(1, 0, 8), block(2, 0, 8), block(2, 0, 7), block(2, 1, 0), block(1, 0, 9)]
-    assert [s["of"] for s in newest_connector_states(blocks)] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]
+    sources = [Source(1, 0, 8), Source(2, 0, 8), Source(2, 0, 7), Source(2, 1, 0), Source(1, 0, 9)]
+    states = newest_connector_states([(source, {"of": source}) for source in sources])
+    assert [state["of"] for state in states] == [(1, 0, 9), (2, 0, 8), (2, 1, 0)]
 
 
 # --------------------------------------------------------------------------------------------------------- algorithms
@@ -563,7 +561,7 @@ def test_training_goes_on_when_processes_die_and_counts_everything_once(ray_sess
         os.kill(pid, signal.SIGKILL)
         while 1 in group.healthy_env_runner_ids():
             group.foreach_env_runner("ping", local_env_runner=False)
-        assert ray_session.get(block.experience.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
+        assert block.experience.modules[DEFAULT_MODULE_ID]["rewards"].shape == (block.num_env_steps, 1)
     finally:
         algo.stop()
 

@@ -112,9 +112,9 @@ def test_a_block_holds_what_happened(runner):
     np.testing.assert_array_equal(final[4, 1], [1, first[1], 5])
     np.testing.assert_array_equal(final[11], [[0, first[0] + 2, 4], [1, first[1] + 2, 2]])
     assert Columns.LOSS_MASK not in columns and block.num_env_steps == 24
-    assert block.episodes.lengths.tolist() == [4, 5, 4, 5, 4]
-    assert block.episodes.returns.tolist() == [10.0, 15.0, 10.0, 15.0, 10.0]
-    assert (block.episodes.durations > 0).all() and block.connector_state is None
+    assert block.report.episodes.lengths.tolist() == [4, 5, 4, 5, 4]
+    assert block.report.episodes.returns.tolist() == [10.0, 15.0, 10.0, 15.0, 10.0]
+    assert (block.report.episodes.durations > 0).all() and block.report.connector_state is None
 
 
 def test_the_recorded_probabilities_are_those_of_the_module(runner):
@@ -204,7 +204,7 @@ def test_weights_of_another_runner(runner):
     runner.set_state({**state, "weights_seq_no": 7})
     jax.tree.map(np.testing.assert_array_equal, runner.get_state("rl_module"), state)
     block = runner.sample_block(num_steps=2)
-    assert block.weights_seq_no == 7
+    assert block.experience.versions == (7, 7)
     inputs = other.module.forward_exploration(
         {Columns.OBS: block.experience.modules[DEFAULT_MODULE_ID][Columns.OBS][0]}
     )
@@ -222,14 +222,14 @@ def test_a_filter_sees_every_observation_once_and_the_module_gets_what_is_record
     runner = SingleAgentEnvRunner(config=config)
     blocks = [runner.sample_block(num_steps=5) for _ in range(2)]
     raw = np.concatenate([[[0, t // 4, t % 4], [1, t // 5, t % 5]] for t in range(10)]).astype(np.float64)
-    state = blocks[-1].connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
+    state = blocks[-1].report.connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
     np.testing.assert_allclose(state["mean"], raw.mean(0), rtol=1e-5)
     last = blocks[-1].experience.modules[DEFAULT_MODULE_ID]
     out = runner.module.forward_exploration({Columns.OBS: last[Columns.OBS][-1]})
     np.testing.assert_allclose(last[Columns.ACTION_DIST_INPUTS][-1], out[Columns.ACTION_DIST_INPUTS], atol=1e-5)
     assert np.abs(last[Columns.OBS]).max() < 5 and np.isfinite(last[Columns.FINAL_OBS]).all()
     # Merged statistics come back as a base; the history of running episodes goes on.
-    merged = runner.acting_parts()[1].merge_states([blocks[-1].connector_state])
+    merged = runner.acting_parts()[1].merge_states([blocks[-1].report.connector_state])
     runner.set_state({"env_to_module_connector": merged})
     base = runner.get_state("env_to_module_connector")["env_to_module_connector"]
     np.testing.assert_allclose(base["MeanStdFilter"]["default_policy"]["base"]["obs"]["mean"], raw.mean(0), rtol=1e-5)
@@ -276,7 +276,7 @@ def test_clipped_rewards_are_for_the_learner_only():
     runner = SingleAgentEnvRunner(config=config_for().environment(clip_rewards=2.0))
     block = runner.sample_block(num_steps=4)
     np.testing.assert_array_equal(block.experience.modules[DEFAULT_MODULE_ID][Columns.REWARDS][:, 0], [1, 2, 3, 4])
-    assert block.episodes.returns.tolist() == [10.0]
+    assert block.report.episodes.returns.tolist() == [10.0]
     runner.stop()
 
 
@@ -325,7 +325,7 @@ def test_host_connectors_run_once_per_observation_and_before_the_pure_ones():
 
     runner = SingleAgentEnvRunner(config=config_for(env_to_module_connector=connectors))
     runner.sample_block(num_steps=3)
-    state = runner.sample_block(num_steps=3).connector_state
+    state = runner.sample_block(num_steps=3).report.connector_state
     doubled = 2 * np.concatenate([[[0, t // 4, t % 4], [1, t // 5, t % 5]] for t in range(6)])
     statistics = state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
     np.testing.assert_allclose(statistics["mean"], doubled.mean(0), rtol=1e-5)
@@ -394,7 +394,7 @@ def test_a_filter_does_not_count_rows_that_only_reset():
         config=next_step_config(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
     )
     blocks = [runner.sample_block(num_steps=num_steps) for num_steps in (4, 1, 3, 5)]
-    state = blocks[-1].connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
+    state = blocks[-1].report.connector_state["MeanStdFilter"]["default_policy"]["delta"]["obs"]
     assert to_int(state["count"]) == sum(block.num_env_steps for block in blocks) == 2 * 13 - 2 - 2
     steps = [[0, t // 5, t % 5] for t in range(13) if t % 5 < 4] + [[1, t // 6, t % 6] for t in range(13) if t % 6 < 5]
     np.testing.assert_allclose(state["mean"], np.mean(steps, axis=0), rtol=1e-5)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import functools
 import re
 import sys
+import time
 import types
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.utils.devices import all_shards
@@ -40,7 +43,7 @@ def config(algo_class, env="CartPole-v1"):
 
 
 class LaggingStep(TrainingStep):
-    """Learns from what has come in, `LAG` training steps late; what is older than `MOST_UPDATES` is dropped."""
+    """Learns from what came in `LAG` training steps ago; what was sampled by weights too old is dropped."""
 
     LAG, MOST_UPDATES = 2, 2
 
@@ -50,33 +53,32 @@ class LaggingStep(TrainingStep):
 
     def plan(self, driver):
         self.num_env_steps = self.rows_per_update = NUM_STEPS * NUM_ENVS
-        self.num_trained = self.num_dropped = 0
-        self.lags = []
+        self._samples = driver.plan_samples(NUM_STEPS)
         self._plan = driver.plan_update(NUM_ENVS, num_epochs=1, minibatch_size=8, shuffle_batch_per_epoch=True)
 
     def init_kept(self):
-        return collections.deque()
+        # What came in lately, oldest first; steps that were dropped, on one device; lags of what was learned from.
+        return {"recent": (Experience(),) * self.LAG, "num_dropped": np.zeros(1, np.int32), "lags": ()}
 
     def __call__(self, state, place):
-        state = place.request(state, num_steps=NUM_STEPS)
-        state, shares = place.collect(state, timeout_seconds=1.0)
-        state.kept.append(shares)
+        state = place.request(state, self._samples)
+        state, new = place.collect(state, self._samples, timeout_seconds=1.0)
+        oldest, *others = state.kept["recent"]
+        state = dataclasses.replace(state, kept={**state.kept, "recent": (*others, new)})
         learned = None
-        for share in state.kept.popleft() if len(state.kept) > self.LAG else ():
-            lag = place.num_updates - share.weights_seq_no
-            if lag > self.MOST_UPDATES:
-                self.num_dropped += share.num_env_steps
-                continue
-            state, learned = place.update(state, [share], self._plan)
-            self.lags.append(lag)
-            self.num_trained += share.num_env_steps
+        for part in oldest.parts:
+            experience = Experience((part,))
+            lag = place.num_updates(state) - experience.versions.lowest
+            is_fresh = lag <= self.MOST_UPDATES
+            kept = {**state.kept, "lags": (*state.kept["lags"], np.ones(1, np.int32) * lag)}
+            kept["num_dropped"] = kept["num_dropped"] + (1 - is_fresh) * experience.num_agent_steps
+            state = dataclasses.replace(state, kept=kept)
+            learn = functools.partial(place.update, experience=experience, plan=self._plan)
+            state, learned = place.repeat(learn, state, is_fresh * 1)
         return place.publish(state), learned
 
-    def num_env_steps_trained(self, driver):
-        return self.num_trained
-
-    def results(self, driver):
-        return {"num_env_steps_dropped": self.num_dropped}
+    def lags(self, algo):
+        return [int(np.asarray(lag).item()) for lag in algo.driver.kept["lags"]]
 
 
 class Lagging(PPO):
@@ -91,34 +93,63 @@ def own_classes(ray_session):
     ray_session.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+class SlowCartPole(CartPoleEnv):
+    """In the second runner it sleeps at every step."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.is_slow = config.worker_index == 2
+
+    def step(self, action):
+        if self.is_slow:
+            time.sleep(0.02)
+        return super().step(action)
+
+
 @pytest.mark.usefixtures("own_classes")
-def test_a_step_that_learns_late_runs_on_two_runners():
-    asked = config(Lagging).env_runners(num_env_runners=2, rollout_fragment_length="auto")
-    algo = asked.reporting(min_train_timesteps_per_iteration=20 * NUM_STEPS * NUM_ENVS).build_algo()
-    before = algo.get_weights()
-    for _ in range(20):
-        result = algo.train()
-        if result["num_env_steps_dropped"]:
+def test_a_step_that_learns_late_runs_on_two_runners_of_which_one_is_slow():
+    asked = config(Lagging, SlowCartPole).env_runners(num_env_runners=2, rollout_fragment_length="auto")
+    algo = asked.reporting(min_train_timesteps_per_iteration=0).build_algo()
+    before, step = algo.get_weights(), algo.driver.step
+    for _ in range(200):
+        algo.train()
+        num_dropped = int(algo.driver.kept["num_dropped"][0])
+        if num_dropped and len(algo.driver.kept["lags"]) >= 20:
             break
-    step = algo.driver.step
-    assert step.num_trained >= 20 * NUM_STEPS * NUM_ENVS and step.num_dropped > 0
-    assert step.num_trained == algo.driver.num_updates * NUM_STEPS * NUM_ENVS
-    assert result["num_env_steps_sampled_lifetime"] >= step.num_trained + step.num_dropped
-    assert 0 < max(step.lags) <= LaggingStep.MOST_UPDATES
-    assert set(algo.env_runner_group.foreach_env_runner("get_state", kwargs={"components": "weights_seq_no"})[0]) == {
-        "weights_seq_no"
-    }
+    lags = step.lags(algo)
+    num_fresh = sum(lag <= step.MOST_UPDATES for lag in lags)
+    # The fast one's steps are learned from; those of the slow one are too old when they come.
+    assert num_dropped == NUM_STEPS * NUM_ENVS * (len(lags) - num_fresh) > 0
+    assert algo.driver.num_updates == num_fresh > len(lags) // 2
+    assert algo.driver.num_env_steps >= NUM_STEPS * NUM_ENVS * len(lags)
     changed = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), before, algo.get_weights())
     assert max(jax.tree.leaves(changed)) > 0
     algo.stop()
 
 
-def test_it_runs_without_actors_too():
-    algo = config(Lagging).build_algo()
-    for _ in range(5):
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_it_runs_unchanged_on_both_places_and_reads_its_lag(env):
+    algo = config(Lagging, env).reporting(min_sample_timesteps_per_iteration=0).build_algo()
+    for i in range(5):
         result = algo.train()
-    assert result["num_env_steps_sampled_lifetime"] == 5 * NUM_STEPS * NUM_ENVS
-    assert algo.driver.step.lags == [0, 1, 2] and algo.driver.num_updates == 3
+        assert result["num_env_steps_sampled_lifetime"] == (i + 1) * NUM_STEPS * NUM_ENVS
+        assert algo.driver.num_updates == max(0, i - 1)
+    assert algo.driver.step.lags(algo) == [0, 1, 2]
+    assert np.asarray(algo.driver.kept["num_dropped"]).item() == 0
+    algo.stop()
+
+
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_what_is_too_old_is_dropped_and_counted_on_both_places(env, monkeypatch):
+    monkeypatch.setattr(LaggingStep, "MOST_UPDATES", 1)
+    algo = config(Lagging, env).reporting(min_sample_timesteps_per_iteration=0).build_algo()
+    for _ in range(7):
+        algo.train()
+    lags = algo.driver.step.lags(algo)
+    # 0, 1, and then one update in every two: the second one of each pair of samples is two updates old.
+    assert lags == [0, 1, 2, 1, 1]
+    assert algo.driver.num_updates == 4
+    assert np.asarray(algo.driver.kept["num_dropped"]).item() == NUM_STEPS * NUM_ENVS
     algo.stop()
 
 
@@ -126,10 +157,14 @@ class EpisodesStep(OnPolicyStep):
     """Learns from all that has come in since the last time, whatever runners give."""
 
     def __call__(self, state, place):
-        state, nothing = place.collect(state, timeout_seconds=1.0) if not place.num_env_steps else (state, [])
-        assert len(nothing) == 0
-        state = place.request(state, num_steps=NUM_STEPS)
-        state, sampled = place.collect(state, timeout_seconds=1.0)
+        if not place.num_updates(state):
+            state, nothing = place.collect(state, self._samples, timeout_seconds=1.0)
+            assert nothing.parts == () and nothing.num_env_steps == 0 and nothing.modules == {}
+        state = place.request(state, self._samples)
+        state, sampled = place.collect(state, self._samples, timeout_seconds=1.0)
+        with pytest.raises(ValueError, match="whole episodes"):
+            _ = sampled.modules
+        assert sum(map(len, sampled.episodes)) == sampled.num_env_steps
         state, learned = place.update(state, sampled, self._plan)
         return place.publish(state), learned
 

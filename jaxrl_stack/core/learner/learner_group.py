@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.core import COMPONENT_LEARNER
-from jaxrl_stack.core.experience import Experience, deal_out, joined
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.joined_learners import STATE_AFTER_UPDATE, JoinedLearners
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_actor import module_states, weights_for_runners
@@ -210,7 +210,7 @@ class LearnerGroup(OldUpdates, Checkpointable):
 
     def update_block(
         self,
-        experiences: Sequence[Experience],
+        experience: Experience,
         *,
         timesteps: Timesteps = None,
         async_update: bool = False,
@@ -223,8 +223,8 @@ class LearnerGroup(OldUpdates, Checkpointable):
         Those that are in Ray's object store are fetched by the learners that need them, and not here.
 
         Args:
-            experiences: Columns ``[T, B, ...]``. All have the same T. With several learners they have the same B, too,
-                unless they are all here.
+            experience: Columns ``[T, B, ...]``. All parts have the same T. With several learners they have the same B,
+                too, unless they are all here.
             timesteps, async_update, return_state: As for `update`.
             **sizes: As for `Learner.update_block`.
 
@@ -232,19 +232,17 @@ class LearnerGroup(OldUpdates, Checkpointable):
             What `update` returns.
 
         Raises:
-            ValueError: If there are none, or their columns cannot be dealt out evenly.
-            TypeError: If one of them is no Experience of steps.
+            ValueError: If it is empty, or its columns cannot be dealt out evenly.
+            TypeError: If it is no Experience of steps.
             RuntimeError: See `update`.
         """
-        if not experiences:
-            raise ValueError("update_block([]): there is nothing to learn from. Pass at least one Experience.")
-        experiences = [Experience.check(own, is_rows=False) for own in experiences]
+        if not Experience.check(experience, is_rows=False).parts:
+            raise ValueError("update_block(Experience()): there is nothing to learn from. Pass one that is not empty.")
         arguments = {"timesteps": timesteps, **sizes}
         if self._actors is None:
             self._check_is_not_async(async_update)
-            experience = joined([own.fetched() for own in experiences])
             return self._local_results(self._local.update_block(experience, **arguments), return_state)
-        return self._actors.update(deal_out(experiences, len(self)), arguments, async_update, return_state)
+        return self._actors.update(experience.deal_out(len(self)), arguments, async_update, return_state)
 
     def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[Any, np.ndarray]:
         """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.

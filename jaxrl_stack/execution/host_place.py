@@ -1,0 +1,324 @@
+"""The host's place: what the verbs of a training step do with EnvRunners, learners and timers."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from jaxrl_stack import core
+from jaxrl_stack.acting.recording import EndedEpisodes, SampleBlock, newest_connector_states
+from jaxrl_stack.core.experience import Experience, Source
+from jaxrl_stack.env.env_runner_group import merges_env_runner_states
+from jaxrl_stack.execution.rollout_ops import sample_once, sample_rounds
+from jaxrl_stack.execution.training_step import Place, SamplePlan, TrainState
+from jaxrl_stack.utils.metrics import ENV_RUNNER_SAMPLING_TIMER, LEARNER_UPDATE_TIMER
+from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+from jaxrl_stack.utils.results import adds_up
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+
+
+class SamplingLog:
+    """What runners have said of what they sampled: steps, episodes, metrics.
+
+    Args:
+        config: The algorithm's config.
+
+    Attributes:
+        num_env_steps: Lifetime env steps.
+        num_episodes: Lifetime finished episodes.
+        metrics: Of the runners, merged.
+    """
+
+    def __init__(self, config: AlgorithmConfig):
+        self.num_env_steps = self.num_episodes = 0
+        self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self._window: collections.deque[tuple[float, int, float]] = collections.deque(
+            maxlen=config.metrics_num_episodes_for_smoothing
+        )
+
+    def add(self, blocks: Iterable[SampleBlock]) -> None:
+        """Take note of what was sampled, and of what the runners report beside it."""
+        for block in blocks:
+            self.num_env_steps += block.num_env_steps
+            self.num_episodes += len(block.report.episodes.returns)
+            self._window.extend(block.report.episodes.rows())
+        metrics = [block.report.metrics for block in blocks if block.report.metrics]
+        if metrics:
+            self.metrics.aggregate(metrics)
+
+    def last_episodes(self) -> EndedEpisodes:
+        """The last finished episodes, oldest first."""
+        return EndedEpisodes.of(list(self._window))
+
+    def get_state(self) -> dict[str, Any]:
+        """All but `num_env_steps`, as named values."""
+        return {
+            "episodes": vars(self.last_episodes()),
+            "num_episodes_lifetime": self.num_episodes,
+            "runner_metrics": self.metrics.get_state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_state` returned."""
+        self._window.clear()
+        self._window.extend(EndedEpisodes(**state["episodes"]).rows())
+        self.num_episodes = int(state["num_episodes_lifetime"])
+        self.metrics.set_state(state["runner_metrics"])
+
+
+class Timers(dict[str, float]):
+    """Seconds by name, added up since `clear`."""
+
+    def since(self, name: str, started: float) -> float:
+        """Add the time since `started`, of `time.perf_counter`; the time now."""
+        now = time.perf_counter()
+        self[name] = self.get(name, 0.0) + now - started
+        return now
+
+
+class HostPlace(Place):
+    """The verbs on the host: EnvRunners of this process or in actors sample, compiled updates learn.
+
+    Args:
+        config: The algorithm's config.
+        module_id: The module that acts.
+        env_runner_group: The runners of training.
+        learner_group: The learners.
+        log: Takes note of what is sampled.
+        samples_blocks: Whether runners give steps as they were recorded; else they give episodes.
+
+    Attributes:
+        timers: Seconds of sampling, learning and sending.
+        learner_seconds: Seconds of learning since it was set to 0.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        module_id: str,
+        env_runner_group: EnvRunnerGroup,
+        learner_group: LearnerGroup,
+        log: SamplingLog,
+        *,
+        samples_blocks: bool,
+    ):
+        self.module_id = module_id
+        self.timers = Timers()
+        self.learner_seconds = 0.0
+        self._config = config
+        self._group = env_runner_group
+        self._learner_group = learner_group
+        self._learner = learner_group.local_learner
+        self._log = log
+        self._samples_blocks = samples_blocks
+        local = env_runner_group.local_env_runner if samples_blocks and not config.num_sampling_actors else None
+        self._sampler = cast("SingleAgentEnvRunner | None", local)
+        self._learned: list[dict[str, Any]] = []
+        self._learned_from_rows = False
+        self._published = learner_group.num_updates
+        self.forget_samples()
+
+    def forget_samples(self) -> None:
+        """Take no notice any more of what runners have sampled, or have been asked for."""
+        self._connector_states: list[tuple[Source, dict[str, Any]]] = []
+        self._has_requested = False
+        self._group.forget_requests()
+
+    # ---------------------------------------------------------------------------------------------------- sampling
+
+    def sample(self, state: TrainState, plan: SamplePlan) -> tuple[TrainState, Experience]:
+        """See `Place.sample`."""
+        started, timeout = time.perf_counter(), self._config.sample_timeout_s
+        if not self._samples_blocks:
+            blocks = sample_rounds(self._group, plan.at_least, timeout_seconds=timeout)
+        elif self._sampler is not None and not self._learner_group.is_remote:
+            share = self._share(plan)
+            blocks = [self._sampler.sample_block(takes_metrics=False, **share) for _ in range(plan.num_shares)]
+        else:
+            blocks = self._group.sample(
+                "sample_block",
+                [self._share(plan)] * plan.num_shares,
+                keep_remote=self._stays_remote(plan),
+                timeout_seconds=timeout,
+            )
+        return state, self._taken_in(blocks, started)
+
+    def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
+        """See `Place.request`; a runner in this process is asked when its steps are collected."""
+        self._has_requested = True
+        func, share = self._request_of(plan)
+        self._group.request(func, share)
+        return state
+
+    def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:
+        """See `Place.collect`."""
+        if not self._has_requested:
+            return state, Experience()
+        started = time.perf_counter()
+        func, share = self._request_of(plan)
+        blocks = self._group.collect(func, share, timeout_seconds=timeout_seconds)
+        return state, self._taken_in(blocks, started)
+
+    def _request_of(self, plan: SamplePlan) -> tuple[Any, dict[str, Any]]:
+        return ("sample_block", self._share(plan)) if self._samples_blocks else (sample_once, {})
+
+    def _share(self, plan: SamplePlan) -> dict[str, Any]:
+        """Arguments of `SingleAgentEnvRunner.sample_block`."""
+        return {
+            "num_steps": plan.num_steps,
+            "layout": plan.layouts[self.module_id],
+            "keeps_all_final_obs": plan.has_all_final_obs,
+        }
+
+    def _stays_remote(self, plan: SamplePlan) -> bool:
+        return plan.may_stay_remote and self._samples_blocks and self._learner_group.is_remote
+
+    def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
+        """The steps of blocks that were sampled since `started`; what else they say is noted."""
+        group = self._group
+        if self._samples_blocks:
+            states = [(block.part.source, block.report.connector_state) for block in blocks]
+            self._connector_states += [(source, state) for source, state in states if state is not None]
+        elif merges_env_runner_states(self._config):
+            # Runners that give episodes have not sent theirs along.
+            is_local = group.num_remote_env_runners() == 0
+            states = group.foreach_env_runner(connector_state, local_env_runner=is_local)
+            self._connector_states = [(Source(i), state) for i, state in enumerate(states) if state]
+        self._log.add(blocks)
+        self.timers.since(ENV_RUNNER_SAMPLING_TIMER, started)
+        return Experience(tuple(block.part for block in blocks))
+
+    def has_sampled(self, num_env_steps: int) -> bool:
+        """See `Place.has_sampled`."""
+        return self._log.num_env_steps >= num_env_steps
+
+    # ---------------------------------------------------------------------------------------------------- learning
+
+    def num_updates(self, state: TrainState) -> int:
+        """See `Place.num_updates`."""
+        return self._learner_group.num_updates
+
+    def update(self, state: TrainState, experience: Experience, plan: dict[str, Any]) -> tuple[TrainState, Any]:
+        """See `Place.update`."""
+        started = time.perf_counter()
+        timesteps = {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
+        if experience.has_episodes:
+            self._learned = self._learner_group.update(episodes=experience.episodes, timesteps=timesteps, **plan)
+        elif self._learner is not None:
+            self._learned = [self._learner.update_block(experience, timesteps=timesteps, **plan)]
+        else:
+            self._learned = self._learner_group.update_block(experience, timesteps=timesteps, **plan)
+        self._learned_from_rows = False
+        self._note_learning(started)
+        return state, self._learned
+
+    def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
+        """See `Place.update_rows`; metrics are asked for when they are reported."""
+        started = time.perf_counter()
+        learner = self._learner or self._learner_group
+        logged = learner.update_rows(rows, timesteps=self._log.num_env_steps)
+        self._learned_from_rows = True
+        self._note_learning(started)
+        return state, None, logged
+
+    def _note_learning(self, started: float) -> None:
+        self.learner_seconds += self.timers.since(LEARNER_UPDATE_TIMER, started) - started
+
+    def learner_results(self, num_updates: int) -> dict[str, Any]:
+        """``{module_id: {metric: number}}`` of the last update; see `Driver.learner_results`."""
+        if not self._learned_from_rows:
+            return mean_results(self._learned) if self._learned else {}
+        return mean_results(self._learner_group.row_results(num_updates)) if self._learner_group.num_updates else {}
+
+    # -------------------------------------------------------------------------------------------------- publishing
+
+    def publish(self, state: TrainState) -> TrainState:
+        """See `Place.publish`; where nothing is new, nothing is sent."""
+        if self._learner_group.num_updates != self._published or self._connector_states:
+            states, self._connector_states = newest_connector_states(self._connector_states), []
+            self._sync(states)
+        return state
+
+    def _sync(self, connector_states: list[dict[str, Any]]) -> None:
+        """Hand new weights and merged connector states to all runners, in one object."""
+        started = time.perf_counter()
+        merged = None
+        if connector_states and merges_env_runner_states(self._config):
+            runner = cast("SingleAgentEnvRunner | None", self._group.local_env_runner)
+            if runner is not None and not self._config.num_sampling_actors:
+                # Its statistics are all there are: nothing to add up.
+                runner.merge_connector_deltas()
+            else:
+                merged = self._group.merge_connector_states(connector_states)
+                if not self._config.broadcast_env_runner_states:
+                    if runner is not None:
+                        runner.set_state({core.COMPONENT_ENV_TO_MODULE_CONNECTOR: merged})
+                    merged = None
+        started = self.timers.since("synch_env_connectors", started)
+        self.sync_weights(merged)
+        self.timers.since("synch_weights", started)
+
+    def sync_weights(self, connector_state: dict[str, Any] | None = None) -> None:
+        """Hand the learners' weights to all runners, and a state of the env-to-module pipeline if there is one."""
+        self._published = self._learner_group.num_updates
+        num_env_steps = self._log.num_env_steps
+        if self._sampler is not None and self._learner is not None and self._learned_from_rows and not connector_state:
+            # Both are in this process, and updates are short: parameters stay where they are.
+            self._sampler.share_weights(self._learner, num_env_steps_sampled_lifetime=num_env_steps)
+            return
+        send_weights(self._group, self._learner_group, num_env_steps, connector_state)
+
+    # ------------------------------------------------------------------------------------------------------ others
+
+    def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
+        """See `Place.timed`."""
+        started = time.perf_counter()
+        result = function(*args)
+        self.timers.since(timer, started)
+        return result
+
+    def results(self) -> dict[str, Any]:
+        """The runners' metrics and the timers, as results have them."""
+        if self._sampler is not None:
+            self._log.metrics.aggregate([self._sampler.take_metrics()])
+        return {"env_runners": self._log.metrics.compile(), "timers": dict(self.timers)}
+
+
+def send_weights(
+    group: EnvRunnerGroup, learner_group: LearnerGroup, num_env_steps: int, connector_state: dict[str, Any] | None
+) -> None:
+    """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group."""
+    more: dict[str, Any] = {"num_env_steps_sampled_lifetime": num_env_steps}
+    if connector_state:
+        more[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = connector_state
+    group.sync_weights(from_worker_or_learner_group=learner_group, more_state=more)
+
+
+def connector_state(runner: Any) -> dict[str, Any]:
+    """The state of a runner's env-to-module pipeline, ``{connector name: its state}``."""
+    return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
+
+
+def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Metrics of several learners as one nested dict: steps trained add up, all other numbers are averaged."""
+    if len(results) == 1:
+        return results[0]
+    out: dict[str, Any] = {}
+    for key in dict.fromkeys(name for result in results for name in result):
+        values = [result[key] for result in results if key in result]
+        if isinstance(values[0], dict):
+            out[key] = mean_results(values)
+        elif adds_up(key):
+            out[key] = sum(values)
+        else:
+            out[key] = float(np.mean(values))
+    return out
