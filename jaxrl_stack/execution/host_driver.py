@@ -125,6 +125,7 @@ class HostDriver(LocalDriver):
             self.learner_group,
             self._log,
             samples_blocks=self._can_sample_blocks(),
+            shares_weights=self.step.replays,
         )
         self.kept = self.step.init_kept()
         self.place.sync_weights()

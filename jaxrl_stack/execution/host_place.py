@@ -95,6 +95,8 @@ class HostPlace(Place):
         learner_group: The learners.
         log: Takes note of what is sampled.
         samples_blocks: Whether runners give steps as they were recorded; else they give episodes.
+        shares_weights: Whether a runner of this process acts with the arrays of a learner of this process: no copies
+            after each of many short updates.
 
     Attributes:
         timers: Seconds of sampling, learning and sending.
@@ -110,6 +112,7 @@ class HostPlace(Place):
         log: SamplingLog,
         *,
         samples_blocks: bool,
+        shares_weights: bool,
     ):
         self.module_id = module_id
         self.timers = Timers()
@@ -122,6 +125,7 @@ class HostPlace(Place):
         self._samples_blocks = samples_blocks
         local = env_runner_group.local_env_runner if samples_blocks and not config.num_sampling_actors else None
         self._sampler = cast("SingleAgentEnvRunner | None", local)
+        self._shares_weights = shares_weights and local is not None and self._learner is not None
         self._learned: list[dict[str, Any]] = []
         self._learned_from_rows = False
         self._published = learner_group.num_updates
@@ -271,8 +275,8 @@ class HostPlace(Place):
         """Hand the learners' weights to all runners, and a state of the env-to-module pipeline if there is one."""
         self._published = self._learner_group.num_updates
         num_env_steps = self._log.num_env_steps
-        if self._sampler is not None and self._learner is not None and self._learned_from_rows and not connector_state:
-            # Both are in this process, and updates are short: parameters stay where they are.
+        if self._shares_weights and connector_state is None:
+            assert self._sampler is not None and self._learner is not None
             self._sampler.share_weights(self._learner, num_env_steps_sampled_lifetime=num_env_steps)
             return
         send_weights(self._group, self._learner_group, num_env_steps, connector_state)
