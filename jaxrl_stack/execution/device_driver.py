@@ -69,7 +69,6 @@ class DeviceDriver(LocalDriver):
         rollout: The static parts of sampling; None without an environment.
         program: What is compiled.
         shards: The environments that it steps.
-        kept: What the training step keeps, leaves ``[D, ...]``.
         timesteps: uint32[2], lifetime env steps; replicated.
     """
 
@@ -291,8 +290,7 @@ class DeviceDriver(LocalDriver):
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
         self._finite_check = FiniteCheck(self)
-        self.kept = None
-        self.kept = self.step.init_kept()
+        self.step.kept.start(self.step.init_kept)
         # Callbacks see the environments of this process.
         first_env = devices.device_numbers(self.learner.devices).start * (self._num_envs // self.learner.num_devices)
         call = self.callbacks.call_for_episode
@@ -404,7 +402,7 @@ class DeviceDriver(LocalDriver):
                 before = learner.state, self.shards.state
             # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
             # algorithm stays usable.
-            learner.state, self.shards.state, self.kept, self.timesteps, learned, window, block = self._call(
+            learner.state, self.shards.state, self.step.kept.value, self.timesteps, learned, window, block = self._call(
                 *self._donated_state(), settings, num_warm_up
             )
             if self._watches_episodes:
@@ -570,7 +568,7 @@ class DeviceDriver(LocalDriver):
     def stop(self) -> None:
         self.learner.shutdown()
         self._snapshots.forget()
-        self.shards.state = self.kept = None
+        self.shards.state = self.step.kept.value = None
 
 
 def _pure_pipelines(config: AlgorithmConfig, env: JaxEnv) -> tuple[dict[str, Any], Any, Any]:

@@ -59,7 +59,6 @@ class Driver(abc.ABC):
         env_runner_group: All EnvRunners.
         eval_env_runner: The EnvRunner of this process that evaluates; None if only actors do.
         eval_env_runner_group: All EnvRunners that evaluate.
-        kept: What the training step keeps from call to call.
         acting_module: The module that acts, as a template; None before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
         num_training_steps_per_call: How many a call of `training_step` makes.
@@ -84,7 +83,6 @@ class Driver(abc.ABC):
     env_runner_group: EnvRunnerGroup
     eval_env_runner: EnvRunner | None
     eval_env_runner_group: EnvRunnerGroup
-    kept: Any = None
     acting_module: RLModule | None = None
     is_on_device: ClassVar[bool] = False
     num_training_steps_per_call: int = 1
@@ -312,6 +310,11 @@ class LocalDriver(Driver):
     @abc.abstractmethod
     def _start(self) -> None:
         """Begin with fresh counters, and with what the training step keeps."""
+
+    @property
+    def kept(self) -> Any:
+        """What the training step keeps, which owns it; on the device leaves ``[D, ...]``."""
+        return self.step.kept.value
 
     @property
     def num_env_steps_trained(self) -> int:

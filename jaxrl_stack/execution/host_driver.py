@@ -127,7 +127,7 @@ class HostDriver(LocalDriver):
             samples_blocks=self._can_sample_blocks(),
             shares_weights=self.step.replays,
         )
-        self.kept = self.step.init_kept()
+        self.step.kept.start(self.step.init_kept)
         self.place.sync_weights()
 
     @property
@@ -196,10 +196,10 @@ class HostDriver(LocalDriver):
         )
 
     def training_step(self, iteration: int) -> None:
-        state = TrainState(kept=self.kept)
+        kept = self.step.kept
         for num_failures in itertools.count(1):
             try:
-                self.kept = self.step(state, self.place)[0].kept
+                kept.value = self.step(TrainState(kept=kept.value), self.place)[0].kept
                 break
             except LostExperienceError as error:
                 if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:

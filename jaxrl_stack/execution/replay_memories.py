@@ -262,6 +262,7 @@ class DeviceMemory(Checkpointable):
     metrics = None
 
     def __init__(self, driver: LocalDriver, config: OffPolicyConfig, num_updates: int, sequences: Sequences | None):
+        self._kept = driver.step.kept
         self._driver: DeviceDriver = driver  # pyright: ignore[reportAttributeAccessIssue]
         self._config = config
         devices, num_envs = self._driver.learner.devices, int(config.num_envs_per_env_runner)
@@ -322,21 +323,15 @@ class DeviceMemory(Checkpointable):
 
     def empty(self) -> None:
         """Start with nothing; there is room for one memory."""
-        self._driver.kept = None
-        self._driver.kept = self.init()
+        self._kept.start(self.init)
 
     def cut(self) -> None:
         """What the environments do next is not what followed what the memory holds."""
-        self.replace(lambda: self._cut(self._driver.kept)[0])
+        self.replace(lambda: self._cut(self._kept.value)[0])
 
     def replace(self, make: Callable[[], Any]) -> None:
         """Replace the memory, whose buffers the new one may take over; if that fails, it is empty."""
-        with deferred_interrupt():
-            try:
-                self._driver.kept = make()
-            except BaseException:
-                self.empty()
-                raise
+        self._kept.replace(make, self.init)
 
     # -------------------------------------------------------------------------------------------- the compiled part
 
@@ -375,7 +370,7 @@ class DeviceMemory(Checkpointable):
 
     def results(self, driver: Driver) -> dict[str, Any]:
         """What is reported of it."""
-        num_rows = int(all_shards(self._driver.kept.size).sum())
+        num_rows = int(all_shards(self._kept.value.size).sum())
         return {
             names.NUM_ENV_STEPS_STORED: num_rows * self.replay.num_envs,
             names.NUM_ENV_STEPS_ADDED_LIFETIME: driver.num_env_steps,
@@ -392,13 +387,13 @@ class DeviceMemory(Checkpointable):
             out_axes=(0,),
             donate_argnums=(),
         )
-        return {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(self._driver.kept)[0].items()}
+        return {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(self._kept.value)[0].items()}
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """What the memories hold, by name, leaves ``[D, ...]``."""
-        return named_leaves(all_shards(self._driver.kept))
+        return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_state` returned; nothing if it is empty.
@@ -421,11 +416,11 @@ class DeviceMemory(Checkpointable):
                 f"of its own. Use {saved} devices, or save with store_buffer_in_checkpoints=False and start with an "
                 f"empty buffer."
             )
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), driver.kept)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), self._kept.value)
         restored = from_named_leaves(shapes, state, "the replay buffer")
 
         def placed() -> Any:
-            driver.kept = None
+            self._kept.value = None
             return place_sharded(restored, driver.learner.devices)
 
         self.replace(placed)

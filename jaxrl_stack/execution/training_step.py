@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from flax import struct
 
+from jaxrl_stack.utils.interrupts import deferred_interrupt
+
 if TYPE_CHECKING:
     import gymnasium as gym
     import jax
@@ -37,6 +39,31 @@ class TrainState:
     runner: Any = None
     kept: Any = None
     timesteps: Any = None
+
+
+class Kept:
+    """What a training step keeps from call to call: the one reference to it, so that who replaces it frees the old.
+
+    Attributes:
+        value: A pytree; None before the start, and if there is nothing.
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def start(self, make: Callable[[], Any]) -> None:
+        """Begin with what `make` returns; there is room for one alone."""
+        self.value = None
+        self.value = make()
+
+    def replace(self, make: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
+        """Go on with what `make` returns, which may take the old buffers over; if it raises, begin with `otherwise`."""
+        with deferred_interrupt():
+            try:
+                self.value = make()
+            except BaseException:
+                self.start(otherwise)
+                raise
 
 
 class Draws(NamedTuple):
@@ -169,6 +196,7 @@ class TrainingStep(abc.ABC):
         num_updates: Updates of one call.
         learning_starts: Lifetime env steps before the first update; None of a shape that always learns.
         draws: Its random streams by name.
+        kept: What it keeps, as it is now.
         kept_memory: What it keeps takes when it is full; None if that is nothing.
     """
 
@@ -184,6 +212,7 @@ class TrainingStep(abc.ABC):
     def __init__(self, config: AlgorithmConfig, *, one_per_call: bool = False):
         self.config: Any = config
         self.one_per_call = one_per_call
+        self.kept = Kept()
 
     # ----------------------------------------------------------------------------------------------------------- sizes
 
