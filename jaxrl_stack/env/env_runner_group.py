@@ -333,43 +333,64 @@ class EnvRunnerGroup(RunnerActors):
                 kwargs=[{**call, "keep_remote": keep_remote} for call in calls],
                 remote_actor_ids=[turn[k % len(turn)] for k in range(len(calls))],
                 timeout_seconds=timeout_seconds,
-                num_returns=2,
+                num_returns=_num_returns(keep_remote),
             )
-            for _, ((number, sample), modules) in self._answers(results, are_samples=True):
-                done[number] = sample.with_columns(modules) if keep_remote else sample
+            done |= dict(_whole(*answer) for _, answer in self._answers(results, are_samples=True))
             self._check_not_stalled(has_answers=len(results) > 0)
         return [done[j] for j in sorted(done)]
 
-    def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any]) -> int:
+    def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
         """Ask every idle actor for a share, without waiting for it; `collect` returns those that came in.
 
         Args:
             func: See `sample`.
             share: Its arguments.
+            keep_remote: See `sample`.
 
         Returns:
             How many were asked. An actor with ``max_requests_in_flight_per_env_runner`` unfinished calls is not; the
             local runner is asked when shares are collected.
         """
-        call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": False}
-        ids = [i for i in self.sampling_ids() if i]
-        return self._manager.foreach_actor_async(_sampled_in_actor, _REQUESTED, kwargs=call, remote_actor_ids=ids)
+        call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
+        return self._manager.foreach_actor_async(
+            _sampled_in_actor,
+            _REQUESTED,
+            kwargs=call,
+            remote_actor_ids=[i for i in self.sampling_ids() if i],
+            num_returns=_num_returns(keep_remote),
+        )
 
-    def collect(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, timeout_seconds: float) -> list[Any]:
-        """What has come in of `request`.
+    def collect(
+        self,
+        func: Callable[..., Any] | str,
+        share: Mapping[str, Any],
+        *,
+        keep_remote: bool = False,
+        timeout_seconds: float | None,
+    ) -> list[Any]:
+        """What has come in of `request`, as soon as one actor has answered.
+
+        Without actors the local runner samples now: `func`, `share` and `keep_remote` are for it, as given to
+        `request`.
 
         Args:
             func: See `sample`.
-            share: Its arguments, for the local runner, which samples now if there are no actors.
-            timeout_seconds: Longest wait for the first result.
+            share: Its arguments.
+            keep_remote: See `sample`.
+            timeout_seconds: Longest wait for the first result; 0 takes what is there, None has no end.
+
+        Returns:
+            All results that are there then, in the order in which they were requested; at once and empty if nothing
+            was requested. An actor that has failed or is lost has answered, too, but gives no result.
 
         Raises:
             Exception: What environments raise, unless that is tolerated; see the class.
         """
         if self.sampling_ids()[0] == 0:
-            return [_call(self._local, func, share)]
-        results = self._manager.fetch_ready_async_reqs(tags=_REQUESTED, timeout_seconds=timeout_seconds)
-        return [sample for _, ((_, sample), _) in self._answers(results, are_samples=True)]
+            sample = _call(self._local, func, share)
+            return [_in_object_store(sample) if keep_remote else sample]
+        results = self._manager.fetch_first_async_reqs(_REQUESTED, timeout_seconds=timeout_seconds)
+        return [_whole(*answer)[1] for _, answer in self._answers(results, are_samples=True)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
         """Say, or after several rounds in a row raise, that no runner answers in time. A failure is an answer, too."""
@@ -582,8 +603,13 @@ def _sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], s
     return number, _call(runner, what, share)
 
 
+def _num_returns(keep_remote: bool) -> int:
+    """Results of `_sampled_in_actor`: what an actor puts into the object store by itself dies with it."""
+    return 2 if keep_remote else 1
+
+
 def _sampled_in_actor(runner: Any, *, keep_remote: bool, **call: Any) -> tuple[tuple[int, Any], Any]:
-    """With the columns as a result of their own: what an actor puts into the object store by itself dies with it."""
+    """``((number, sample), None)``; with `keep_remote`, the sample's columns are in place of None."""
     if not runner.is_restored:
         if was_actor_restarted():
             raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
@@ -597,6 +623,12 @@ def _sampled_in_actor(runner: Any, *, keep_remote: bool, **call: Any) -> tuple[t
     if not keep_remote:
         return (number, sample), None
     return (number, sample.with_columns({})), sample.part.modules
+
+
+def _whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
+    """``(number, sample)`` of what `_sampled_in_actor` returned, with a reference of the columns if they stay there."""
+    number, sample = numbered
+    return number, sample if modules is None else sample.with_columns(modules)
 
 
 def _in_object_store(block: SampleBlock) -> SampleBlock:

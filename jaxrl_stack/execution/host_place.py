@@ -160,7 +160,7 @@ class HostPlace(Place):
         """See `Place.request`; a runner in this process is asked when its steps are collected."""
         self._has_requested = True
         func, share = self._request_of(plan)
-        self._group.request(func, share)
+        self._group.request(func, share, keep_remote=self._stays_remote(plan))
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> tuple[TrainState, Experience]:

@@ -338,6 +338,7 @@ class FaultTolerantActorManager:
         kwargs: Kwargs = None,
         healthy_only: bool = True,
         remote_actor_ids: Sequence[int] | None = None,
+        num_returns: int = 1,
     ) -> int:
         """Call all actors without waiting; `fetch_ready_async_reqs` returns what came in.
 
@@ -347,12 +348,15 @@ class FaultTolerantActorManager:
             kwargs: See `foreach_actor`.
             healthy_only: Leave unhealthy actors out.
             remote_actor_ids: Ids of the actors to call, an id as often as it stands there; None calls all.
+            num_returns: See `foreach_actor`.
 
         Returns:
             Number of calls that were sent; an actor with a full queue for this tag gets none.
         """
         self._check_not_awaited()
-        calls = self._send(func, kwargs, healthy_only, remote_actor_ids, tag=tag, keeps_limit=True)
+        calls = self._send(
+            func, kwargs, healthy_only, remote_actor_ids, tag=tag, keeps_limit=True, num_returns=num_returns
+        )
         self._requests |= calls
         return len(calls)
 
@@ -372,12 +376,28 @@ class FaultTolerantActorManager:
             return_obj_refs: See `foreach_actor`.
             mark_healthy: See `foreach_actor`.
         """
+        return self._fetch(
+            tags, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
+        )
+
+    def fetch_first_async_reqs(self, tag: str, *, timeout_seconds: float | None) -> RemoteCallResults:
+        """The outcomes of asynchronous calls of a tag that are there once one of them is; a failure is one, too.
+
+        Args:
+            tag: Their tag.
+            timeout_seconds: Longest wait for the first of them; 0 takes what is there, None has no end.
+
+        Returns:
+            The outcomes, at once and empty if no such call is under way.
+        """
+        return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False)
+
+    def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
+        """The outcomes of asynchronous calls, which are then forgotten; `how` to `_wait`."""
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
         requests = {ref: r for ref, r in self._requests.items() if not wanted or r.tag in wanted}
-        fetched, results = self._wait(
-            requests, timeout_seconds=timeout_seconds, return_obj_refs=return_obj_refs, mark_healthy=mark_healthy
-        )
+        fetched, results = self._wait(requests, **how)
         for ref in fetched:
             self._requests.pop(ref, None)  # An actor that was lost has no requests any more.
         return results
@@ -533,7 +553,13 @@ class FaultTolerantActorManager:
         return calls
 
     def _wait(
-        self, requests: dict[Any, _Request], *, timeout_seconds: float | None, return_obj_refs: bool, mark_healthy: bool
+        self,
+        requests: dict[Any, _Request],
+        *,
+        timeout_seconds: float | None,
+        return_obj_refs: bool = False,
+        mark_healthy: bool = False,
+        waits_for_all: bool = True,
     ) -> tuple[list[Any], RemoteCallResults]:
         """References to what came in, and the outcomes, in the order of the requests."""
         results = RemoteCallResults()
@@ -542,6 +568,9 @@ class FaultTolerantActorManager:
         import ray
 
         refs = list(requests)
+        if not waits_for_all:
+            ray.wait(refs, num_returns=1, timeout=timeout_seconds, fetch_local=not return_obj_refs)
+            timeout_seconds = 0.0  # Whatever else is there by now.
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=timeout_seconds, fetch_local=not return_obj_refs)
         is_ready = set(ready)
         fetched = [ref for ref in refs if ref in is_ready]

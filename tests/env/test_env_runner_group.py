@@ -193,6 +193,45 @@ def test_runners_that_never_answer_in_time_are_an_error_that_names_the_setting(g
     group.foreach_env_runner("ping")  # Waits until the late ones are through.
 
 
+def shares_per_second(group, number):
+    """Shares of the first runner, with every runner asked again as soon as it has answered, and how many others."""
+    own = others = 0
+    started = time.monotonic()
+    while own < number:
+        group.request("sample_block", {"num_steps": 1})
+        came = [block[0] for block in group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0)]
+        own += came.count(1)
+        others += len(came) - came.count(1)
+    return own / (time.monotonic() - started), others
+
+
+def test_a_slow_runner_holds_no_other_one_up(group, monkeypatch):
+    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.05), remote_worker_ids=[1])
+    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 1.0), remote_worker_ids=[2])
+    alone, beside, num_slow = [], [], 0
+    for _ in range(3):  # In turns, and the best of each: whatever else the machine does takes both.
+        with monkeypatch.context() as only:
+            only.setattr(group, "sampling_ids", lambda: [1])
+            alone.append(shares_per_second(group, 20)[0])
+        rate, others = shares_per_second(group, 20)
+        beside.append(rate)
+        num_slow += others
+    group.forget_requests()
+    assert max(beside) >= 0.9 * max(alone)
+    assert num_slow >= 2
+
+
+def test_collecting_waits_for_nothing_that_was_not_requested_and_no_longer_than_it_is_told(group):
+    started = time.monotonic()
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=30.0) == []
+    group.foreach_env_runner(lambda runner: setattr(runner, "slow", 1.5))
+    assert group.request("sample_block", {"num_steps": 1}) == 2
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.0) == []
+    assert time.monotonic() - started < 1.4
+    group.foreach_env_runner("ping", local_env_runner=False)  # After the shares in the actors' queues.
+    assert group.collect("sample_block", {"num_steps": 1}, timeout_seconds=0.0) == [(1, 1, 1), (2, 1, 1)]
+
+
 # ---------------------------------------------------------------------------------------------------------- weights
 
 
@@ -415,6 +454,27 @@ def test_blocks_can_stay_in_the_object_store(real_group, ray_session):
     (block,) = sample_blocks(real_group, 1, num_steps=2, keep_remote=True)
     assert block.num_env_steps == 4 and isinstance(block.part.modules, ray_session.ObjectRef)
     assert ray_session.get(block.part.modules)[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
+
+
+def test_what_is_collected_can_stay_in_the_object_store_and_says_which_weights_have_acted(real_group, ray_session):
+    share = {"num_steps": 2}
+    for keep_remote in (True, False):
+        assert real_group.request("sample_block", share, keep_remote=keep_remote) == 2
+        blocks = []
+        while len(blocks) < 2:
+            blocks += real_group.collect("sample_block", share, timeout_seconds=30.0)
+        versions = real_group.foreach_env_runner(
+            "get_state", kwargs={"components": "weights_seq_no"}, local_env_runner=False
+        )
+        assert [{"weights_seq_no": block.weights_seq_no} for block in blocks] == versions
+        assert [block.experience.is_remote for block in blocks] == [keep_remote] * 2
+        for block in blocks:
+            modules = block.experience.fetched().modules
+            assert block.num_env_steps == 4 and modules[DEFAULT_MODULE_ID]["rewards"].shape == (2, 2)
+    # A runner in this process samples when its share is collected.
+    alone = EnvRunnerGroup(FakeRunner(config=real_group.config), num_env_runners=0)
+    (block,) = alone.collect(lambda runner: blocks[0], {}, keep_remote=True, timeout_seconds=0.0)
+    assert block.experience.is_remote and block.experience.fetched().modules.keys() == {DEFAULT_MODULE_ID}
 
 
 def test_evaluation_shares_are_sampled_by_the_runners_they_name(real_group):

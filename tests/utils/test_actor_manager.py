@@ -123,6 +123,31 @@ def test_asynchronous_calls_are_fetched_by_tag_and_their_number_is_limited(manag
     assert got == [(1, "pong"), (2, "pong")] * 2
 
 
+def test_the_first_outcome_ends_the_wait_and_whatever_else_is_there_comes_with_it(manager):
+    started = time.monotonic()
+    assert len(manager.fetch_first_async_reqs("first", timeout_seconds=30.0)) == 0
+    manager.foreach_actor_async("sleep", "first", kwargs={"seconds": 2.0}, remote_actor_ids=[2])
+    assert len(manager.fetch_first_async_reqs("first", timeout_seconds=0.1)) == 0
+    # A failure is an outcome. What has another tag is left where it is.
+    manager.foreach_actor_async("ping", "other", remote_actor_ids=[1])
+    manager.foreach_actor_async("fail", "first", remote_actor_ids=[1])
+    (failed,) = manager.fetch_first_async_reqs("first", timeout_seconds=30.0)
+    assert failed.actor_id == 1 and isinstance(failed.error, KeyError)
+    assert time.monotonic() - started < 1.9
+    manager.foreach_actor_async("ping", "first", remote_actor_ids=[1, 1])
+    manager.foreach_actor("ping")  # After all of these in the actors' queues.
+    results = manager.fetch_first_async_reqs("first", timeout_seconds=None)
+    assert [(call.actor_id, call.get()) for call in results] == [(2, 2.0), (1, "pong"), (1, "pong")]
+    assert manager.num_outstanding_async_reqs() == 1
+
+
+def test_more_than_one_result_of_an_asynchronous_call_stays_in_the_object_store(manager):
+    manager.foreach_actor_async(lambda actor: ("small", [1, 2]), "two", remote_actor_ids=[1], num_returns=2)
+    (call,) = manager.fetch_first_async_reqs("two", timeout_seconds=30.0)
+    small, ref = call.get()
+    assert small == "small" and ray.get(ref) == [1, 2]
+
+
 def test_actors_come_and_go(manager, actors):
     assert manager.add_actors([actors[2]]) == [3]
     assert values(manager.foreach_actor("add", kwargs={"n": 0})) == [0, 10, 20]
