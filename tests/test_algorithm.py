@@ -18,6 +18,7 @@ import pytest
 
 from envs.counter import CounterEnv
 from envs.fixed_length import FixedLengthEnv
+from envs.gymnasium_versions import GymnasiumCounterEnv
 from envs.nested import NestedActionEnv
 from envs.settings import ConfiguredEnv
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
@@ -29,6 +30,7 @@ from jaxrl_stack.connectors.learner import NormalizeRewards
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.update import Update
+from jaxrl_stack.core.rl_module import MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
 
@@ -424,6 +426,49 @@ def test_single_actions_for_discrete_spaces(algo):
         algo.compute_single_action(np.zeros(2, np.float32))
     with pytest.raises(KeyError, match="No module 'other'"):
         algo.compute_single_action(observation, policy_id="other")
+
+
+class NotesTheModule(ConnectorV2):
+    """Runs on the host and remembers which module it was for."""
+
+    seen: list = []
+
+    def __call__(self, *, rl_module, batch, episodes, **kwargs):
+        self.seen.append(rl_module.is_stateful())
+        return batch
+
+
+@pytest.mark.parametrize("place", ["device", "host", "host connectors"])
+def test_a_single_action_is_that_of_the_module_that_is_asked_for(place):
+    modules = {
+        DEFAULT_MODULE_ID: RLModuleSpec(model_config={"fcnet_hiddens": [8]}),
+        "other": RLModuleSpec(model_config={"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 4}),
+        "observer": RLModuleSpec(model_config={"fcnet_hiddens": [8]}, learner_only=True),
+    }
+    config = tiny(CounterEnv if place == "device" else GymnasiumCounterEnv)
+    config.environment(env_config={"terminate_at": 5}).env_runners(num_env_runners=0)
+    config.rl_module(model_config={}, rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules))
+    if place == "host connectors":
+        config.env_runners(env_to_module_connector=lambda env, spaces: NotesTheModule())
+    algo = config.build_algo()
+    observation = np.array([2.0], np.float32)
+    _, state, outputs = algo.compute_single_action(observation, explore=False, policy_id="other", full_fetch=True)
+    _, after, more = algo.compute_single_action(observation, state, explore=True, policy_id="other")
+    _, own, _ = algo.compute_single_action(observation, explore=False, full_fetch=True)
+    assert own == {} and NotesTheModule.seen[-3:] == ([True, True, False] if place == "host connectors" else [])
+    module = algo.get_module("other")
+    zeros = jax.tree.map(np.zeros_like, module.get_initial_state())
+    for before, expected_state, acted in ((zeros, state, outputs), (state, after, more)):
+        start = jax.tree.map(lambda x: x[None], before)
+        expected = module.forward_inference({"obs": observation[None, None], "state_in": start})
+        logits = expected["action_dist_inputs"][0, 0]
+        np.testing.assert_allclose(acted["action_dist_inputs"], logits, rtol=1e-5, atol=1e-6)
+        for given, wanted in zip(*map(jax.tree.leaves, (expected_state, expected["state_out"])), strict=True):
+            np.testing.assert_allclose(given, wanted[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"'observer' is learner_only.*\['default_policy', 'other'\]"):
+        algo.compute_single_action(observation, policy_id="observer")
+    NotesTheModule.seen.clear()
+    algo.stop()
 
 
 @pytest.mark.parametrize("normalize", [True, False])

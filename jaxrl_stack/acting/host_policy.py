@@ -115,11 +115,11 @@ class HostPolicy:
         self.sharding = replicated_sharding([device])
         self._settings = self.place(settings)
         self.records_obs = len(step.env_to_module) > 0
-        self._module: Any = None
+        self._bound: Any = None
         self._params: dict[str, Any] = {}
         self._rest: dict[str, Any] = {ref: step.pure.rest[ref] for ref in step.pure.stream_refs}
         self._layouts: dict[Mode, Layout] = {}
-        self._once = jax.jit(self._act_once, static_argnames="explore")
+        self._once = jax.jit(self._act_once, static_argnames=("module_id", "explore"))
         self._final = jax.jit(self._observe_final)
         self._acting: dict[tuple[Mode, bool, int], _Acting] = {}
         self.set_weights(step.pure.params, step.pure.rest)
@@ -174,7 +174,7 @@ class HostPolicy:
             params: All `refs`, with `sharding`; arrays that are neither changed nor donated while they are acted with.
             rest: The same for the modules' other state.
         """
-        self._module = None
+        self._bound = None
         self._params = dict(params)
         self._rest = {**self._rest, **rest}
         self._fixed_changed()
@@ -199,9 +199,18 @@ class HostPolicy:
     @property
     def module(self) -> Any:
         """The acting module; one object until other weights come."""
-        if self._module is None:
-            self._module = self._step.pure.bind(self._params, self._rest)[self._step.module_id]
-        return self._module
+        return self.module_of(self._step.module_id)
+
+    def module_of(self, module_id: str) -> Any:
+        """One of the modules that can act, with the current weights; one object until others come.
+
+        Raises:
+            ValueError: If that module is for learners only.
+        """
+        step = self._step.of_module(module_id)
+        if self._bound is None:
+            self._bound = self._step.pure.bind(self._params, self._rest)
+        return self._bound[step.module_id]
 
     # ---------------------------------------------------------------------------------------------------- acting
 
@@ -278,7 +287,14 @@ class HostPolicy:
         return _Acting(jax.jit(program), fixed, tuple(i - num_fixed for i in rest))
 
     def act_once(
-        self, env_to_module: Any, batch: dict[str, Any], key: jax.Array, timesteps: np.ndarray, *, explore: bool
+        self,
+        env_to_module: Any,
+        batch: dict[str, Any],
+        key: jax.Array,
+        timesteps: np.ndarray,
+        *,
+        module_id: str,
+        explore: bool,
     ) -> dict[str, Any]:
         """Actions for observations that are each the first of an episode, outside of any sampling.
 
@@ -287,12 +303,17 @@ class HostPolicy:
             batch: ``{"obs": observations [n, ...]}`` and what host connectors added.
             key: PRNG key.
             timesteps: uint32[2], lifetime env steps.
+            module_id: The module that acts.
             explore: Sample actions or take the greedy ones.
 
         Returns:
             The columns after the module-to-env pipeline, NumPy ``[n, ...]``.
+
+        Raises:
+            ValueError: If the module is for learners only.
         """
-        return jax.device_get(self._once(self._fixed[:3], env_to_module, batch, key, timesteps, explore=explore))
+        once = functools.partial(self._once, module_id=module_id, explore=explore)
+        return jax.device_get(once(self._fixed[:3], env_to_module, batch, key, timesteps))
 
     def initial_recurrent(self, num_envs: int) -> Any:
         """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
@@ -357,8 +378,9 @@ class HostPolicy:
         )
         return matrix, loose, (state.env_to_module, state.module_to_env, state.recurrent), layout
 
-    def _act_once(self, weights, env_to_module, batch, key, timesteps, *, explore: bool):
-        return self._step.act_once(batch, key, env_to_module, self._context(weights, timesteps, explore=explore))
+    def _act_once(self, weights, env_to_module, batch, key, timesteps, *, module_id: str, explore: bool):
+        context = self._context(weights, timesteps, explore=explore)
+        return self._step.of_module(module_id).act_once(batch, key, env_to_module, context)
 
     def _observe_final(self, fixed, env_to_module, counts, observations, prev_actions, prev_rewards):
         *weights, key = fixed

@@ -75,6 +75,18 @@ class PolicyStep:
     module_to_env: ModuleToEnvPipeline
     draws_actions: bool = False
 
+    def of_module(self, module_id: str) -> Self:
+        """The same step, in which another module acts.
+
+        Raises:
+            ValueError: If that module does not act, as it is for learners only.
+        """
+        modules = self.pure.template
+        if module_id not in modules or modules[module_id].learner_only:
+            acting = [mid for mid, module in modules.items() if not module.learner_only]
+            raise ValueError(f"Module {module_id!r} is learner_only and does not act; those that do are {acting}.")
+        return self if module_id == self.module_id else dataclasses.replace(self, module_id=module_id)
+
     def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> PolicyState:
         """Before the first observations.
 

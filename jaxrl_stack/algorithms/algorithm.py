@@ -781,7 +781,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             observation: One observation, without batch axis, as the environment gives it.
             state: Recurrent state of the module: what the last call of the same episode returned; None at its start.
             explore: Sample the action or take the greedy one; None for ``config.explore``.
-            policy_id: Must be a module of this algorithm.
+            policy_id: The module that acts.
             full_fetch: Also return the recurrent state and the module's outputs.
             **unknown: None. Other packages' ``deterministic`` is answered with `explore`.
 
@@ -790,7 +790,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             outputs)``.
 
         Raises:
-            ValueError: If the observation does not fit the observation space, or the state the module.
+            ValueError: If the observation does not fit the observation space, or the state the module; or if the module
+                is for learners only.
+            KeyError: If there is no such module.
             TypeError: For an unknown argument.
         """
         if unknown:
@@ -801,7 +803,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         explore = bool(self.config.explore) if explore is None else bool(explore)
         self._action_count += 1
         key = jax.random.fold_in(stream_key(self.config.root_seed, Stream.SINGLE_ACTION), self._action_count)
-        outputs = self.driver.act(observation, explore=explore, key=key, recurrent=recurrent)
+        outputs = self.driver.act(observation, module_id=policy_id, explore=explore, key=key, recurrent=recurrent)
         action = outputs.pop(Columns.ACTIONS_FOR_ENV)
         after = outputs.pop(Columns.STATE_OUT, {})
         return (action, after, outputs) if full_fetch or recurrent is not None else action

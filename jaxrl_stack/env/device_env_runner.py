@@ -217,11 +217,14 @@ class DeviceEnvRunner(EnvRunner):
 
     # -------------------------------------------------------------------------------------------------- sampling
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array, recurrent: Any = None) -> dict[str, Any]:
-        """Both pipelines and the module on one observation, seen as the first of an episode.
+    def act(
+        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
+    ) -> dict[str, Any]:
+        """Both pipelines and a module on one observation, seen as the first of an episode.
 
         Args:
             observation: One observation of the environment, without batch axis.
+            module_id: The module that acts.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
             recurrent: State of the module, without batch axis; None for that of the start of an episode.
@@ -230,17 +233,17 @@ class DeviceEnvRunner(EnvRunner):
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
 
         Raises:
-            ValueError: If the observation does not fit the observation space.
+            ValueError: If the observation does not fit the observation space, or the module is for learners only.
         """
         observation = checked_observations(self.rollout.env.observation_space, observation, 0)
-
+        acting = self.rollout.of_module(module_id)
         given = {Columns.OBS: observation} | ({} if recurrent is None else {Columns.STATE_IN: recurrent})
 
         def act(given, key, connector_state, *weights):
             columns = jax.tree.map(lambda x: x[None], given)
-            return self.rollout.act_once(columns, key, connector_state, self._context(*weights, explore=explore))
+            return acting.act_once(columns, key, connector_state, self._context(*weights, explore=explore))
 
-        program = self._program(("act", explore), act)
+        program = self._program(("act", module_id, explore), act)
         columns = program(given, key, self.connector_state(), *self._weights())
         return jax.tree.map(lambda x: np.asarray(x)[0], columns)
 

@@ -34,14 +34,17 @@ class HostConnectors:
     batch: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
     makes_obs: bool = dataclasses.field(default=False, init=False)
 
-    def run(self, episodes: list[SingleAgentEpisode], mode: Mode) -> dict[str, Any]:
-        """What the connectors make of the episodes' last observations, ``{column: [n, ...]}``."""
+    def run(self, episodes: list[SingleAgentEpisode], mode: Mode, module: Any = None) -> dict[str, Any]:
+        """What the connectors make of the episodes' last observations, ``{column: [n, ...]}``.
+
+        They are handed `module`; None for that of all episodes.
+        """
         made: set[str] = set()
         batch = run_host_connectors(
             self.pipeline,
             episodes=episodes,
             made=made,
-            rl_module=self.module(),
+            rl_module=self.module() if module is None else module,
             explore=mode == "explore",
             metrics=self.metrics,
         )

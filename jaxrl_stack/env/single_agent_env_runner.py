@@ -440,11 +440,14 @@ class SingleAgentEnvRunner(EnvRunner):
         )
         return SampleBlock(part, report)
 
-    def act(self, observation: Any, *, explore: bool, key: jax.Array, recurrent: Any = None) -> dict[str, Any]:
-        """Both pipelines and the module on one observation, seen as the first of an episode.
+    def act(
+        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
+    ) -> dict[str, Any]:
+        """Both pipelines and a module on one observation, seen as the first of an episode.
 
         Args:
             observation: One observation of the environment, without batch axis.
+            module_id: The module that acts.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
             recurrent: State of the module, without batch axis; None for that of the start of an episode.
@@ -453,18 +456,21 @@ class SingleAgentEnvRunner(EnvRunner):
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
 
         Raises:
-            ValueError: If the observation does not fit the observation space.
+            ValueError: If the observation does not fit the observation space, or the module is for learners only.
         """
         observation = checked_observations(self._single_spaces()[0], observation, 0)
         batch = {Columns.OBS: jax.tree.map(lambda x: x[None], observation)}
         if self._host_connectors is not None:
             episode = SingleAgentEpisode()
             episode.add_env_reset(observation)
-            batch = self._host_connectors.run([episode], "explore" if explore else "greedy")
+            mode = "explore" if explore else "greedy"
+            batch = self._host_connectors.run([episode], mode, self._policy.module_of(module_id))
         if recurrent is not None:
             batch = {**batch, Columns.STATE_IN: jax.tree.map(lambda x: x[None], recurrent)}
         timesteps = counters.from_int(self._counts.timesteps)
-        outputs = self._policy.act_once(self._connectors.value[0], batch, key, timesteps, explore=explore)
+        outputs = self._policy.act_once(
+            self._connectors.value[0], batch, key, timesteps, module_id=module_id, explore=explore
+        )
         return jax.tree.map(lambda x: x[0], outputs)
 
     def _mode(self, explore: bool | None, random_actions: bool) -> Mode:

@@ -227,8 +227,10 @@ class Driver(abc.ABC):
         """The modules with the current weights, by id."""
 
     @abc.abstractmethod
-    def act(self, observation: Any, *, explore: bool, key: jax.Array, recurrent: Any = None) -> dict[str, Any]:
-        """Both pipelines and the module on one observation; columns as NumPy arrays without batch axis.
+    def act(
+        self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
+    ) -> dict[str, Any]:
+        """Both pipelines and a module on one observation; columns as NumPy arrays without batch axis.
 
         `recurrent` is the module's state; None for that of the start of an episode.
         """
