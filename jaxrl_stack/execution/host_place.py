@@ -169,7 +169,8 @@ class HostPlace(Place):
             return state, Experience()
         started = time.perf_counter()
         func, share = self._request_of(plan)
-        blocks = self._group.collect(func, share, timeout_seconds=timeout_seconds)
+        keep_remote = self._stays_remote(plan)
+        blocks = self._group.collect(func, share, keep_remote=keep_remote, timeout_seconds=timeout_seconds)
         return state, self._taken_in(blocks, started)
 
     def _request_of(self, plan: SamplePlan) -> tuple[Any, dict[str, Any]]:
