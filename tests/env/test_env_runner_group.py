@@ -466,7 +466,7 @@ def test_what_is_collected_can_stay_in_the_object_store_and_says_which_weights_h
         versions = real_group.foreach_env_runner(
             "get_state", kwargs={"components": "weights_seq_no"}, local_env_runner=False
         )
-        assert [{"weights_seq_no": block.weights_seq_no} for block in blocks] == versions
+        assert [{"weights_seq_no": block.part.versions.lowest} for block in blocks] == versions
         assert [block.experience.is_remote for block in blocks] == [keep_remote] * 2
         for block in blocks:
             modules = block.experience.fetched().modules
