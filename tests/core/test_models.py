@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pathlib
 import re
 
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import jaxrl_stack
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
+from jaxrl_stack.core.models import configs
 from jaxrl_stack.core.models.activations import get_activation
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder
 from jaxrl_stack.core.models.catalog import Catalog
@@ -52,6 +55,22 @@ def test_model_config_has_rllibs_fields_and_defaults_and_a_compute_dtype():
     first, second = DefaultModelConfig(), DefaultModelConfig()
     first.fcnet_hiddens.append(1)
     assert second.fcnet_hiddens == [256, 256]
+
+
+def test_the_place_that_reads_a_setting_is_found_by_its_name():
+    folder = pathlib.Path(inspect.getfile(jaxrl_stack)).parent
+    reads = "".join(
+        path.read_text()
+        for path in sorted(folder.rglob("*.py"))
+        if path.name not in ("default_model_config.py", "model_settings.py")
+    )
+    settings = {field.name for field in dataclasses.fields(DefaultModelConfig)}
+    assert {name for name in settings if not re.search(rf"""["']{name}["']""", reads)} == set()
+    source = inspect.getsource(configs)
+    for config in vars(configs).values():
+        if isinstance(config, type) and issubclass(config, configs.ModelConfig):
+            for field in dataclasses.fields(config):
+                assert f"self.{field.name}" in source or f'"{field.name}")' in source, (config, field.name)
 
 
 def test_unknown_model_settings_raise_with_a_suggestion():

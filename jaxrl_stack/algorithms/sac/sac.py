@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _OLD_MODEL = "rl_module(model_config=...) describes the networks."
 _OLD_LEARNING_RATES = "Set training(actor_lr=..., critic_lr=..., alpha_lr=...)."
-_OLD_OPTIMIZATION = {f"{part}_learning_rate": 3e-4 for part in ("actor", "critic", "entropy")}
+_OLD_OPTIMIZATION = {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "entropy_learning_rate": 3e-4}
 _OLD_MODEL_CONFIG: dict[str, Any] = {
     "fcnet_hiddens": [256, 256],
     "fcnet_activation": "relu",

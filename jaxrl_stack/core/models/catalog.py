@@ -190,28 +190,101 @@ def _image_encoder_config(space: Any, settings: Mapping[str, Any]) -> CNNEncoder
         input_dims=space.shape,
         cnn_filter_specifiers=default_filters(space.shape) if filters is None else filters,
         cnn_activation=settings["conv_activation"],
-        **initializers(settings, "conv", "cnn", kernel="kernel"),
+        **initializers(settings, "conv", "cnn"),
         # Planes of bits and the like keep their numbers.
         scale_uint8=space.dtype == np.uint8 and bool(np.max(space.high) == 255),
         compute_dtype=settings["compute_dtype"],
     )
 
 
+_HIDDEN_LAYERS = {
+    "fcnet": ("fcnet_hiddens", "fcnet_activation", "fcnet_use_layernorm"),
+    "head_fcnet": ("head_fcnet_hiddens", "head_fcnet_activation", "head_fcnet_use_layernorm"),
+}
+"""Part of the networks -> settings of its layers: widths, activation, layer normalisation."""
+
+_INITIALIZERS = {
+    "fcnet": (
+        "fcnet_kernel_initializer",
+        "fcnet_kernel_initializer_kwargs",
+        "fcnet_bias_initializer",
+        "fcnet_bias_initializer_kwargs",
+    ),
+    "head_fcnet": (
+        "head_fcnet_kernel_initializer",
+        "head_fcnet_kernel_initializer_kwargs",
+        "head_fcnet_bias_initializer",
+        "head_fcnet_bias_initializer_kwargs",
+    ),
+    "fusionnet": (
+        "fusionnet_kernel_initializer",
+        "fusionnet_kernel_initializer_kwargs",
+        "fusionnet_bias_initializer",
+        "fusionnet_bias_initializer_kwargs",
+    ),
+    "conv": (
+        "conv_kernel_initializer",
+        "conv_kernel_initializer_kwargs",
+        "conv_bias_initializer",
+        "conv_bias_initializer_kwargs",
+    ),
+    "lstm": (
+        "lstm_kernel_initializer",
+        "lstm_kernel_initializer_kwargs",
+        "lstm_bias_initializer",
+        "lstm_bias_initializer_kwargs",
+    ),
+}
+"""Part of the networks -> settings of its initializers: kernel, its arguments, bias, its arguments."""
+
+_INITIALIZER_ARGUMENTS = {
+    "hidden_layer": (
+        "hidden_layer_weights_initializer",
+        "hidden_layer_weights_initializer_config",
+        "hidden_layer_bias_initializer",
+        "hidden_layer_bias_initializer_config",
+    ),
+    "output_layer": (
+        "output_layer_weights_initializer",
+        "output_layer_weights_initializer_config",
+        "output_layer_bias_initializer",
+        "output_layer_bias_initializer_config",
+    ),
+    "hidden": (
+        "hidden_weights_initializer",
+        "hidden_weights_initializer_config",
+        "hidden_bias_initializer",
+        "hidden_bias_initializer_config",
+    ),
+    "cnn": (
+        "cnn_kernel_initializer",
+        "cnn_kernel_initializer_config",
+        "cnn_bias_initializer",
+        "cnn_bias_initializer_config",
+    ),
+}
+"""Layers of a `ModelConfig` -> its arguments for their initializers, in the same order."""
+
+
 def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """The settings of one part of the networks, such as "fcnet", as arguments of its config."""
+    """The settings of one part of the networks, "fcnet" or "head_fcnet", as arguments of its config."""
+    hiddens, activation, use_layernorm = _HIDDEN_LAYERS[part]
     return {
-        "hidden_layer_dims": list(settings[f"{part}_hiddens"]),
-        "hidden_layer_activation": settings[f"{part}_activation"],
-        "hidden_layer_use_layernorm": settings[f"{part}_use_layernorm"],
+        "hidden_layer_dims": list(settings[hiddens]),
+        "hidden_layer_activation": settings[activation],
+        "hidden_layer_use_layernorm": settings[use_layernorm],
         "compute_dtype": settings["compute_dtype"],
         **initializers(settings, part, "hidden_layer"),
     }
 
 
-def initializers(settings: Mapping[str, Any], part: str, layers: str, kernel: str = "weights") -> dict[str, Any]:
-    """The initializers of one part of the networks as arguments for layers of its config, which may say weights."""
-    return {
-        f"{layers}_{ours}_initializer{suffix}": settings[f"{part}_{name}_initializer{given}"]
-        for ours, name in ((kernel, "kernel"), ("bias", "bias"))
-        for suffix, given in (("", ""), ("_config", "_kwargs"))
-    }
+def initializers(settings: Mapping[str, Any], part: str, layers: str) -> dict[str, Any]:
+    """The initializers of one part of the networks as arguments for layers of its config.
+
+    Args:
+        settings: All settings of `DefaultModelConfig`.
+        part: "fcnet", "head_fcnet", "fusionnet", "conv" or "lstm".
+        layers: "hidden_layer", "output_layer", "hidden" (of a `RecurrentEncoderConfig`) or "cnn".
+    """
+    values = [settings[name] for name in _INITIALIZERS[part]]
+    return dict(zip(_INITIALIZER_ARGUMENTS[layers], values, strict=True))

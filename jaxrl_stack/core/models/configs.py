@@ -91,28 +91,6 @@ def _image_dims(config: Any, name: str) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def _initializer(config: Any, name: str) -> Any:
-    return get_initializer(getattr(config, name), getattr(config, f"{name}_config"), name)
-
-
-def _layer(config: Any, prefix: str, width: int, spec: Filter | None = None) -> Layer:
-    """A layer as the settings of a config that begin with `prefix` describe it; a convolution with a filter."""
-    return Layer(
-        width=width,
-        activation=getattr(config, f"{prefix}_activation", "linear"),
-        use_bias=bool(getattr(config, f"{prefix}_use_bias", True)),
-        use_layernorm=bool(getattr(config, f"{prefix}_use_layernorm", False)),
-        kernel_init=_initializer(config, f"{prefix}_{'kernel' if spec else 'weights'}_initializer"),
-        bias_init=_initializer(config, f"{prefix}_bias_initializer"),
-        dtype=_layer_dtype(config.compute_dtype),
-        filter=spec,
-    )
-
-
-def _convolutions(config: Any, prefix: str, filters: Sequence[Filter]) -> list[Layer]:
-    return [_layer(config, prefix, spec.channels, spec) for spec in filters]
-
-
 @dataclasses.dataclass
 class _LayersConfig(_OwnConfig):
     """Hidden layers, then an output layer unless `output_layer_dim` is None.
@@ -147,16 +125,54 @@ class _LayersConfig(_OwnConfig):
         """Width of what the first layer takes."""
 
     def _layers(self, *, is_head: bool = False) -> list[Layer]:
-        kinds = [("hidden", int(dim)) for dim in self.hidden_layer_dims]
+        kinds = [(False, int(dim)) for dim in self.hidden_layer_dims]
         if self.output_layer_dim is not None:
-            kinds.append(("output", int(self.output_layer_dim)))
+            kinds.append((True, int(self.output_layer_dim)))
         if min((width for _, width in kinds), default=1) < 1:
             widths = [width for _, width in kinds]
             raise ValueError(f"{type(self).__name__}: layer widths {widths} must be at least 1.")
-        layers = [_layer(self, f"{kind}_layer", width) for kind, width in kinds]
+        layers = [self._output_layer(width) if is_output else self._hidden_layer(width) for is_output, width in kinds]
         if is_head and layers:  # Losses, log-probabilities and values are made of what it puts out: float32.
             layers[-1] = dataclasses.replace(layers[-1], dtype=None)
         return layers
+
+    def _hidden_layer(self, width: int) -> Layer:
+        return Layer(
+            width=width,
+            activation=self.hidden_layer_activation,
+            use_bias=bool(self.hidden_layer_use_bias),
+            use_layernorm=False,
+            kernel_init=get_initializer(
+                self.hidden_layer_weights_initializer,
+                self.hidden_layer_weights_initializer_config,
+                "hidden_layer_weights_initializer",
+            ),
+            bias_init=get_initializer(
+                self.hidden_layer_bias_initializer,
+                self.hidden_layer_bias_initializer_config,
+                "hidden_layer_bias_initializer",
+            ),
+            dtype=_layer_dtype(self.compute_dtype),
+        )
+
+    def _output_layer(self, width: int) -> Layer:
+        return Layer(
+            width=width,
+            activation=self.output_layer_activation,
+            use_bias=bool(self.output_layer_use_bias),
+            use_layernorm=False,
+            kernel_init=get_initializer(
+                self.output_layer_weights_initializer,
+                self.output_layer_weights_initializer_config,
+                "output_layer_weights_initializer",
+            ),
+            bias_init=get_initializer(
+                self.output_layer_bias_initializer,
+                self.output_layer_bias_initializer_config,
+                "output_layer_bias_initializer",
+            ),
+            dtype=_layer_dtype(self.compute_dtype),
+        )
 
 
 @dataclasses.dataclass
@@ -170,6 +186,12 @@ class _MLPConfig(_LayersConfig):
 
     def _input_dim(self) -> int:
         return _flat_dim(self)
+
+    def _hidden_layer(self, width: int) -> Layer:
+        return dataclasses.replace(super()._hidden_layer(width), use_layernorm=bool(self.hidden_layer_use_layernorm))
+
+    def _output_layer(self, width: int) -> Layer:
+        return dataclasses.replace(super()._output_layer(width), use_layernorm=bool(self.output_layer_use_layernorm))
 
     def _log_std_bound(self) -> float | None:
         return float(self.log_std_clip_param) if self.clip_log_std else None
@@ -257,10 +279,26 @@ class CNNEncoderConfig(_OwnConfig):
         self._output_image_dims(filters)  # raises where a kernel does not fit
         return CNNEncoder(
             _image_dims(self, "input_dims")[2],
-            _convolutions(self, "cnn", filters),
+            [self._convolution(spec) for spec in filters],
             rngs=rngs,
             scale_uint8=self.scale_uint8,
             flatten_at_end=self.flatten_at_end,
+        )
+
+    def _convolution(self, spec: Filter) -> Layer:
+        return Layer(
+            width=spec.channels,
+            activation=self.cnn_activation,
+            use_bias=bool(self.cnn_use_bias),
+            use_layernorm=bool(self.cnn_use_layernorm),
+            kernel_init=get_initializer(
+                self.cnn_kernel_initializer, self.cnn_kernel_initializer_config, "cnn_kernel_initializer"
+            ),
+            bias_init=get_initializer(
+                self.cnn_bias_initializer, self.cnn_bias_initializer_config, "cnn_bias_initializer"
+            ),
+            dtype=_layer_dtype(self.compute_dtype),
+            filter=spec,
         )
 
     def _output_image_dims(self, filters: list[Filter]) -> tuple[int, int, int]:
@@ -321,14 +359,53 @@ class CNNTransposeHeadConfig(_OwnConfig):
 
     def _build(self, rngs: nnx.Rngs) -> CNNTransposeHead:
         input_dim, image = _flat_dim(self), _image_dims(self, "initial_image_dims")
-        initial = _layer(self, "initial_dense", math.prod(image))
-        layers = _convolutions(self, "cnn_transpose", self._filters())
+        initial = self._initial_dense(math.prod(image))
+        layers = [self._convolution(spec) for spec in self._filters()]
         # Losses are made of what it puts out: float32.
         layers[-1] = dataclasses.replace(
             layers[-1], activation="linear", use_bias=True, use_layernorm=False, dtype=None
         )
         net = CNN(image[2], layers, rngs=rngs, conv_class=ConvTranspose)
         return CNNTransposeHead(initial.dense(input_dim, rngs), image, net)
+
+    def _initial_dense(self, width: int) -> Layer:
+        return Layer(
+            width=width,
+            activation="linear",
+            use_bias=True,
+            use_layernorm=False,
+            kernel_init=get_initializer(
+                self.initial_dense_weights_initializer,
+                self.initial_dense_weights_initializer_config,
+                "initial_dense_weights_initializer",
+            ),
+            bias_init=get_initializer(
+                self.initial_dense_bias_initializer,
+                self.initial_dense_bias_initializer_config,
+                "initial_dense_bias_initializer",
+            ),
+            dtype=_layer_dtype(self.compute_dtype),
+        )
+
+    def _convolution(self, spec: Filter) -> Layer:
+        return Layer(
+            width=spec.channels,
+            activation=self.cnn_transpose_activation,
+            use_bias=bool(self.cnn_transpose_use_bias),
+            use_layernorm=bool(self.cnn_transpose_use_layernorm),
+            kernel_init=get_initializer(
+                self.cnn_transpose_kernel_initializer,
+                self.cnn_transpose_kernel_initializer_config,
+                "cnn_transpose_kernel_initializer",
+            ),
+            bias_init=get_initializer(
+                self.cnn_transpose_bias_initializer,
+                self.cnn_transpose_bias_initializer_config,
+                "cnn_transpose_bias_initializer",
+            ),
+            dtype=_layer_dtype(self.compute_dtype),
+            filter=spec,
+        )
 
     def _filters(self) -> list[Filter]:
         return parse_filters(self.cnn_transpose_filter_specifiers, "cnn_transpose_filter_specifiers", transposed=True)
@@ -381,8 +458,14 @@ class RecurrentEncoderConfig(_OwnConfig):
                 hidden_dim,
                 cell_type=self.recurrent_layer_type,
                 use_bias=bool(self.use_bias),
-                kernel_init=_initializer(self, "hidden_weights_initializer"),
-                bias_init=_initializer(self, "hidden_bias_initializer"),
+                kernel_init=get_initializer(
+                    self.hidden_weights_initializer,
+                    self.hidden_weights_initializer_config,
+                    "hidden_weights_initializer",
+                ),
+                bias_init=get_initializer(
+                    self.hidden_bias_initializer, self.hidden_bias_initializer_config, "hidden_bias_initializer"
+                ),
                 rngs=rngs,
             )
             for i in range(num_layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -36,16 +37,25 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         actions = cast(gym.Space, self.action_space)
         width = self.model_config.get("feature_dim", 288)
         num_inputs = self.get_train_action_dist_cls().required_input_dim(actions)
-        self.feature_net = self._network("feature", num_obs, width)
-        self.inverse_net = self._network("inverse", 2 * width, num_inputs)
-        self.forward_net = self._network("forward", width + flatdim(actions), width)
+        settings = self.model_config
+        self.feature_net = self._network(
+            num_obs, settings.get("feature_net_hiddens", (256, 256)), settings.get("feature_net_activation"), width
+        )
+        self.inverse_net = self._network(
+            2 * width, settings.get("inverse_net_hiddens", (256,)), settings.get("inverse_net_activation"), num_inputs
+        )
+        self.forward_net = self._network(
+            width + flatdim(actions),
+            settings.get("forward_net_hiddens", (256,)),
+            settings.get("forward_net_activation"),
+            width,
+        )
 
-    def _network(self, name: str, num_inputs: int, num_outputs: int) -> MLPHead:
-        hiddens = self.model_config.get(f"{name}_net_hiddens", (256, 256) if name == "feature" else (256,))
+    def _network(self, num_inputs: int, hiddens: Sequence[int], activation: Any, num_outputs: int) -> MLPHead:
         config = MLPHeadConfig(
             input_dims=[num_inputs],
             hidden_layer_dims=list(hiddens),
-            hidden_layer_activation=self.model_config.get(f"{name}_net_activation") or "linear",
+            hidden_layer_activation=activation or "linear",
             output_layer_dim=num_outputs,
         )
         return config.build(rngs=self.rngs)
