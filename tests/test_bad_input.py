@@ -471,7 +471,7 @@ SETTINGS = [
     case("eval-config-value", setting("evaluation", evaluation_config={"gamma": 2}), ValueError, "evaluation_config", "gamma=2", "at most 1"),
     case("eval-config-lazy-value", setting("evaluation", evaluation_config={"lr": "x"}), ValueError, "evaluation_config", "lr='x'", "finite number"),
     case("eval-config-class", setting("evaluation", evaluation_config=PPOConfig), ValueError, "evaluation_config=", "PPOConfig", "a dict of settings"),
-    case("eval-env-of-other-kind", setting("evaluation", evaluation_config={"env": "CartPole-v1"}), ValueError, "evaluation_config", "'CartPole-v1'", "same kind"),
+    case("duration-auto-on-device", setting("evaluation", evaluation_duration="auto", evaluation_parallel_to_training=True, evaluation_num_env_runners=1), ValueError, "evaluation_duration='auto'", "JAX environment", "give the number"),
     case("eval-env-of-other-spaces", changed(lambda c: c.evaluation(evaluation_config={"env": "gymnax/Pendulum-v1"})), ValueError, "observation_space is", "(3,)", "not its spaces"),
     case("eval-function", setting("evaluation", custom_evaluation_function=3), ValueError, "custom_evaluation_function=", "3", "a function"),
     case("eval-function-result", changed(lambda c: c.evaluation(custom_evaluation_function=lambda algo, group: {"x": 1}), then=evaluate), ValueError, "custom_evaluation_function=", "returned {'x': 1}", "tuple (results as a dict"),

@@ -184,7 +184,7 @@ class Counting(Blind):
 def test_observations_that_are_no_boxes_are_drawn_as_the_policy_sees_them(place):
     algo = config(Counting, place=place).env_runners(env_to_module_connector=None).build_algo()
     evaluation = algo.config.get_evaluation_config_object()
-    (episode,), _ = record_on_host(evaluation, algo.driver.sync_evaluation, seed=0, num_episodes=1)
+    (episode,), _ = record_on_host(evaluation, algo.driver.evaluation.send_to, seed=0, num_episodes=1)
     algo.stop()
     space, observed = PLACES[place]
     frames = [drawings.observation(observed(t), space) for t in range(5)]

@@ -649,7 +649,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @property
     def _evaluates_beside_training(self) -> bool:
-        return bool(self.config.evaluation_parallel_to_training) and not self.driver.is_on_device
+        return bool(self.config.evaluation_parallel_to_training) and self.driver.evaluation.runs_beside_training
 
     def record(
         self, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None

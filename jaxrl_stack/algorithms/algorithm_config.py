@@ -140,6 +140,12 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         return self.num_env_runners if is_asked_for and not self.samples_on_device else 0
 
     @property
+    def num_evaluation_actors(self) -> int:
+        """How many EnvRunner actors evaluate: 0 where evaluation's environment is a JAX one, or there is none."""
+        evaluation = self.get_evaluation_config_object() if self.evaluation_num_env_runners else None
+        return 0 if evaluation is None or evaluation.env is None else evaluation.num_sampling_actors
+
+    @property
     def train_batch_size_per_learner(self) -> int:
         """Env steps per update and learner: as set, else the algorithm's total over the learners."""
         if self._train_batch_size_per_learner is not None:
@@ -219,7 +225,11 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         return self.evaluation_video_dir or (os.path.join(results_dir, "videos") if results_dir else None)
 
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
-        """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself."""
+        """The frozen config of evaluation, with `evaluation_config` on top; None on such a config itself.
+
+        Without an environment to train on, `observation_space` and `action_space` are those of the data that training
+        reads. Evaluation's environment has its own.
+        """
         if self.in_evaluation:
             return None
         config = self.copy(copy_frozen=False)
@@ -229,7 +239,11 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
         vars(config)["in_evaluation"] = True
         vars(config)["evaluation_config"] = None
         vars(config)["num_env_runners"] = self.evaluation_num_env_runners
+        if self.env is None:
+            vars(config)["observation_space"] = vars(config)["action_space"] = None
         config.update_from_dict(overrides)
+        # It says for which environment it holds.
+        vars(config)["_resolved_env"] = vars(self).get("_resolved_env")
         config.freeze()
         return config
 

@@ -545,6 +545,9 @@ class AlgorithmConfig(ConfigValidation, ConfigBuilding):
     def num_sampling_actors(self) -> int:
         ...
     @property
+    def num_evaluation_actors(self) -> int:
+        ...
+    @property
     def train_batch_size_per_learner(self) -> int:
         ...
     @train_batch_size_per_learner.setter

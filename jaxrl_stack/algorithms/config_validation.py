@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import Any
 
@@ -26,6 +27,26 @@ _OF_THE_ALGORITHM = (
     "evaluation_video_dir",
 )
 """Settings of evaluation that its runners have nothing to do with."""
+
+_OF_TRAINING_ACTORS = (
+    "num_env_runners",
+    "create_local_env_runner",
+    "create_env_on_local_worker",
+    "sample_timeout_s",
+    "merge_env_runner_states",
+    "broadcast_env_runner_states",
+)
+"""Settings of actors that only training's env runners read."""
+
+_OF_EVALUATION_ACTORS = (
+    "evaluation_num_env_runners",
+    "evaluation_parallel_to_training",
+    "evaluation_auto_duration_min_env_steps_per_sample",
+    "evaluation_auto_duration_max_env_steps_per_sample",
+    "evaluation_unhealthy_workers_timeout_s",
+    "evaluation_error_after_n_consecutive_skips",
+)
+"""Settings of actors that only evaluation's env runners read."""
 
 
 class ConfigValidation(ConfigStore):
@@ -56,6 +77,7 @@ class ConfigValidation(ConfigStore):
             self._validate_for_joined_processes()
         if self.samples_on_device:
             self._validate_for_device()
+        self._note_settings_without_effect()
 
     def _check_values(self) -> None:
         """Every setting on its own."""
@@ -210,17 +232,20 @@ class ConfigValidation(ConfigStore):
                 evaluation = self.get_evaluation_config_object()
                 assert evaluation is not None
                 evaluation._check_values()
-                is_other_kind = evaluation.samples_on_device is not self.samples_on_device
+                _ = evaluation.samples_on_device
             except (ValueError, TypeError, ImportError, NotImplementedError) as error:
                 raise type(error)(f"evaluation(evaluation_config=...): {error}") from error
             self._validate_evaluation_overrides(evaluation)
-            if is_other_kind and self.env is not None:
-                kinds = ["a host environment", "a JAX environment"]
-                self._value_error(
-                    f"evaluation(evaluation_config=...): env={short(evaluation.env)} is "
-                    f"{kinds[evaluation.samples_on_device]}, and {short(self.env)} is "
-                    f"{kinds[self.samples_on_device]}. Evaluate in an environment of the same kind."
-                )
+        if self.evaluation_duration == "auto" and self._evaluation_source().samples_on_device:
+            self._value_error(
+                f"evaluation(evaluation_duration='auto') lasts as long as the training step beside it, and "
+                f"{short(self._evaluation_source().env)}, a JAX environment, is evaluated in between: give the number "
+                f"of episodes or timesteps."
+            )
+
+    def _evaluation_source(self) -> ConfigStore:
+        """The config whose environment evaluation steps: evaluation's, or this one, where that changes nothing."""
+        return (self.get_evaluation_config_object() if self.evaluation_config else None) or self
 
     def _validate_evaluation_overrides(self, evaluation: ConfigStore) -> None:
         """Nothing is overridden that evaluation's runners could not heed."""
@@ -231,7 +256,8 @@ class ConfigValidation(ConfigStore):
                     f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the algorithm reads "
                     f"it, not evaluation's runners. Set evaluation({name}=...)."
                 )
-        if evaluation.samples_on_device and evaluation.env_runner_cls is not None:
+        is_own_class = not same(evaluation.env_runner_cls, self.env_runner_cls)
+        if evaluation.samples_on_device and evaluation.env_runner_cls is not None and is_own_class:
             self._value_error(
                 f"evaluation(evaluation_config={{'env_runner_cls': {short(evaluation.env_runner_cls)}}}) needs a host "
                 f"environment: {short(evaluation.env)} is stepped inside the compiled program. Leave it out."
@@ -250,6 +276,12 @@ class ConfigValidation(ConfigStore):
                 "only. Leave distributed.initialize() out, and let Ray start env runners and learners "
                 "(num_env_runners, num_learners)."
             )
+        if not self._evaluation_source().samples_on_device:
+            self._value_error(
+                f"evaluation(evaluation_config=...): env={short(self._evaluation_source().env)} is a host environment. "
+                "Each of the joined processes would evaluate for itself, and not all of them would see the same. "
+                "Evaluate in a JAX environment, or leave distributed.initialize() out."
+            )
 
     def _validate_for_device(self) -> None:
         if self.batch_mode != "truncate_episodes":
@@ -264,14 +296,20 @@ class ConfigValidation(ConfigStore):
                 f"env_runners(env_runner_cls={short(self.env_runner_cls)}) needs a host environment: "
                 f"{short(self.env)} is stepped inside the compiled program. Leave it out."
             )
-        evaluation = self.get_evaluation_config_object() if self.evaluation_config else None
-        for config in filter(None, (self, evaluation)):
+
+    def _note_settings_without_effect(self) -> None:
+        """Say which settings would be read by env runner actors only, where there are none."""
+        evaluation = self._evaluation_source()
+        on_device = (self.samples_on_device, evaluation.samples_on_device)
+        names = {(True, False): _OF_TRAINING_ACTORS, (False, True): _OF_EVALUATION_ACTORS}.get(on_device)
+        for config in itertools.compress((self, evaluation), on_device):
             for name in config.settings_without_effect_on_device():
                 setting = self._declarations.by_name[name]
-                notice_once(
-                    f"{self._declarations.call(setting, short(vars(config)[setting.attribute]))} has no effect: "
-                    "the environment is stepped inside the compiled program, without actors."
-                )
+                if names is None or name in names:
+                    notice_once(
+                        f"{self._declarations.call(setting, short(vars(config)[setting.attribute]))} has no effect: "
+                        "the environment is stepped inside the compiled program, without actors."
+                    )
 
     def _validate_for_device_of_actors(self) -> None:
         """What needs the environments in this process, while learner actors step them."""
@@ -281,7 +319,7 @@ class ConfigValidation(ConfigStore):
                 f"debugging(disable_jit=True) runs operation by operation in this process, and not {where}. Set "
                 "num_learners=0 to debug."
             )
-        if self.custom_evaluation_function is not None:
+        if self.custom_evaluation_function is not None and self._evaluation_source().samples_on_device:
             self._value_error(
                 f"evaluation(custom_evaluation_function={short(self.custom_evaluation_function)}) is given the env "
                 f"runners of this process, and there are none {where}. Set num_learners=0, or leave it out."

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import jax
 import numpy as np
@@ -31,9 +31,10 @@ from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.named_leaves import from_named_leaves, named_leaves
 from jaxrl_stack.utils.streams import Stream, stream_key
+from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
-    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.videos.episodes import RecordedEpisode
 
@@ -44,6 +45,25 @@ Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray, np.ndarray]"
 """What such a call has done: ``(state after it, columns, bool [T, B] what ended, bool [T, B] what counts)``."""
 
 
+class WeightSource(Protocol):
+    """What a `DeviceEnvRunner` takes of a Learner.
+
+    Attributes:
+        state: Has ``params`` and ``rest``, ``{ref: array}``.
+        module: The modules with these weights.
+        num_updates: How many updates have made them.
+    """
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def module(self) -> MultiRLModule: ...
+
+    @property
+    def num_updates(self) -> int: ...
+
+
 class DeviceEnvRunner(EnvRunner):
     """Samples from a JAX environment with the learner's current weights.
 
@@ -52,7 +72,7 @@ class DeviceEnvRunner(EnvRunner):
     Args:
         config: The config, of evaluation for evaluation's runner; traced settings are its own.
         rollout: The static parts of sampling.
-        learner: Source of weights.
+        learner: Source of weights: a Learner, or what has fetched them from learner actors.
         connector_state: ``() -> state of the rollout's env-to-module pipeline`` with the current training statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
         env_context: What the environment was made from, for callbacks.
@@ -66,7 +86,7 @@ class DeviceEnvRunner(EnvRunner):
         *,
         config: Any,
         rollout: DeviceRollout,
-        learner: Learner,
+        learner: WeightSource,
         connector_state: Callable[[], Any],
         timesteps: Callable[[], Any],
         env_context: Any = None,
@@ -317,7 +337,7 @@ class DeviceEnvRunner(EnvRunner):
 
     def _context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
         """What to act with, the settings as of now: a part of the programs, so nothing is computed between them."""
-        values = self._learner.current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
+        values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
     def _unrolling(
@@ -524,3 +544,14 @@ class _Counting:
         returns, lengths = map(np.concatenate, zip(*self._taken, strict=True))
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step)
+
+
+def pure_pipelines(config: Any, env: Any) -> tuple[dict[str, Any], Any, Any]:
+    """The environment's spaces, and both pipelines, which can be compiled."""
+    single = (env.observation_space, env.action_space)
+    spaces: dict[str, Any] = {"__env__": single, "__env_single__": single}
+    env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
+    module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
+    env_to_module.check_pure()
+    module_to_env.check_pure()
+    return spaces, env_to_module, module_to_env

@@ -597,6 +597,21 @@ def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisode
     return num_env_steps, runner.take_ended_episodes(), runner.metrics.reduce()
 
 
+def health_of(group: EnvRunnerGroup) -> dict[str, int]:
+    """What results say of a group's actors."""
+    return {
+        "num_healthy_workers": group.num_healthy_remote_env_runners(),
+        "num_remote_worker_restarts": group.num_remote_worker_restarts(),
+        "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
+    }
+
+
+def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
+    """A method of one runner: the one of this process, or else the first actor that is well."""
+    ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
+    return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
+
+
 def _sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], seeds: Sequence[int]) -> tuple[int, Any]:
     if seeds:
         runner.reseed(derived_seed("evaluation share", *seeds))

@@ -23,16 +23,14 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
-from jaxrl_stack.core.rl_module.functional import PureModule
-from jaxrl_stack.env.connector_states import known_statistics, per_env_leaves
-from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, pure_pipelines
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
+from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
-from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
 from jaxrl_stack.execution.finite_check import FiniteCheck
+from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, require_device_memory
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
@@ -40,8 +38,6 @@ from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import compiled_text, shares_of_scopes
 from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
-from jaxrl_stack.utils.spaces import difference
-from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,11 +47,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
     from jaxrl_stack.execution.training_step import SamplePlan
-    from jaxrl_stack.videos.episodes import RecordedEpisode
-
-
-_RUNNING = "running_evaluation"
-"""Part of an evaluation runner's state that matters where its environments are not reset."""
 
 
 class DeviceDriver(LocalDriver):
@@ -77,13 +68,12 @@ class DeviceDriver(LocalDriver):
     learner: Learner
     rollout: DeviceRollout | None = None
     env_runner: DeviceEnvRunner | None = None
-    eval_env_runner: DeviceEnvRunner | None = None
 
     def __init__(self, resolved: ResolvedEnv | None, *args: Any):
         super().__init__(*args)
         config = self.config
         self._watches_episodes = overrides_episode_hooks(self.callbacks)
-        self._env_context = None if resolved is None else resolved.context
+        self.env_context = None if resolved is None else resolved.context
         if self._watches_episodes:
             notice_once(
                 "Callbacks on episodes are set: every iteration copies its trajectories to the host and replays them "
@@ -91,7 +81,7 @@ class DeviceDriver(LocalDriver):
             )
         # Before anything touches the backend: gymnax starts it on import, and the number of CPU devices is fixed then.
         used_devices = config.learner_class.devices_of(config)
-        env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
+        env = self.jax_env = None if resolved is None else resolved.make(check=not config.disable_env_checking)
         self._check_devices(len(devices.joined_devices(used_devices)))
         env_to_module, module_to_env = self._make_pipelines(env)
         self._num_stacked_frames = 1 if env is None else env_to_module.num_stacked_frames
@@ -113,8 +103,10 @@ class DeviceDriver(LocalDriver):
         self._plan_program()
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self.shards = TrainingShards(self.program.rollout, self._num_envs, used_devices)
-        if resolved is not None:
-            self._make_env_runners(resolved)
+        if self.rollout is not None:
+            self._make_env_runner(self.rollout)
+        self.evaluation = make_evaluation(self)
+        self._on_stop.callback(self.evaluation.stop)
         self._start()
         self._call = self.mapped(self.program, donates=True)
 
@@ -137,7 +129,7 @@ class DeviceDriver(LocalDriver):
     def _make_pipelines(self, env: JaxEnv | None) -> tuple[Any, Any]:
         """Both pipelines, and the spaces; without an environment the config has these."""
         if env is not None:
-            self.spaces, env_to_module, module_to_env = _pure_pipelines(self.config, env)
+            self.spaces, env_to_module, module_to_env = pure_pipelines(self.config, env)
             self.spaces[self.module_id] = (env_to_module.observation_space, env_to_module.action_space)
             return env_to_module, module_to_env
         spaces = (self.config.observation_space, self.config.action_space)
@@ -229,59 +221,16 @@ class DeviceDriver(LocalDriver):
             )
         return plan
 
-    def _make_env_runners(self, resolved: ResolvedEnv) -> None:
-        """The runners of training and of evaluation, each alone in its group."""
-        config, rollout = self.config, self.rollout
-        assert rollout is not None
+    def _make_env_runner(self, rollout: DeviceRollout) -> None:
+        """The runner of training, alone in its group."""
         self.env_runner = DeviceEnvRunner(
-            config=config,
+            config=self.config,
             rollout=rollout,
             learner=self.learner,
             connector_state=self.shards.connector_state if self.step.needs_env else lambda: rollout.env_to_module.state,
             timesteps=lambda: devices.host_view(self.timesteps),
         )
-        self.env_runner_group = EnvRunnerGroup(self.env_runner, config=config, num_env_runners=0)
-        self.eval_env_runner = self._make_evaluation_runner(rollout, resolved.context)
-        group = EnvRunnerGroup(self.eval_env_runner, num_env_runners=0, is_evaluation=True)
-        self.eval_env_runner_group = self._eval_group = group
-
-    def _make_evaluation_runner(self, rollout: DeviceRollout, context: Any) -> DeviceEnvRunner:
-        """A runner with all of the evaluation config, as evaluation's runners on the host; it shares the weights."""
-        config = self.config.get_evaluation_config_object()
-        assert config is not None
-        env = rollout.env
-        if not config.is_same(self.config, "env", "env_config"):
-            resolved = resolve_env(config.env, config.env_config)
-            env, context = resolved.make(check=not config.disable_env_checking), resolved.context
-        _, env_to_module, module_to_env = _pure_pipelines(config, env)
-        for name, trained in zip(("observation_space", "action_space"), self.spaces[self.module_id], strict=True):
-            if difference(getattr(env_to_module, name), trained) is not None:
-                raise ValueError(
-                    f"The evaluation environment's {name} is {getattr(env_to_module, name)} for the module; in "
-                    f"training it is {trained}. evaluation_config may change what happens in the environment, not "
-                    f"its spaces."
-                )
-        spec = self._evaluation_module_spec(config)
-        is_history = per_env_leaves(env_to_module.init)
-
-        def connector_state() -> Any:
-            env_to_module.set_state(known_statistics(env_to_module.names, is_history, self.env_to_module_state()))
-            return env_to_module.state
-
-        return DeviceEnvRunner(
-            config=config,
-            rollout=dataclasses.replace(
-                rollout,
-                env=env,
-                pure=self.learner.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module()),
-                env_to_module=env_to_module,
-                module_to_env=module_to_env,
-            ),
-            learner=self.learner,
-            connector_state=connector_state,
-            timesteps=lambda: devices.host_view(self.timesteps),
-            env_context=context,
-        )
+        self.env_runner_group = EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
         """Fresh environments and counters, and no episodes seen."""
@@ -301,7 +250,7 @@ class DeviceDriver(LocalDriver):
                 env_runner=self.env_runner,
                 metrics_logger=self.episode_metrics,
                 env=self.rollout.env,
-                env_context=self._env_context,
+                env_context=self.env_context,
             )
 
     # --------------------------------------------------------------------------------------------------- training
@@ -479,49 +428,23 @@ class DeviceDriver(LocalDriver):
         merge_nested(results, self.learner.metrics_logger.compile())
         return results
 
-    # ------------------------------------------------------------------------------------------------- evaluation
-
-    def _runner(self, what: str, runner: DeviceEnvRunner | None) -> DeviceEnvRunner:
-        if runner is None:
-            raise ValueError(f"{what} needs an environment, and this algorithm has none. Set environment(...).")
-        return runner
-
-    def evaluation_key(self, iteration: int, call: int = 0) -> jax.Array:
-        """PRNG key of an evaluation after so many iterations; of several there, the one with this number."""
-        config = self._runner("An evaluation", self.eval_env_runner).config
-        return jax.random.fold_in(jax.random.fold_in(stream_key(config.root_seed, Stream.EVALUATION), iteration), call)
-
-    def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
-        # Evaluation programs run between training programs.
-        runner = self._runner("An evaluation", self.eval_env_runner)
-        config = runner.config
-        key = self.evaluation_key(iteration, call)
-
-        def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
-            reset = bool(is_first and config.evaluation_force_reset_envs_before_iteration)
-            return [runner.evaluate(reset=reset, key=key, **amount) for _, amount in amounts]
-
-        return {"env_runners": evaluation_results(config, [0], sample)}
-
-    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        runner = self._runner("record()", self.eval_env_runner)
-        return runner.record(key=self.evaluation_key(iteration, call), num_episodes=num_episodes), runner.env.render_fps
-
     # ----------------------------------------------------------------------------------------------------- access
 
     def modules(self) -> dict[str, RLModule]:
         return dict(self.learner.module.items())
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        rollout = self._runner("get_policy()", self.env_runner).rollout
-        return self.learner.module, rollout.env_to_module, rollout.module_to_env
+        if self.rollout is None:
+            return self.evaluation.acting_parts()
+        return self.learner.module, self.rollout.env_to_module, self.rollout.module_to_env
 
     def env_to_module_state(self) -> dict[str, Any]:
-        runner = self._runner("The state of a connector", self.env_runner)
-        return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
+        if self.env_runner is None:
+            return {}
+        return self.env_runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
     def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
-        return self._runner("compute_single_action()", self.env_runner).act(observation, **kwargs)
+        return (self.env_runner or self.evaluation).act(observation, **kwargs)
 
     @property
     def description(self) -> str:
@@ -534,15 +457,10 @@ class DeviceDriver(LocalDriver):
         state: dict[str, Any] = {core.COMPONENT_ENV_RUNNER: {"rollout": self.shards.get_state()}}
         if self.env_runner is not None:
             state[core.COMPONENT_ENV_RUNNER] |= self.env_runner.get_state(own)
-        if self.config.evaluation_interval and self.eval_env_runner is not None:
-            resets = self.eval_env_runner.config.evaluation_force_reset_envs_before_iteration
-            state[core.COMPONENT_EVAL_ENV_RUNNER] = self.eval_env_runner.get_state(
-                [*own, *([] if resets else [_RUNNING])]
-            )
         return state
 
-    def _described_env_runners(self) -> tuple[Any, Any]:
-        return self.env_runner, self.eval_env_runner if self.config.evaluation_interval else None
+    def _described_env_runner(self) -> Any:
+        return self.env_runner
 
     def _own_state(self) -> dict[str, Any]:
         # Each process has watched the environments of its own.
@@ -555,9 +473,6 @@ class DeviceDriver(LocalDriver):
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         if self.shards.set_state(state.get(core.COMPONENT_ENV_RUNNER, {})):
             self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
-        running = state.get(core.COMPONENT_EVAL_ENV_RUNNER, {}).get(_RUNNING)
-        if (running is not None or own is not None) and self.eval_env_runner is not None:
-            self.eval_env_runner.restore_evaluation(running or {})
         if own is not None:
             self.timesteps = devices.place_replicated(counters.from_int(own["timesteps"]), self.learner.devices)
 
@@ -566,17 +481,7 @@ class DeviceDriver(LocalDriver):
         return overrides_episode_hooks(callbacks) == self._watches_episodes and super().reset(config, callbacks)
 
     def stop(self) -> None:
+        super().stop()
         self.learner.shutdown()
         self._snapshots.forget()
         self.shards.state = self.step.kept.value = None
-
-
-def _pure_pipelines(config: AlgorithmConfig, env: JaxEnv) -> tuple[dict[str, Any], Any, Any]:
-    """The environment's spaces, and both pipelines, which can be compiled."""
-    single = (env.observation_space, env.action_space)
-    spaces: dict[str, Any] = {"__env__": single, "__env_single__": single}
-    env_to_module = config.build_env_to_module_connector(env=env, spaces=spaces)
-    module_to_env = config.build_module_to_env_connector(env=env, spaces=spaces)
-    env_to_module.check_pure()
-    module_to_env.check_pure()
-    return spaces, env_to_module, module_to_env

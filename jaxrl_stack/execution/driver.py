@@ -1,4 +1,4 @@
-"""What an Algorithm needs of the part that samples and learns; one implementation per kind of environment."""
+"""What an Algorithm needs of the part that samples and learns; one implementation per source of training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxrl_stack import core
 from jaxrl_stack.core.layouts import Layout, layout_of
-from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
 from jaxrl_stack.execution.training_step import SamplePlan
+from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.memory import MemoryEstimate, format_bytes
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import EPISODE_STATISTICS, NAN
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
-    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, RLModule
+    from jaxrl_stack.env.env_context import EnvContext
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.env.jax_env import JaxEnv
+    from jaxrl_stack.execution.evaluation import Evaluation
     from jaxrl_stack.execution.training_step import TrainingStep
     from jaxrl_stack.videos.episodes import RecordedEpisode
 
@@ -43,7 +46,7 @@ _WHERE = {"device": "on the device", "actors": "on the host"}
 
 
 class Driver(abc.ABC):
-    """Samples, learns and evaluates.
+    """Samples and learns from one source, and holds an evaluation, which has a source of its own.
 
     Args:
         algorithm: Whose driver this is, for callbacks; None in a learner actor.
@@ -57,8 +60,10 @@ class Driver(abc.ABC):
         learner_group: All learners.
         env_runner: The EnvRunner of this process; None if there is none.
         env_runner_group: All EnvRunners.
-        eval_env_runner: The EnvRunner of this process that evaluates; None if only actors do.
-        eval_env_runner_group: All EnvRunners that evaluate.
+        evaluation: Evaluates what is trained here.
+        jax_env: The JAX environment that training steps in this process; None if it steps none.
+        env_context: What that was made from.
+        placement_group: What `reserve_actors` has reserved; None leaves placing to Ray.
         acting_module: The module that acts, as a template; None before there are learners, and where those sample.
         is_on_device: Whether environments are stepped inside of a compiled program.
         num_training_steps_per_call: How many a call of `training_step` makes.
@@ -81,8 +86,10 @@ class Driver(abc.ABC):
     learner_group: LearnerGroup
     env_runner: EnvRunner | None
     env_runner_group: EnvRunnerGroup
-    eval_env_runner: EnvRunner | None
-    eval_env_runner_group: EnvRunnerGroup
+    evaluation: Evaluation
+    jax_env: JaxEnv | None = None
+    env_context: EnvContext | None = None
+    placement_group: Any = None
     acting_module: RLModule | None = None
     is_on_device: ClassVar[bool] = False
     num_training_steps_per_call: int = 1
@@ -103,6 +110,36 @@ class Driver(abc.ABC):
         self.episode_metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.device_seconds = self.compile_seconds = 0.0
         self._on_stop = contextlib.ExitStack()
+        self._has_reserved = False
+
+    def reserve_actors(self) -> None:
+        """Connect to Ray, and reserve what all actors of the algorithm take; a second call does nothing.
+
+        Raises:
+            ValueError: If the cluster can never hold them.
+            TimeoutError: If others do not give the resources back in time.
+        """
+        if self._has_reserved:
+            return
+        self._on_stop.callback(resources.start_ray_if_needed(self.config).release)
+        resources.check_resources(self.config)
+        self.placement_group = resources.create_placement_group(self.config)
+        self._on_stop.callback(resources.remove_placement_group, self.placement_group)
+        self._has_reserved = True
+
+    def on_env_runners_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:
+        """Tell callbacks of actors that are back.
+
+        Args:
+            group: Whose actors they are.
+            indices: Their ids.
+        """
+        self.callbacks.on_env_runners_recreated(
+            algorithm=self.algorithm,
+            env_runner_group=group,
+            env_runner_indices=indices,
+            is_evaluation=group.is_evaluation,
+        )
 
     # ---------------------------------------------------------------------------------------------------- memory
 
@@ -126,6 +163,7 @@ class Driver(abc.ABC):
     def start_iteration(self) -> None:
         """Called before the first training step of an iteration."""
         self.device_seconds = self.compile_seconds = 0.0
+        self.evaluation.start_iteration()
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
@@ -171,10 +209,20 @@ class Driver(abc.ABC):
 
     # ------------------------------------------------------------------------------------------------ evaluation
 
-    def sync_evaluation(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
-        """Hand the current weights and statistics to the runners that evaluate."""
+    @property
+    def eval_env_runner(self) -> EnvRunner | None:
+        """The EnvRunner of this process that evaluates; None if only actors do."""
+        return self.evaluation.runner
 
-    @abc.abstractmethod
+    @property
+    def eval_env_runner_group(self) -> EnvRunnerGroup:
+        """All EnvRunners that evaluate."""
+        return self.evaluation.group
+
+    def sync_evaluation(self) -> None:
+        """Hand the current weights and statistics to the runners that evaluate."""
+        self.evaluation.sync()
+
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
         """Run one evaluation.
 
@@ -186,8 +234,8 @@ class Driver(abc.ABC):
         Returns:
             What ``result["evaluation"]`` holds.
         """
+        return self.evaluation.evaluate(iteration, call, is_training)
 
-    @abc.abstractmethod
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
         """Run episodes of an evaluation to be shown; training and counters are left as they are.
 
@@ -199,26 +247,7 @@ class Driver(abc.ABC):
         Returns:
             ``(episodes, frames per second of the environment)``.
         """
-
-    def _evaluation_module_spec(self, evaluation: AlgorithmConfig) -> MultiRLModuleSpec | None:
-        """The modules of evaluation, with training's spaces; None if they are those of training.
-
-        Raises:
-            ValueError: If the learners' weights are not theirs.
-        """
-        config = self.config
-        if evaluation.is_same(config, "_rl_module_spec", "model_config"):
-            return None
-        spec = evaluation.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
-        try:
-            check_fits_specs(spec, self.learner_group.get_weights())
-        except ValueError as error:
-            raise ValueError(
-                f"evaluation(evaluation_config=...) changes the networks (model_config, rl_module_spec), and "
-                f"evaluation acts with the weights of training, which do not fit: {error} Leave out what changes "
-                f"their parameters."
-            ) from error
-        return spec
+        return self.evaluation.record(iteration, call, num_episodes)
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -241,7 +270,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def env_to_module_state(self) -> dict[str, Any]:
-        """The current state of the env-to-module pipeline, ``{connector name: its state}``."""
+        """The current state of training's env-to-module pipeline, ``{connector name: its state}``; {} without one."""
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Replace weights, ``{module_id: {name: array}}``, wherever they are used."""
@@ -306,8 +335,6 @@ class Driver(abc.ABC):
 
 class LocalDriver(Driver):
     """A driver with learners and runners of its own, which plans updates and has their states."""
-
-    _eval_group: EnvRunnerGroup | None = None
 
     @abc.abstractmethod
     def _start(self) -> None:
@@ -375,23 +402,24 @@ class LocalDriver(Driver):
         them whole."""
 
     def components(self) -> list[tuple[str, Any]]:
-        runner, eval_runner = self._described_env_runners()
         parts = [
             (core.COMPONENT_LEARNER_GROUP, self.learner_group),
-            (core.COMPONENT_ENV_RUNNER, runner),
+            (core.COMPONENT_ENV_RUNNER, self._described_env_runner()),
             (core.COMPONENT_REPLAY_BUFFER, self.stored_replay),
-            (core.COMPONENT_EVAL_ENV_RUNNER, eval_runner),
+            (core.COMPONENT_EVAL_ENV_RUNNER, self.evaluation.described_runner()),
         ]
         return [(name, part) for name, part in parts if part is not None]
 
     @abc.abstractmethod
-    def _described_env_runners(self) -> tuple[Any, Any]:
-        """The EnvRunner whose connectors are those of all, and one that evaluates, None if none does."""
+    def _described_env_runner(self) -> Any:
+        """The EnvRunner whose connectors are those of all; None without one."""
 
     def get_state(self) -> dict[str, Any]:
+        evaluation = self.evaluation.get_state()
         return {
             core.COMPONENT_LEARNER_GROUP: self.learner_group.get_state(),
             **self._sampling_state(),
+            **({} if evaluation is None else {core.COMPONENT_EVAL_ENV_RUNNER: evaluation}),
             "driver": {
                 "kind": self.kind,
                 "num_env_steps_sampled_lifetime": self.num_env_steps,
@@ -403,7 +431,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _sampling_state(self) -> dict[str, Any]:
-        """States of the runners, by component."""
+        """States of training's runners, by component."""
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
@@ -424,6 +452,7 @@ class LocalDriver(Driver):
             self.episode_metrics.set_state(own["episode_metrics"])
             self.step.set_state(own)
         self._set_sampling_state(state, own)
+        self.evaluation.set_state(state.get(core.COMPONENT_EVAL_ENV_RUNNER, {}), is_whole=own is not None)
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
@@ -436,10 +465,12 @@ class LocalDriver(Driver):
         self.callbacks = callbacks
         self.step.reset(config)
         # Without an environment there are none.
-        group_of_training: Any = vars(self).get("env_runner_group")
-        for group, own in ((group_of_training, config), (self._eval_group, config.get_evaluation_config_object())):
-            if group is not None and own is not None:
-                group.reset_env_runners(own)
+        group: Any = vars(self).get("env_runner_group")
+        if group is not None:
+            group.reset_env_runners(config)
+        evaluation = config.get_evaluation_config_object()
+        assert evaluation is not None, "it is the config of training"
+        self.evaluation.reset(evaluation)
         self.episode_metrics.reset()
         self._start()
         return True

@@ -1,22 +1,32 @@
-"""An evaluation: how much is sampled for it, and what is reported of it. How it is sampled, each place says."""
+"""Evaluations: how much is sampled for one, what is reported of it, and what every kind of it can do."""
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import jax
 import numpy as np
 
 from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.core.rl_module.rl_module import check_fits_specs
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.episode_quota import episode_quota
 from jaxrl_stack.execution.driver import episode_results
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.utils.results import merge_nested
+from jaxrl_stack.utils.spaces import difference
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec
+    from jaxrl_stack.env.env_runner import EnvRunner
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.videos.episodes import RecordedEpisode
 
 Amounts = list[tuple[int, dict[str, int]]]
 """``(id of a runner, {"num_episodes": n} or {"num_timesteps": n})``."""
@@ -78,3 +88,159 @@ def _rounds(
         rate = sampled / max(time.perf_counter() - started, 1e-9) / len(ids)
         num_steps = int(np.clip(rate, fewest, config.evaluation_auto_duration_max_env_steps_per_sample))
         yield [(i, {"num_timesteps": num_steps}) for i in ids]
+
+
+class Evaluation(abc.ABC):
+    """Evaluates what a driver trains, in environments of its own; one implementation per kind of environment.
+
+    It takes weights, statistics of connectors and lifetime env steps from its driver, and leaves all of that as it is.
+
+    Args:
+        driver: Whose modules act; it has its spaces and its learners already.
+        config: Evaluation's, frozen.
+
+    Attributes:
+        config: As given.
+        runs_beside_training: Whether `evaluate` may run in another thread while the driver trains.
+    """
+
+    runs_beside_training: ClassVar[bool] = False
+
+    def __init__(self, driver: Driver, config: AlgorithmConfig):
+        self._driver = driver
+        self.config = config
+
+    @property
+    @abc.abstractmethod
+    def runner(self) -> EnvRunner | None:
+        """The EnvRunner of this process; None if only actors evaluate."""
+
+    @property
+    @abc.abstractmethod
+    def group(self) -> EnvRunnerGroup:
+        """All EnvRunners."""
+
+    # ------------------------------------------------------------------------------------------------------ its checks
+
+    def check_spaces(self, spaces: tuple[gym.Space, gym.Space]) -> None:
+        """Refuse environments that the modules of training cannot act in.
+
+        Args:
+            spaces: Observation and action space of the module in evaluation's environment.
+
+        Raises:
+            ValueError: If they differ from training's by more than bounds; names both.
+        """
+        driver = self._driver
+        trained = driver.spaces[driver.module_id]
+        for name, own, of_training in zip(("observation_space", "action_space"), spaces, trained, strict=True):
+            if difference(own, of_training) is not None:
+                raise ValueError(
+                    f"The evaluation environment's {name} is {own} for the module; in training it is {of_training}. "
+                    f"evaluation_config may change what happens in the environment, not its spaces."
+                )
+
+    def module_spec(self) -> MultiRLModuleSpec | None:
+        """The modules of evaluation, with training's spaces; None if they are those of training.
+
+        Raises:
+            ValueError: If the learners' weights are not theirs.
+        """
+        driver, evaluation = self._driver, self.config
+        if evaluation.is_same(driver.config, "_rl_module_spec", "model_config"):
+            return None
+        spec = evaluation.get_multi_rl_module_spec(spaces={driver.module_id: driver.spaces[driver.module_id]})
+        try:
+            check_fits_specs(spec, driver.learner_group.get_weights())
+        except ValueError as error:
+            raise ValueError(
+                f"evaluation(evaluation_config=...) changes the networks (model_config, rl_module_spec), and "
+                f"evaluation acts with the weights of training, which do not fit: {error} Leave out what changes "
+                f"their parameters."
+            ) from error
+        return spec
+
+    # ------------------------------------------------------------------------------------------------------ evaluating
+
+    def start(self) -> None:  # noqa: B027 - most are ready when they are made
+        """Start what takes actors or environments of its own, if the config says that there will be evaluations."""
+
+    def start_iteration(self) -> None:  # noqa: B027 - most have no actors
+        """Called before the first training step of an iteration."""
+
+    def sync(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
+        """Hand the current weights and statistics to the runners."""
+
+    @abc.abstractmethod
+    def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
+        """See `Driver.evaluate`."""
+
+    @abc.abstractmethod
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        """See `Driver.record`."""
+
+    # ---------------------------------------------------------------------------------------------------------- acting
+
+    @abc.abstractmethod
+    def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
+        """See `Driver.act`; for drivers that train without an environment."""
+
+    @abc.abstractmethod
+    def acting_parts(self) -> tuple[Any, Any, Any]:
+        """See `Driver.acting_parts`; for drivers that train without an environment."""
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def described_runner(self) -> Any:
+        """What checkpoints say of its runners; None if there is nothing to say."""
+        return None
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What checkpoints hold of its runners; None if that is nothing."""
+        return None
+
+    def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
+        """Take over what `get_state` returned.
+
+        Args:
+            state: It, or {}.
+            is_whole: Whether everything else was taken over, too.
+        """
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        """Start from the beginning with another config, which differs in traced settings only."""
+        self.config = config
+
+    def stop(self) -> None:  # noqa: B027 - most hold nothing
+        """Release actors and environments; a second call does nothing."""
+
+
+class NoEvaluation(Evaluation):
+    """Of an algorithm that has no environment, neither to train on nor for evaluation."""
+
+    @property
+    def runner(self) -> None:
+        return None
+
+    @property
+    def group(self) -> EnvRunnerGroup:
+        # For an evaluation function that needs no runners.
+        return EnvRunnerGroup(False, config=self.config, num_env_runners=0, is_evaluation=True)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(
+            f"{what} needs an environment, and this algorithm has none. Set environment(...), or "
+            f"evaluation(evaluation_config={{'env': ...}})."
+        )
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse("An evaluation")
+
+    def record(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse("record()")
+
+    def act(self, observation: Any, **kwargs: Any) -> NoReturn:
+        self._refuse("compute_single_action()")
+
+    def acting_parts(self) -> NoReturn:
+        self._refuse("get_policy()")

@@ -7,7 +7,6 @@ import itertools
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
@@ -17,27 +16,23 @@ from jaxrl_stack import core
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
-from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, merges_env_runner_states, sample_for_evaluation
-from jaxrl_stack.env.recording import record_on_host
-from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, merges_env_runner_states
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution import memory
-from jaxrl_stack.execution.driver import LocalDriver, episode_results
-from jaxrl_stack.execution.evaluation import Amounts, Share, evaluation_results
-from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state, send_weights
+from jaxrl_stack.execution.driver import LocalDriver
+from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
+from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.execution.training_step import SamplePlan, TrainState
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.profiling import shares_of_timers
-from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.rl_module.rl_module import RLModule
-    from jaxrl_stack.videos.episodes import RecordedEpisode
 
 logger = logging.getLogger(__name__)
 
@@ -61,26 +56,22 @@ class HostDriver(LocalDriver):
         config = self.config
         self._log = SamplingLog(config)
         self._num_actors = config.num_sampling_actors
-        uses_actors = self._num_actors or config.num_learners or config.evaluation_num_env_runners
+        uses_actors = self._num_actors or config.num_learners or config.num_evaluation_actors
         if not (self._num_actors and config.num_learners):
             prepare_host_process()
-        self._placement_group: Any = None
         try:
             self._estimate_memory()
             if uses_actors:
-                self._on_stop.callback(resources.start_ray_if_needed(config).release)
-                resources.check_resources(config)
+                self.reserve_actors()
                 # Once more: only now is it known which machines there are.
                 self._estimate_memory()
-                self._placement_group = resources.create_placement_group(config)
-                self._on_stop.callback(resources.remove_placement_group, self._placement_group)
             self.env_runner_group = self._make_group(config)
             self.env_runner = cast("SingleAgentEnvRunner | None", self.env_runner_group.local_env_runner)
             self.spaces = self.env_runner_group.get_spaces()
             self._estimate_memory(*self.spaces[self.module_id])
             spec = config.get_multi_rl_module_spec(spaces={self.module_id: self.spaces[self.module_id]})
             self.learner_group = LearnerGroup(
-                config=config, module_spec=spec, placement_group=self._placement_group if config.num_learners else None
+                config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
             )
             self._on_stop.callback(self.learner_group.shutdown)
             self.learner = self.learner_group.local_learner
@@ -93,8 +84,8 @@ class HostDriver(LocalDriver):
             if self.learner is not None:
                 remedy = memory.batch_remedy(config)
                 memory.require_device_memory(self.learner.devices, self.train_batch_memory, remedy)
-            if config.evaluation_interval or config.evaluation_num_env_runners:
-                _ = self.eval_env_runner_group
+            self.evaluation = make_evaluation(self)
+            self._on_stop.callback(self.evaluation.stop)
             self.step.plan(self)
             self._start()
         except BaseException:
@@ -117,7 +108,6 @@ class HostDriver(LocalDriver):
     def _start(self) -> None:
         """No steps, no episodes, the learners' weights everywhere."""
         self._log = SamplingLog(self.config)
-        self._num_evaluations_skipped = 0
         self.place = HostPlace(
             self.config,
             self.module_id,
@@ -143,26 +133,16 @@ class HostDriver(LocalDriver):
     def num_episodes(self) -> int:
         return self._log.num_episodes
 
-    def _make_group(self, config: AlgorithmConfig, *, is_evaluation: bool = False) -> EnvRunnerGroup:
-        role = "eval_env_runner" if is_evaluation else "env_runner"
+    def _make_group(self, config: AlgorithmConfig) -> EnvRunnerGroup:
         group = EnvRunnerGroup(
             config=config,
-            local_env_runner=not config.num_sampling_actors or (config.create_local_env_runner and not is_evaluation),
-            placement_group=self._placement_group,
-            pg_offset=resources.bundle_index(self.config, role) if config.num_sampling_actors else 0,
-            is_evaluation=is_evaluation,
-            on_env_runners_recreated=self._on_recreated,
+            local_env_runner=not config.num_sampling_actors or config.create_local_env_runner,
+            placement_group=self.placement_group,
+            pg_offset=resources.bundle_index(self.config, "env_runner") if config.num_sampling_actors else 0,
+            on_env_runners_recreated=self.on_env_runners_recreated,
         )
         self._on_stop.callback(group.stop)
         return group
-
-    def _on_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:
-        self.callbacks.on_env_runners_recreated(
-            algorithm=self.algorithm,
-            env_runner_group=group,
-            env_runner_indices=indices,
-            is_evaluation=group.is_evaluation,
-        )
 
     # -------------------------------------------------------------------------------------------------- training
 
@@ -215,17 +195,12 @@ class HostDriver(LocalDriver):
         super().start_iteration()
         self.place.timers.clear()
         started = time.perf_counter()
-        for group in (self.env_runner_group, self._eval_group):
-            if group is not None and group.num_remote_env_runners():
-                group.probe_unhealthy_env_runners(timeout_seconds=0.0)
+        if self.env_runner_group.num_remote_env_runners():
+            self.env_runner_group.probe_unhealthy_env_runners(timeout_seconds=0.0)
         self.place.timers.since("restore_env_runners", started)
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
         return shares_of_timers(self.place.timers, seconds)
-
-    def _send(self, group: EnvRunnerGroup, connector_state: dict[str, Any] | None) -> None:
-        """Hand weights, the number of steps and, if there is one, a state of the env-to-module pipeline to a group."""
-        send_weights(group, self.learner_group, self.num_env_steps, connector_state)
 
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
         # Runners take the time of every episode.
@@ -239,78 +214,9 @@ class HostDriver(LocalDriver):
         return {
             **super().results(),
             **self.place.results(),
-            "fault_tolerance": _health_of(group),
+            "fault_tolerance": health_of(group),
             "env_runner_group": {"actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()},
         }
-
-    # ------------------------------------------------------------------------------------------------ evaluation
-
-    @property
-    def eval_env_runner_group(self) -> EnvRunnerGroup:
-        if self._eval_group is None:
-            config = self.config.get_evaluation_config_object()
-            assert config is not None
-            self._evaluation_module_spec(config)
-            self._eval_group = self._make_group(config, is_evaluation=True)
-        return self._eval_group
-
-    @property
-    def eval_env_runner(self) -> SingleAgentEnvRunner | None:
-        return cast("SingleAgentEnvRunner | None", self.eval_env_runner_group.local_env_runner)
-
-    def sync_evaluation(self, group: EnvRunnerGroup | None = None) -> None:
-        """Hand the current weights and the training runners' connector states to a group; by default, evaluation's."""
-        self._send(group or self.eval_env_runner_group, self.env_to_module_state())
-
-    @property
-    def _runners_keep_their_own(self) -> bool:
-        """Whether actors have statistics that are not merged: the first one's stand for all then."""
-        return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
-
-    def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        group = self.eval_env_runner_group
-        started = time.perf_counter()
-        if is_training is None:
-            self.sync_evaluation()
-        config = group.config
-        seed = evaluation_seed(config, iteration, call)
-        force_reset, timeout = config.evaluation_force_reset_envs_before_iteration, config.evaluation_sample_timeout_s
-
-        def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
-            own = seed if is_first and force_reset else None
-            ids, shares = zip(*amounts, strict=True)
-            return group.sample(sample_for_evaluation, shares, ids=ids, seed=own, timeout_seconds=timeout)
-
-        try:
-            results = evaluation_results(config, group.sampling_ids(), sample, is_training)
-            self._num_evaluations_skipped = 0
-        except NoHealthyEnvRunnerError as error:
-            self._note_skipped_evaluation(iteration, error)
-            empty = episode_results(EndedEpisodes.of(()))
-            results = {**empty, "num_episodes": 0, "num_env_steps_sampled": 0}
-        results["sample"] = time.perf_counter() - started
-        return {
-            "env_runners": results,
-            **_health_of(group),
-            "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
-        }
-
-    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        config = self.config.get_evaluation_config_object()
-        assert config is not None
-        seed = evaluation_seed(config, iteration, call)
-        return record_on_host(config, self.sync_evaluation, seed=seed, num_episodes=num_episodes)
-
-    def _note_skipped_evaluation(self, iteration: int, reason: NoHealthyEnvRunnerError) -> None:
-        self._num_evaluations_skipped += 1
-        skipped, most = self._num_evaluations_skipped, self.config.evaluation_error_after_n_consecutive_skips
-        if most is not None and skipped > most:
-            raise RuntimeError(
-                f"{skipped} evaluations in a row found no healthy EnvRunner actor, more than "
-                f"evaluation_error_after_n_consecutive_skips={most}. Wait longer for actors with "
-                f"evaluation(evaluation_unhealthy_workers_timeout_s=...), or repair what ends them."
-            ) from reason
-        logger.warning("The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason)
 
     # ---------------------------------------------------------------------------------------------------- access
 
@@ -328,6 +234,11 @@ class HostDriver(LocalDriver):
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
         return self._local_runner("get_policy()").acting_parts()
+
+    @property
+    def _runners_keep_their_own(self) -> bool:
+        """Whether actors have statistics that are not merged: the first one's stand for all then."""
+        return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def env_to_module_state(self) -> dict[str, Any]:
         group = self.env_runner_group
@@ -350,21 +261,14 @@ class HostDriver(LocalDriver):
 
     # ----------------------------------------------------------------------------------------------------- state
 
-    def _described_env_runners(self) -> tuple[Any, Any]:
-        group = self._eval_group
-        eval_runner = None if group is None else _ask_one(group, "describe_component")
-        return _ask_one(self.env_runner_group, "describe_component"), eval_runner
+    def _described_env_runner(self) -> Any:
+        return ask_one(self.env_runner_group, "describe_component")
 
     def _sampling_state(self) -> dict[str, Any]:
-        runner = _ask_one(self.env_runner_group, "get_state", not_components=core.COMPONENT_RL_MODULE)
+        runner = ask_one(self.env_runner_group, "get_state", not_components=core.COMPONENT_RL_MODULE)
         if self._runners_keep_their_own:
             runner[core.COMPONENT_ENV_TO_MODULE_CONNECTOR] = self.env_to_module_state()
-        sampling = {core.COMPONENT_ENV_RUNNER: runner}
-        if self._eval_group is None:
-            return sampling
-        # For a look into the checkpoint: every evaluation starts from what training has.
-        names = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
-        return {**sampling, core.COMPONENT_EVAL_ENV_RUNNER: _ask_one(self._eval_group, "get_state", components=names)}
+        return {core.COMPONENT_ENV_RUNNER: runner}
 
     def _own_state(self) -> dict[str, Any]:
         return {**self._log.get_state(), "remote_env_runners": self._remote_states()}
@@ -413,30 +317,11 @@ class HostDriver(LocalDriver):
         return issubclass(runner_class, SingleAgentEnvRunner) and super().reset(config, callbacks)
 
 
-def _health_of(group: EnvRunnerGroup) -> dict[str, int]:
-    return {
-        "num_healthy_workers": group.num_healthy_remote_env_runners(),
-        "num_remote_worker_restarts": group.num_remote_worker_restarts(),
-        "num_env_runners_dropped_lifetime": group.num_env_runners_dropped_lifetime(),
-    }
-
-
 def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
     """The state of random numbers for a runner that had none, from another one's."""
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
     return {**random, "key": seeds.generate_state(2)}
 
 
-def _ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
-    """A method of one runner: the one of this process, or else the first actor that is well."""
-    ids = [] if group.local_env_runner is not None else group.healthy_env_runner_ids()[:1]
-    return group.foreach_env_runner(method, kwargs=kwargs, remote_worker_ids=ids)[0]
-
-
 def _num_stacked_frames(runner: Any) -> int:
     return runner.acting_parts()[1].num_stacked_frames
-
-
-def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
-    """Seed of an evaluation with this config after so many iterations; of several there, the one with this number."""
-    return derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)

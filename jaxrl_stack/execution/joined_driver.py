@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable
 from jaxrl_stack.checkpoints.files import Component
-from jaxrl_stack.core import COMPONENT_LEARNER_GROUP, COMPONENT_REPLAY_BUFFER
+from jaxrl_stack.core import COMPONENT_EVAL_ENV_RUNNER, COMPONENT_LEARNER_GROUP, COMPONENT_REPLAY_BUFFER
 from jaxrl_stack.core.learner.joined_learners import JoinedLearners
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_actor import LearnerActor
@@ -24,7 +24,8 @@ from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.execution.device_driver import DeviceDriver
 from jaxrl_stack.execution.driver import Driver
-from jaxrl_stack.utils import resources
+from jaxrl_stack.execution.evaluation import Evaluation
+from jaxrl_stack.execution.make_evaluation import make_evaluation
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 from jaxrl_stack.videos.episodes import PackedFrames, RecordedEpisode
@@ -132,29 +133,25 @@ class JoinedDriver(Driver):
     is_on_device = True
     learner = None
     env_runner = None
-    eval_env_runner = None
     _counts_are_old = False
 
     def __init__(self, resolved: ResolvedEnv | None, *args: Any):
         super().__init__(*args)
         config = self.config
-        self._on_stop.callback(resources.start_ray_if_needed(config).release)
         try:
-            resources.check_resources(config)
-            placement_group = resources.create_placement_group(config)
-            self._on_stop.callback(resources.remove_placement_group, placement_group)
+            self.reserve_actors()
             make = functools.partial(_make_driver, type(self.step), self.step.one_per_call, resolved is not None)
-            self._actors = JoinedDrivers(config, placement_group, module_spec=None, make=make)
+            self._actors = JoinedDrivers(config, self.placement_group, module_spec=None, make=make)
             self._on_stop.callback(self._actors.shutdown)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)
-            self.eval_env_runner_group = EnvRunnerGroup(
-                False, config=config.get_evaluation_config_object(), num_env_runners=0, is_evaluation=True
-            )
             facts, self.step.kept_memory, has_replay = self._actors.drive_first(_facts)
             vars(self).update(facts)
             self.description += f" of {config.num_learners} learner actor(s)"
             self.replay_buffer = _ReplayOfActors(self._actors) if has_replay else None
+            self._acts_in_evaluation = resolved is None
+            self.evaluation = make_evaluation(self, on_device=functools.partial(_EvaluationInActors, self._actors))
+            self._on_stop.callback(self.evaluation.stop)
             self._take_counts()
         except BaseException:
             self.stop()
@@ -197,15 +194,6 @@ class JoinedDriver(Driver):
     def results(self) -> dict[str, Any]:
         return self._actors.drive_all("results", first_returns=True)[0]
 
-    def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
-        # Evaluation programs run between training programs.
-        result, compile_seconds = self._actors.drive_first(_evaluate, iteration, call)
-        self.compile_seconds += compile_seconds
-        return result
-
-    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        return self._actors.drive_first(_record, iteration, call, num_episodes)
-
     # ---------------------------------------------------------------------------------------------------- access
 
     def modules(self) -> dict[str, RLModule]:
@@ -214,11 +202,12 @@ class JoinedDriver(Driver):
         return dict(multi.items())
 
     def act(self, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
-        return self._actors.drive_first(_act, observation, np.asarray(jax.random.key_data(key)), kwargs)
+        if self._acts_in_evaluation:
+            return self.evaluation.act(observation, key=key, **kwargs)
+        return act_in_actor(self._actors, observation, key=key, **kwargs)
 
     def acting_parts(self) -> tuple[Any, Any, Any]:
-        pipelines = self._actors.drive_first(lambda driver: driver.acting_parts()[1:])
-        return self._actors.first(_module_spec).build(seed=0), *pipelines
+        return self.evaluation.acting_parts() if self._acts_in_evaluation else parts_in_actor(self._actors)
 
     def env_to_module_state(self) -> dict[str, Any]:
         return self._actors.drive_first("env_to_module_state")
@@ -231,12 +220,17 @@ class JoinedDriver(Driver):
 
     def components(self) -> list[tuple[str, Any]]:
         own = {COMPONENT_LEARNER_GROUP: self.learner_group}
-        return [(name, own.get(name, part)) for name, part in self._actors.drive_first(_components)]
+        parts = [(name, own.get(name, part)) for name, part in self._actors.drive_first(_components)]
+        evaluation = self.evaluation.described_runner()
+        return parts if evaluation is None else [*parts, (COMPONENT_EVAL_ENV_RUNNER, evaluation)]
 
     def get_state(self) -> dict[str, Any]:
         if self._counts_are_old:
             self._take_counts()
         (state, *_) = self._actors.drive_all("get_state", first_returns=True)
+        evaluation = self.evaluation.get_state()
+        if evaluation is not None:
+            state[COMPONENT_EVAL_ENV_RUNNER] = evaluation
         return {**state, "driver": {**state["driver"], "episode_metrics": self.episode_metrics.get_state()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -265,8 +259,47 @@ class JoinedDriver(Driver):
         self.config = self._actors.config = self.learner_group.config = config
         self.callbacks = callbacks
         self.episode_metrics.reset()
+        evaluation = config.get_evaluation_config_object()
+        assert evaluation is not None, "it is the config of training"
+        self.evaluation.reset(evaluation)
         self._take_counts()
         return True
+
+
+class _EvaluationInActors(Evaluation):
+    """Evaluates in a JAX environment in the first actor: every one has weights and environments for it.
+
+    Args:
+        actors: All of them.
+        driver, config: See `Evaluation`.
+    """
+
+    def __init__(self, actors: JoinedDrivers, driver: Driver, config: AlgorithmConfig):
+        super().__init__(driver, config)
+        self._actors = actors
+        self._group = EnvRunnerGroup(False, config=config, num_env_runners=0, is_evaluation=True)
+
+    @property
+    def runner(self) -> None:
+        return None
+
+    @property
+    def group(self) -> EnvRunnerGroup:
+        return self._group
+
+    def evaluate(self, iteration: int, call: int = 0, is_training: Any = None) -> dict[str, Any]:
+        result, compile_seconds = self._actors.drive_first(_evaluate, iteration, call)
+        self._driver.compile_seconds += compile_seconds
+        return result
+
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        return self._actors.drive_first(_record, iteration, call, num_episodes)
+
+    def act(self, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
+        return act_in_actor(self._actors, observation, key=key, **kwargs)
+
+    def acting_parts(self) -> tuple[Any, Any, Any]:
+        return parts_in_actor(self._actors)
 
 
 class _ReplayOfActors(Checkpointable):
@@ -290,6 +323,17 @@ class _ReplayOfActors(Checkpointable):
     def _state_to_go_back_to(self) -> dict[str, Any]:
         # As large as what is restored.
         return {}
+
+
+def act_in_actor(actors: JoinedDrivers, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
+    """`Driver.act` of the first actor."""
+    return actors.drive_first(_act, observation, np.asarray(jax.random.key_data(key)), kwargs)
+
+
+def parts_in_actor(actors: JoinedDrivers) -> tuple[Any, Any, Any]:
+    """`Driver.acting_parts` of the first actor."""
+    pipelines = actors.drive_first(lambda driver: driver.acting_parts()[1:])
+    return actors.first(_module_spec).build(seed=0), *pipelines
 
 
 # ------------------------------------------------------------------------------------------- what runs in the actors

@@ -129,13 +129,13 @@ def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
     """The role of each actor, in the order of the bundles. Environments on the device need no runners."""
-    actors: list[Role] = ["learner"] if config.samples_on_device else ["env_runner", "eval_env_runner", "learner"]
-    return [role for role in actors for _ in range(_number_of(config, role))]
-
-
-def _number_of(config: AlgorithmConfig, role: Role) -> int:
-    """How many processes of a role run; of the env runners none, where only RLlib's default asks for them."""
-    return config.num_sampling_actors if role == "env_runner" else getattr(config, str(SETTINGS[role].count))
+    # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
+    numbers: dict[Role, int] = {
+        "env_runner": 0 if config.env is None else config.num_sampling_actors,
+        "eval_env_runner": config.num_evaluation_actors,
+        "learner": config.num_learners,
+    }
+    return [role for role, number in numbers.items() for _ in range(number)]
 
 
 def _roles(config: AlgorithmConfig, main_process: bool) -> list[Role]:

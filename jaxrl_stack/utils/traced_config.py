@@ -5,12 +5,29 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
+from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
+
+
+def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
+    """Settings of modules with every schedule replaced by its value at `timesteps`.
+
+    Args:
+        settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
+        timesteps: uint32[2], lifetime env steps.
+        config_for: ``module_id -> its config``, which has the settings that are no arguments of the program
+            (``_static_settings``); they are added as Python numbers.
+    """
+    values = schedules.values_at(settings, timesteps)
+    for module_id, own in values["modules"].items():
+        config = config_for(module_id)
+        own |= {name: config.static_value(name) for name in config._static_settings}
+    return values
 
 
 class TracedConfigView:

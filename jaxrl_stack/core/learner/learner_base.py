@@ -38,6 +38,7 @@ from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.renamed import old_members
 from jaxrl_stack.utils.snapshots import Snapshots
 from jaxrl_stack.utils.streams import Stream, stream_key
+from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -478,22 +479,12 @@ class LearnerBase:
             },
         }
 
-    def current_values(
-        self,
-        settings: dict[str, Any],
-        timesteps: jax.Array | np.ndarray,
-        config_for: Callable[[ModuleID], AlgorithmConfig] | None = None,
-    ) -> dict[str, Any]:
+    def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
         """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
 
-        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers; of the
-        learner's config, unless there is a `config_for` the module.
+        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
         """
-        values = schedules.values_at(settings, timesteps)
-        for module_id, own in values["modules"].items():
-            config = (config_for or self.config_for)(module_id)
-            own |= {name: config.static_value(name) for name in config._static_settings}
-        return values
+        return current_values(settings, timesteps, self.config_for)
 
     @classmethod
     def all_result_names(cls) -> tuple[str, ...]:

@@ -117,9 +117,9 @@ def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> Learn
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 
 
-def fetched(metrics: Flat) -> dict[MetricKey, Any]:
-    """What a program returned as metrics, on the host."""
-    return metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
+def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
+    """What a program returned as metrics, on the host; {} of a program that makes no update."""
+    return {} if metrics is None else metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 
 def as_arrays(batch: Any, is_eager: bool) -> Any:

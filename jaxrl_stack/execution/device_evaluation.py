@@ -1,0 +1,188 @@
+"""Evaluation in a JAX environment: compiled programs in the learner's process, with the weights where they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from jaxrl_stack import core
+from jaxrl_stack.acting.device_rollout import DeviceRollout
+from jaxrl_stack.core.rl_module.functional import PureModule
+from jaxrl_stack.env.connector_states import known_statistics, per_env_leaves
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, pure_pipelines
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
+from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.streams import Stream, stream_key
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner_group import LearnerGroup
+    from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.videos.episodes import RecordedEpisode
+
+_RUNNING = "running_evaluation"
+"""Part of a runner's state that matters where its environments are not reset."""
+
+
+class DeviceEvaluation(Evaluation):
+    """Evaluates in a JAX environment, between training steps.
+
+    Weights of a learner of this process are acted with where they are; those of learner actors are fetched.
+
+    Args:
+        driver, config: See `Evaluation`.
+
+    Raises:
+        ValueError: If the environment has other spaces than training, or the networks of evaluation do not fit.
+    """
+
+    def __init__(self, driver: Driver, config: AlgorithmConfig):
+        super().__init__(driver, config)
+        env, context = driver.jax_env, driver.env_context
+        if env is None or not config.is_same(driver.config, "env", "env_config"):
+            resolved = resolve_env(config.env, config.env_config)
+            env, context = resolved.make(check=not config.disable_env_checking), resolved.context
+        _, env_to_module, module_to_env = pure_pipelines(config, env)
+        self.check_spaces((env_to_module.observation_space, env_to_module.action_space))
+        spec = self.module_spec()
+        self._fetched = None if driver.learner is not None else FetchedWeights(driver.learner_group, self._own(spec))
+        source: Any = self._fetched if driver.learner is None else driver.learner
+        is_history = per_env_leaves(env_to_module.init)
+
+        def connector_state() -> Any:
+            env_to_module.set_state(known_statistics(env_to_module.names, is_history, driver.env_to_module_state()))
+            return env_to_module.state
+
+        self._runner = DeviceEnvRunner(
+            config=config,
+            rollout=DeviceRollout(
+                env=env,
+                module_id=driver.module_id,
+                pure=source.pure if spec is None else PureModule(spec.build(seed=0).as_multi_rl_module()),
+                env_to_module=env_to_module,
+                module_to_env=module_to_env,
+                window_size=driver.config.metrics_num_episodes_for_smoothing,
+            ),
+            learner=source,
+            connector_state=connector_state,
+            timesteps=lambda: counters.from_int(driver.num_env_steps),
+            env_context=context,
+        )
+        self._group = EnvRunnerGroup(self._runner, num_env_runners=0, is_evaluation=True)
+
+    def _own(self, spec: MultiRLModuleSpec | None) -> MultiRLModuleSpec:
+        """The modules that act, without what only training needs."""
+        driver = self._driver
+        config = driver.config if spec is None else self.config
+        spaces = {driver.module_id: driver.spaces[driver.module_id]}
+        return config.get_multi_rl_module_spec(spaces=spaces, inference_only=True)
+
+    @property
+    def runner(self) -> DeviceEnvRunner:
+        return self._runner
+
+    @property
+    def group(self) -> EnvRunnerGroup:
+        return self._group
+
+    def sync(self) -> None:
+        if self._fetched is not None:
+            self._fetched.fetch()
+
+    def _key(self, iteration: int, call: int) -> jax.Array:
+        """PRNG key of an evaluation after so many iterations; of several there, the one with this number."""
+        key = stream_key(self._runner.config.root_seed, Stream.EVALUATION)
+        return jax.random.fold_in(jax.random.fold_in(key, iteration), call)
+
+    def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
+        self.sync()
+        config, key = self._runner.config, self._key(iteration, call)
+
+        def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
+            reset = bool(is_first and config.evaluation_force_reset_envs_before_iteration)
+            return [self._runner.evaluate(reset=reset, key=key, **amount) for _, amount in amounts]
+
+        return {"env_runners": evaluation_results(config, [0], sample)}
+
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        self.sync()
+        key, runner = self._key(iteration, call), self._runner
+        return runner.record(key=key, num_episodes=num_episodes), runner.env.render_fps
+
+    def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
+        self.sync()
+        return self._runner.act(observation, **kwargs)
+
+    def acting_parts(self) -> tuple[Any, Any, Any]:
+        rollout = self._runner.rollout
+        return rollout.pure.template, rollout.env_to_module, rollout.module_to_env
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def described_runner(self) -> Any:
+        return self._runner if self._driver.config.evaluation_interval else None
+
+    def get_state(self) -> dict[str, Any] | None:
+        if not self._driver.config.evaluation_interval:
+            return None
+        own = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
+        resets = self._runner.config.evaluation_force_reset_envs_before_iteration
+        return self._runner.get_state([*own, *([] if resets else [_RUNNING])])
+
+    def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:
+        running = state.get(_RUNNING)
+        if running is not None or is_whole:
+            self._runner.restore_evaluation(running or {})
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        super().reset(config)
+        self._group.reset_env_runners(config)
+
+
+class _Weights(NamedTuple):
+    """Of all modules, ``{ref: array}``: what is trained, and everything else."""
+
+    params: dict[str, Any]
+    rest: dict[str, Any]
+
+
+class FetchedWeights:
+    """What a runner takes of a Learner, where the learners are actors: their weights as of the last `fetch`.
+
+    Args:
+        group: The learners.
+        spec: Their modules, without what only training needs.
+
+    Attributes:
+        pure: The modules, taken apart.
+        state: Their ``params`` and ``rest``, ``{ref: array}``.
+        num_updates: How many updates have made these weights.
+    """
+
+    def __init__(self, group: LearnerGroup, spec: MultiRLModuleSpec):
+        self._group = group
+        self.pure = PureModule(spec.build(seed=0).as_multi_rl_module())
+        self.state = _Weights(self.pure.params, self.pure.rest)
+        self.num_updates = 0
+
+    def fetch(self) -> None:
+        """Take over the present weights."""
+        weights = self._group.weights_for_runners()
+        # Learners' modules have more parts, and send no random streams.
+        params, rest = (
+            {ref: new.get(ref, leaf) for ref, leaf in present.items()}
+            for new, present in zip((weights["params"], weights["rest"]), self.state, strict=True)
+        )
+        self.state, self.num_updates = _Weights(params, rest), self._group.num_updates
+        vars(self).pop("module", None)
+
+    @functools.cached_property
+    def module(self) -> MultiRLModule:
+        """The modules with these weights."""
+        return self.pure.bind(self.state.params, self.state.rest)

@@ -1,0 +1,185 @@
+"""Evaluation in a gymnasium environment: env runners in this process or in Ray actors, which are sent the weights."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from jaxrl_stack import core
+from jaxrl_stack.acting.recording import EndedEpisodes
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, ask_one, health_of, sample_for_evaluation
+from jaxrl_stack.env.recording import record_on_host
+from jaxrl_stack.env.runner_actors import NoHealthyEnvRunnerError
+from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+from jaxrl_stack.execution.driver import episode_results
+from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results
+from jaxrl_stack.execution.host_place import send_weights
+from jaxrl_stack.utils import resources
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.execution.driver import Driver
+    from jaxrl_stack.videos.episodes import RecordedEpisode
+
+logger = logging.getLogger(__name__)
+
+
+class HostEvaluation(Evaluation):
+    """Evaluates in a gymnasium environment, in this process or in actors; those may run while training goes on.
+
+    Its runners are made by `start` where the config says that there will be evaluations, else when they are used first.
+
+    Args:
+        driver, config: See `Evaluation`.
+    """
+
+    runs_beside_training = True
+
+    def __init__(self, driver: Driver, config: AlgorithmConfig):
+        super().__init__(driver, config)
+        self._group: EnvRunnerGroup | None = None
+        self._num_skipped = 0
+
+    @property
+    def group(self) -> EnvRunnerGroup:
+        """All EnvRunners.
+
+        Raises:
+            ValueError: If their environments have other spaces than training, or the networks do not fit.
+        """
+        if self._group is None:
+            self.module_spec()
+            group = self._make_group()
+            try:
+                self.check_spaces(group.get_spaces()[self._driver.module_id])
+            except BaseException:
+                group.stop()
+                raise
+            self._group = group
+        return self._group
+
+    def _make_group(self) -> EnvRunnerGroup:
+        driver, config, num_actors = self._driver, self.config, self.config.num_sampling_actors
+        if num_actors:
+            driver.reserve_actors()
+        return EnvRunnerGroup(
+            config=config,
+            local_env_runner=not num_actors,
+            placement_group=driver.placement_group,
+            pg_offset=resources.bundle_index(driver.config, "eval_env_runner") if num_actors else 0,
+            is_evaluation=True,
+            on_env_runners_recreated=driver.on_env_runners_recreated,
+        )
+
+    @property
+    def runner(self) -> SingleAgentEnvRunner | None:
+        return cast("SingleAgentEnvRunner | None", self.group.local_env_runner)
+
+    def start(self) -> None:
+        if self._driver.config.evaluation_interval or self.config.num_sampling_actors:
+            _ = self.group
+
+    def start_iteration(self) -> None:
+        if self._group is not None and self._group.num_remote_env_runners():
+            self._group.probe_unhealthy_env_runners(timeout_seconds=0.0)
+
+    # ------------------------------------------------------------------------------------------------------ evaluating
+
+    def sync(self) -> None:
+        self.send_to(self.group)
+
+    def send_to(self, group: EnvRunnerGroup) -> None:
+        """Hand weights, the number of steps and the connector states of training to a group; where training has no
+        connectors, its own stay in their initial states."""
+        driver = self._driver
+        send_weights(group, driver.learner_group, driver.num_env_steps, driver.env_to_module_state())
+
+    def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
+        group = self.group
+        started = time.perf_counter()
+        if is_training is None:
+            self.sync()
+        config = group.config
+        seed = evaluation_seed(config, iteration, call)
+        force_reset, timeout = config.evaluation_force_reset_envs_before_iteration, config.evaluation_sample_timeout_s
+
+        def sample(amounts: Amounts, is_first: bool) -> Sequence[Share]:
+            own = seed if is_first and force_reset else None
+            ids, shares = zip(*amounts, strict=True)
+            return group.sample(sample_for_evaluation, shares, ids=ids, seed=own, timeout_seconds=timeout)
+
+        try:
+            results = evaluation_results(config, group.sampling_ids(), sample, is_training)
+            self._num_skipped = 0
+        except NoHealthyEnvRunnerError as error:
+            self._note_skipped(iteration, error)
+            empty = episode_results(EndedEpisodes.of(()))
+            results = {**empty, "num_episodes": 0, "num_env_steps_sampled": 0}
+        results["sample"] = time.perf_counter() - started
+        return {
+            "env_runners": results,
+            **health_of(group),
+            "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs(),
+        }
+
+    def _note_skipped(self, iteration: int, reason: NoHealthyEnvRunnerError) -> None:
+        self._num_skipped += 1
+        skipped, most = self._num_skipped, self._driver.config.evaluation_error_after_n_consecutive_skips
+        if most is not None and skipped > most:
+            raise RuntimeError(
+                f"{skipped} evaluations in a row found no healthy EnvRunner actor, more than "
+                f"evaluation_error_after_n_consecutive_skips={most}. Wait longer for actors with "
+                f"evaluation(evaluation_unhealthy_workers_timeout_s=...), or repair what ends them."
+            ) from reason
+        logger.warning("The evaluation after iteration %d is skipped, the %d. in a row: %s", iteration, skipped, reason)
+
+    def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
+        seed = evaluation_seed(self.config, iteration, call)
+        return record_on_host(self.config, self.send_to, seed=seed, num_episodes=num_episodes)
+
+    def _local_runner(self, what: str) -> SingleAgentEnvRunner:
+        runner = self.runner
+        if runner is None:
+            raise ValueError(
+                f"{what} needs an EnvRunner in this process, and training has no environment. Set "
+                f"evaluation(evaluation_num_env_runners=0), or environment(...)."
+            )
+        return runner
+
+    def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
+        runner = self._local_runner("compute_single_action()")
+        self.sync()
+        return runner.act(observation, **kwargs)
+
+    def acting_parts(self) -> tuple[Any, Any, Any]:
+        return self._local_runner("get_policy()").acting_parts()
+
+    # ----------------------------------------------------------------------------------------------------------- state
+
+    def described_runner(self) -> Any:
+        return None if self._group is None else ask_one(self._group, "describe_component")
+
+    def get_state(self) -> dict[str, Any] | None:
+        if self._group is None:
+            return None
+        # For a look into the checkpoint: every evaluation starts from what training has.
+        names = [core.COMPONENT_ENV_TO_MODULE_CONNECTOR, core.COMPONENT_MODULE_TO_ENV_CONNECTOR, "weights_seq_no"]
+        return ask_one(self._group, "get_state", components=names)
+
+    def reset(self, config: AlgorithmConfig) -> None:
+        super().reset(config)
+        self._num_skipped = 0
+        if self._group is not None:
+            self._group.reset_env_runners(config)
+
+    def stop(self) -> None:
+        if self._group is not None:
+            self._group.stop()
+
+
+def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
+    """Seed of an evaluation with this config after so many iterations; of several there, the one with this number."""
+    return derived_seed("evaluation", SingleAgentEnvRunner.seed_of(config), iteration, call)

@@ -1,0 +1,34 @@
+"""Which evaluation a driver holds: evaluation has a source of its own, whatever training reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.execution.device_evaluation import DeviceEvaluation
+from jaxrl_stack.execution.evaluation import Evaluation, NoEvaluation
+from jaxrl_stack.execution.host_evaluation import HostEvaluation
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.execution.driver import Driver
+
+
+def make_evaluation(
+    driver: Driver, *, on_device: Callable[[Driver, AlgorithmConfig], Evaluation] = DeviceEvaluation
+) -> Evaluation:
+    """The evaluation of what a driver trains: the environment of evaluation's config decides which.
+
+    Args:
+        driver: Has its spaces and its learners already.
+        on_device: What steps a JAX environment.
+
+    Raises:
+        ValueError: A JAX environment has other spaces than training, or the networks of evaluation do not fit. For host
+            environments, `Evaluation.start` raises it.
+    """
+    config = driver.config.get_evaluation_config_object()
+    assert config is not None, "a driver has the config of training"
+    if config.env is None:
+        return NoEvaluation(driver, config)
+    return (on_device if config.samples_on_device else HostEvaluation)(driver, config)
