@@ -25,7 +25,7 @@ from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_f
 from jaxrl_stack.core.learner.update_program import fetched
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner, pure_pipelines
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
-from jaxrl_stack.env.registry import ResolvedEnv
+from jaxrl_stack.env.registry import ResolvedEnv, resolve_env
 from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram
 from jaxrl_stack.execution.driver import LocalDriver
@@ -127,12 +127,14 @@ class DeviceDriver(LocalDriver):
             )
 
     def _make_pipelines(self, env: JaxEnv | None) -> tuple[Any, Any]:
-        """Both pipelines, and the spaces; without an environment the config has these."""
+        """Both pipelines, and the spaces; without an environment to step the config has these."""
         if env is not None:
             self.spaces, env_to_module, module_to_env = pure_pipelines(self.config, env)
             self.spaces[self.module_id] = (env_to_module.observation_space, env_to_module.action_space)
             return env_to_module, module_to_env
         spaces = (self.config.observation_space, self.config.action_space)
+        if self.config.env is not None:
+            spaces = _spaces_behind_connectors(self.config)
         if None in spaces:
             raise ValueError(
                 f"Without an environment the spaces have to be set: environment(observation_space=..., "
@@ -485,3 +487,13 @@ class DeviceDriver(LocalDriver):
         self.learner.shutdown()
         self._snapshots.forget()
         self.shards.state = self.step.kept.value = None
+
+
+def _spaces_behind_connectors(config: AlgorithmConfig) -> tuple[Any, Any]:
+    """The module's spaces in the config's host environment, which is made for this and closed."""
+    env = resolve_env(config.env, config.env_config).make()
+    try:
+        pipeline = config.build_env_to_module_connector(env=env)
+    finally:
+        env.close()
+    return pipeline.observation_space, pipeline.action_space

@@ -203,13 +203,11 @@ def test_what_was_cloned_acts(evaluation):
     algo.stop()
 
 
-def filters(**more):
-    return {"env_to_module_connector": lambda *args: [MeanStdFilter()], **more}
-
-
 @pytest.mark.parametrize(("training", "evaluation"), [(ON_DEVICE, ON_HOST), (ON_HOST, ON_DEVICE)])
 def test_statistics_of_training_are_those_of_evaluation(training, evaluation):
-    algo = config(training, evaluation).env_runners(**filters()).build_algo()
+    algo = (
+        config(training, evaluation).env_runners(env_to_module_connector=lambda *args: [MeanStdFilter()]).build_algo()
+    )
     algo.train()
     algo.evaluate()
     state = algo.eval_env_runner.get_state("env_to_module_connector")["env_to_module_connector"]
@@ -228,6 +226,18 @@ def test_over_data_evaluation_has_pipelines_of_its_own(evaluation):
     assert algo.evaluate()["env_runners"]["num_episodes"] == 6
     assert "env_to_module=['MeanStdFilter', 'FrameStacking']" in repr(algo.get_policy())
     algo.stop()
+
+
+@BOTH_EVALUATIONS
+def test_an_environment_beside_the_data_is_for_evaluation_and_for_its_spaces(evaluation):
+    own = config(Cloning).environment(evaluation, observation_space=None, action_space=None)
+    algo, other = own.build_algo(), config(Cloning, evaluation).build_algo()
+    assert algo.train()["num_env_steps_sampled_lifetime"] == 0
+    other.train()
+    jax.tree.map(np.testing.assert_array_equal, algo.get_weights(), other.get_weights())
+    assert returns(algo.evaluate()) == returns(other.evaluate())
+    algo.stop()
+    other.stop()
 
 
 def test_schedules_are_read_at_the_steps_of_training():
@@ -370,6 +380,29 @@ def test_actors_evaluate_beside_training_on_the_device(training):
     assert Recreated.seen == [True] and evaluations[-1]["num_remote_worker_restarts"] == 1
     algo.stop()
     local.stop()
+
+
+@pytest.mark.usefixtures("own_classes")
+@pytest.mark.parametrize(
+    ("training", "evaluation"),
+    [(ON_HOST, ON_DEVICE), (ON_DEVICE, ON_HOST), (Cloning, ON_HOST)],
+    ids=["host-on_device", "device-on_host", "data-on_host"],
+)
+def test_what_learner_actors_learn_is_evaluated_in_this_process(training, evaluation, tmp_path):
+    """Their weights are fetched for it: it is the evaluation of a learner that is here."""
+    local = config(training, evaluation).evaluation(evaluation_interval=1)
+    asked = local.copy().learners(num_learners=1)
+    algo, other = asked.build_algo(), local.build_algo()
+    results = [own.train()["evaluation"] for own in (algo, other)]
+    assert returns(results[0]) == returns(results[1])
+    assert results[0]["env_runners"].keys() == results[1]["env_runners"].keys()
+    action = [own.compute_single_action(OBS[0], explore=False) for own in (algo, other)]
+    assert action[0] == action[1] == algo.get_policy().compute_single_action(OBS[0])[0]
+    algo.restore_from_path(algo.save_to_path(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "eval_env_runner").is_dir()
+    assert returns(algo.evaluate()) == returns(other.evaluate())
+    algo.stop()
+    other.stop()
 
 
 def test_the_name_of_a_registered_environment_reaches_evaluation_alone():
