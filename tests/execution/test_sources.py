@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.registry import register_env
@@ -54,7 +55,6 @@ class IdleStep(TrainingStep):
 class CloningStep(IdleStep):
     """Learns from the rows of `DATA`."""
 
-    updates_from_rows = True
     num_updates = 1
 
     def plan(self, driver):
@@ -68,7 +68,7 @@ class CloningStep(IdleStep):
     def __call__(self, state, place):
         state, index = place.draw(state, "rows")
         rows = {name: column[index] for name, column in state.kept.items()}
-        state, learned, _ = place.update_rows(state, {place.module_id: rows})
+        state, learned, _ = place.update_rows(state, Experience.of_rows({place.module_id: rows}))
         return state, learned
 
 
